@@ -1,0 +1,1 @@
+"""RLinf: reinforcement-learning infrastructure. The scheduler lives in `rlinf.scheduler`."""

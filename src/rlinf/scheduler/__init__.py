@@ -1,0 +1,73 @@
+"""Placement and data flow for reinforcement-learning systems.
+
+The public names below are loaded on first use: importing this package costs neither Ray nor torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler import errors
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.channel import Channel
+    from rlinf.scheduler.cluster import Cluster
+    from rlinf.scheduler.component_placement import ComponentPlacement
+    from rlinf.scheduler.placement import (
+        FlexiblePlacementStrategy,
+        NodePlacementStrategy,
+        PackedPlacementStrategy,
+        Placement,
+        PlacementStrategy,
+        Topology,
+    )
+    from rlinf.scheduler.worker import Worker, WorkerAddress, WorkerGroup, WorkerInfo
+
+_HOMES = {
+    "Channel": "channel",
+    "Cluster": "cluster",
+    "ComponentPlacement": "component_placement",
+    "FlexiblePlacementStrategy": "placement",
+    "NodePlacementStrategy": "placement",
+    "PackedPlacementStrategy": "placement",
+    "Placement": "placement",
+    "PlacementStrategy": "placement",
+    "Topology": "placement",
+    "Worker": "worker",
+    "WorkerAddress": "worker",
+    "WorkerGroup": "worker",
+    "WorkerInfo": "worker",
+}
+
+__all__ = [
+    "Channel",
+    "Cluster",
+    "ComponentPlacement",
+    "FlexiblePlacementStrategy",
+    "NodePlacementStrategy",
+    "PackedPlacementStrategy",
+    "Placement",
+    "PlacementStrategy",
+    "Topology",
+    "Worker",
+    "WorkerAddress",
+    "WorkerGroup",
+    "WorkerInfo",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module 'rlinf.scheduler' has no attribute '{name}'"
+        raise AttributeError(message)
+    # The one place that loads on demand, so that importing the package stays cheap.
+    value = getattr(import_module(f"rlinf.scheduler.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

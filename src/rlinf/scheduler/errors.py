@@ -1,0 +1,332 @@
+"""Every error this library raises, as one tree.
+
+An error carries its fields as arguments and builds its text in `__str__`, so that it crosses process
+boundaries through pickle unchanged.
+
+    SchedulerError
+    ├── ConfigError (ValueError)            a mistake in the file or the arguments
+    │   ├── PlacementError (AssertionError) a mistake in a placement; the documents promise AssertionError
+    │   └── ConfigErrors                    several independent mistakes, reported together
+    ├── ClusterError                        the cluster cannot be started, joined or used
+    │   └── ClusterTimeout (TimeoutError)
+    ├── LaunchError                         a worker group did not come up
+    │   └── LaunchTimeout (TimeoutError)
+    ├── WorkerError                         a worker's method raised
+    │   └── WorkerDied                      a worker's process is gone
+    ├── ResultTimeout (TimeoutError)        a wait on a result passed its deadline
+    ├── CommError                           bytes did not get through
+    │   ├── PeerDied                        the other side is gone
+    │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
+    │   ├── CommTimeout (TimeoutError)
+    │   └── CodecError                      an object cannot be sent
+    └── ChannelError
+        ├── ChannelNotFound (LookupError)
+        ├── ChannelExists
+        ├── ChannelTimeout (TimeoutError)
+        ├── ChannelClosed
+        ├── ChannelEmpty (queue.Empty)
+        ├── ChannelFull (queue.Full)
+        └── BatchImpossible                 a batch that no future put can complete
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+
+
+class SchedulerError(Exception):
+    """The root: everything this library raises on purpose is one of these."""
+
+
+class ConfigError(SchedulerError, ValueError):
+    """A mistake in a config file or an argument.
+
+    Args:
+        problem: one sentence: what was asked and what is there.
+        path: where in the config, e.g. `cluster.component_placement.actor.placement`; "" when not from a config.
+        component: the component whose placement is at fault, or "".
+        text: the text that holds the mistake, for the caret line; "" when there is none.
+        span: start and end (exclusive) of the mistake in `text`, in characters.
+        hint: what to write instead, or "".
+        file: the file the config was read from, or "".
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        path: str = "",
+        component: str = "",
+        text: str = "",
+        span: tuple[int, int] | None = None,
+        hint: str = "",
+        file: str = "",
+    ) -> None:
+        super().__init__(problem, path, component, text, span, hint, file)
+        self.problem = problem
+        self.path = path
+        self.component = component
+        self.text = text
+        self.span = span
+        self.hint = hint
+        self.file = file
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (self.file, self.path) if part)
+        subject = f"component '{self.component}'" if self.component else ""
+        head = ": ".join(part for part in (where, subject, self.problem) if part)
+        lines = [head]
+        if self.text:
+            lines.append(f"  {self.text}")
+            if self.span is not None:
+                start, end = self.span
+                lines.append("  " + " " * start + "^" * max(1, end - start))
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class PlacementError(ConfigError, AssertionError):
+    """A placement that cannot be: bad text, resources that are not there, a process that spans nodes."""
+
+
+class ConfigErrors(ConfigError):
+    """Several independent mistakes of one config, in the order in which they stand in the file."""
+
+    def __init__(self, errors: Sequence[ConfigError], file: str = "") -> None:
+        super().__init__(f"{len(errors)} mistakes", file=file)
+        self.args = (tuple(errors), file)
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        head = f"{self.file}: " if self.file else ""
+        return f"{head}{len(self.errors)} mistakes\n" + "\n".join(f"- {error}" for error in self.errors)
+
+
+class ClusterError(SchedulerError):
+    """The cluster cannot be started, joined or used as asked."""
+
+
+class ClusterTimeout(ClusterError, TimeoutError):
+    """The cluster was not there at the deadline; the text says what was and what was missing."""
+
+
+class LaunchError(SchedulerError):
+    """A worker group did not come up.
+
+    Args:
+        group: the group's name.
+        problem: what went wrong, one sentence.
+        details: one line a rank that failed or is missing.
+    """
+
+    def __init__(self, group: str, problem: str, details: Sequence[str] = ()) -> None:
+        super().__init__(group, problem, tuple(details))
+        self.group = group
+        self.problem = problem
+        self.details = tuple(details)
+
+    def __str__(self) -> str:
+        return "\n".join([f"group '{self.group}': {self.problem}", *(f"  {line}" for line in self.details)])
+
+
+class LaunchTimeout(LaunchError, TimeoutError):
+    """Some ranks were not ready at the launch's deadline; `details` says which, and what each waits for."""
+
+
+class WorkerError(SchedulerError):
+    """A worker's method raised; the text holds the remote traceback.
+
+    Args:
+        group: the worker group's name.
+        rank: the worker's rank in its group.
+        method: the method that was called, "__init__" included.
+        remote_traceback: the traceback as the worker's process formatted it.
+        cause: the exception itself, where it could be pickled.
+    """
+
+    def __init__(
+        self, group: str, rank: int, method: str, remote_traceback: str, cause: BaseException | None = None
+    ) -> None:
+        super().__init__(group, rank, method, remote_traceback, cause)
+        self.group = group
+        self.rank = rank
+        self.method = method
+        self.remote_traceback = remote_traceback
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} of '{self.group}' raised in {self.method}():\n{self.remote_traceback.rstrip()}"
+        )
+
+
+class WorkerDied(WorkerError):
+    """A worker's process is gone: killed, crashed, out of memory, or its node was lost."""
+
+    def __init__(self, group: str, rank: int, method: str = "", reason: str = "") -> None:
+        super().__init__(group, rank, method, reason)
+        self.args = (group, rank, method, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        during = f" during {self.method}()" if self.method else ""
+        return f"rank {self.rank} of '{self.group}' died{during}: {self.reason or 'its process is gone'}"
+
+
+class ResultTimeout(SchedulerError, TimeoutError):
+    """A wait passed its deadline.
+
+    Args:
+        what: what was waited for, e.g. "rollout.generate()".
+        waited_s: how long, in seconds.
+        missing: what had not arrived, one line each.
+    """
+
+    def __init__(self, what: str, waited_s: float, missing: Sequence[str] = ()) -> None:
+        super().__init__(what, waited_s, tuple(missing))
+        self.what = what
+        self.waited_s = waited_s
+        self.missing = tuple(missing)
+
+    def __str__(self) -> str:
+        still = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
+        return f"{self.what}: no result after {self.waited_s:.1f} s{still}"
+
+
+class CommError(SchedulerError):
+    """Bytes did not get through."""
+
+
+class PeerDied(CommError):
+    """The process on the other side is gone.
+
+    Args:
+        peer: its name, e.g. "rollout:3".
+        reason: how it was noticed.
+    """
+
+    def __init__(self, peer: str, reason: str = "") -> None:
+        super().__init__(peer, reason)
+        self.peer = peer
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"peer '{self.peer}' is gone" + (f": {self.reason}" if self.reason else "")
+
+
+class PeerNotFound(CommError, TimeoutError):
+    """Nobody registered under a name before the deadline.
+
+    Args:
+        name: the name that was looked up, e.g. "rollout:3".
+        waited_s: how long, in seconds.
+        known: names that are registered (a few, nearest first).
+    """
+
+    def __init__(self, name: str, waited_s: float, known: Sequence[str] = ()) -> None:
+        super().__init__(name, waited_s, tuple(known))
+        self.name = name
+        self.waited_s = waited_s
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        there = f"; there are: {', '.join(self.known)}" if self.known else "; nobody is registered"
+        return f"nobody named '{self.name}' after {self.waited_s:.1f} s{there}"
+
+
+class CommTimeout(CommError, TimeoutError):
+    """A transfer passed its deadline.
+
+    Args:
+        operation: "send", "recv", ...
+        peer: the other side's name.
+        waited_s: how long, in seconds.
+        waiting_for: what would have ended the wait.
+    """
+
+    def __init__(self, operation: str, peer: str, waited_s: float, waiting_for: str = "") -> None:
+        super().__init__(operation, peer, waited_s, waiting_for)
+        self.operation = operation
+        self.peer = peer
+        self.waited_s = waited_s
+        self.waiting_for = waiting_for
+
+    def __str__(self) -> str:
+        tail = f", waiting for {self.waiting_for}" if self.waiting_for else ""
+        return f"{self.operation} with '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+
+
+class CodecError(CommError):
+    """An object cannot be turned into bytes, or bytes into an object."""
+
+
+class ChannelError(SchedulerError):
+    """Something about a channel.
+
+    Args:
+        channel: the channel's name.
+        problem: one sentence, or "".
+    """
+
+    def __init__(self, channel: str, problem: str = "") -> None:
+        super().__init__(channel, problem)
+        self.channel = channel
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"channel '{self.channel}': {self.problem}"
+
+
+class ChannelNotFound(ChannelError, LookupError):
+    """No channel of that name was created before the deadline."""
+
+
+class ChannelExists(ChannelError):
+    """A channel of that name is there already."""
+
+
+class ChannelClosed(ChannelError):
+    """The channel is closed: puts are refused, and getters have drained it."""
+
+    def __init__(self, channel: str, problem: str = "it is closed") -> None:
+        super().__init__(channel, problem)
+
+
+class ChannelTimeout(ChannelError, TimeoutError):
+    """An operation on a channel passed its deadline; nothing was taken or put.
+
+    Args:
+        channel: the channel's name.
+        queue_name: which of its queues.
+        operation: "put", "get" or "get_batch".
+        waited_s: how long, in seconds.
+        state: what the queue looked like then, one phrase.
+    """
+
+    def __init__(
+        self, channel: str, queue_name: str, operation: str, waited_s: float, state: str = ""
+    ) -> None:
+        super().__init__(channel, state)
+        self.args = (channel, queue_name, operation, waited_s, state)
+        self.queue_name = queue_name
+        self.operation = operation
+        self.waited_s = waited_s
+        self.state = state
+
+    def __str__(self) -> str:
+        tail = f" ({self.state})" if self.state else ""
+        subject = f"channel '{self.channel}', queue '{self.queue_name}'"
+        return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
+
+
+class ChannelEmpty(ChannelError, queue.Empty):
+    """`get_nowait` found nothing."""
+
+
+class ChannelFull(ChannelError, queue.Full):
+    """`put_nowait` found no room."""
+
+
+class BatchImpossible(ChannelError):
+    """A batch that no future put can complete: the queue is full and its weight does not reach the target."""
