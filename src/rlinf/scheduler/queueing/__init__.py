@@ -1,1 +1,32 @@
-"""Part of rlinf.scheduler: queueing."""
+"""The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O.
+
+weights.py       what a weight may be, and sums of weights without rounding
+fifo.py          items in order, with their total weight
+named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
+state.py         all queues of one channel, by name, and all clients, by id
+instructions.py  what the shell around the state has to do
+"""
+
+from __future__ import annotations
+
+from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
+from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.named_queue import QueueDepth
+from rlinf.scheduler.queueing.state import ChannelState
+from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight
+
+__all__ = [
+    "Accept",
+    "ChannelState",
+    "Deliver",
+    "Grant",
+    "Instruction",
+    "Item",
+    "QueueDepth",
+    "Reason",
+    "Refuse",
+    "WeightedFifo",
+    "check_batch_weight",
+    "check_maxsize",
+    "check_weight",
+]

@@ -1,0 +1,52 @@
+"""What the state machine asks its shell to do. Tuples: one is made for every operation of a channel."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from rlinf.scheduler.queueing.fifo import Item
+
+
+class Reason(Enum):
+    """Why an operation was refused."""
+
+    FULL = "full"  # put without waiting: no room
+    EMPTY = "empty"  # get without waiting: nothing there, or others came first
+    CLOSED = "closed"  # the channel is closed (and, for getters, drained)
+    IMPOSSIBLE = "impossible"  # a batch that no future put can complete
+    CANCELLED = "cancelled"  # its own client, or the shell's clock, withdrew it while it waited
+
+
+class Accept(NamedTuple):
+    """The queue holds the item of this put: tell its producer."""
+
+    client: str
+    ticket: int
+
+
+class Grant(NamedTuple):
+    """There is room for the item that was announced: ask its producer for the bytes, then call `fill`."""
+
+    client: str
+    ticket: int
+
+
+class Deliver(NamedTuple):
+    """Send these items to the getter, then call `confirm` (they arrived) or `give_back` (they did not)."""
+
+    client: str
+    ticket: int
+    items: list[Item]
+
+
+class Refuse(NamedTuple):
+    """The operation failed; nothing was put or taken. `state` says what its queue looks like, in a phrase."""
+
+    client: str
+    ticket: int
+    reason: Reason
+    state: str
+
+
+Instruction = Accept | Grant | Deliver | Refuse

@@ -1,0 +1,279 @@
+"""One queue of a channel: its items, the line of getters, the line of puts, and the bound between them.
+
+Rules:
+
+- Getters are served in order of arrival, `get` and `get_batch` in one line; a waiting getter holds nothing.
+- Puts enter in order of arrival. Those that find no room wait in line.
+- A put may announce its item and send the bytes once it has room (a *reservation*). Later puts of the same
+  client enter behind it, other clients' pass it: a slow producer holds up nobody else.
+- Items in delivery (taken, not yet confirmed) do not count against the bound. Otherwise every put to a full
+  queue would wait for a consumer's confirmation. Giving back never waits: it may exceed the bound, and
+  no put enters until the queue is below it again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
+from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.weights import Exact
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """What one queue holds, and who waits for it.
+
+    Attributes:
+        name: the queue's name.
+        num_items: items that a getter can take.
+        weight: their total weight.
+        size_bytes: their total size.
+        num_getters: waiting gets and batches.
+        num_putters: waiting puts, those whose bytes are on their way included.
+        num_delivering: gets and batches whose items were sent and not yet confirmed.
+    """
+
+    name: str
+    num_items: int
+    weight: int | float
+    size_bytes: int
+    num_getters: int
+    num_putters: int
+    num_delivering: int
+
+
+class Client:
+    """One process that uses the channel, and its unfinished operations by ticket."""
+
+    __slots__ = ("name", "operations")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operations: dict[int, Getter | Putter] = {}
+
+
+class Getter:
+    """A `get` (batch_weight None) or `get_batch`: waiting while `items` is None, in delivery after."""
+
+    __slots__ = ("batch_weight", "client", "items", "queue", "ticket")
+
+    def __init__(self, client: Client, ticket: int, queue: NamedQueue, batch_weight: Exact | None) -> None:
+        self.client = client
+        self.ticket = ticket
+        self.queue = queue
+        self.batch_weight = batch_weight
+        self.items: list[Item] | None = None
+
+
+class Putter:
+    """A put that waits for room, or that has room and waits for its bytes or for an earlier put's bytes."""
+
+    __slots__ = ("client", "complete", "has_room", "item", "queue", "ticket")
+
+    def __init__(self, client: Client, ticket: int, queue: NamedQueue, item: Item, *, complete: bool) -> None:
+        self.client = client
+        self.ticket = ticket
+        self.queue = queue
+        self.item = item
+        self.complete = complete  # the payload is here
+        self.has_room = False
+
+
+class NamedQueue:
+    """The state of one queue. Every method appends what is to be done to `out`."""
+
+    __slots__ = ("delivering", "fifo", "getters", "maxsize", "name", "putters", "reserved", "streams")
+
+    def __init__(self, name: str, maxsize: int) -> None:
+        self.name = name
+        self.maxsize = maxsize
+        self.fifo = WeightedFifo()
+        # Ordered by arrival; any member leaves in O(1) when it is cancelled.
+        self.getters: OrderedDict[Getter, None] = OrderedDict()
+        self.putters: OrderedDict[Putter, None] = OrderedDict()
+        # Puts that have room but not all bytes before them, per client, in order.
+        self.streams: dict[Client, deque[Putter]] = {}
+        self.reserved = 0
+        self.delivering = 0
+
+    @property
+    def full(self) -> bool:
+        """No room for another item."""
+        return 0 < self.maxsize <= len(self.fifo) + self.reserved
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held, nobody waits, nothing can come back."""
+        return not (self.fifo or self.getters or self.putters or self.reserved or self.delivering)
+
+    def put(self, putter: Putter, out: list[Instruction]) -> None:
+        """Let a put enter, or stand in line."""
+        if self.putters or self.full:
+            self._remember(putter)
+            self.putters[putter] = None
+            return
+        self._enter(putter, out)
+
+    def fill(self, putter: Putter, out: list[Instruction]) -> None:
+        """The bytes of a reservation are here: it enters, and complete puts right behind it too."""
+        putter.complete = True
+        stream = self.streams[putter.client]
+        while stream and stream[0].complete:
+            self.reserved -= 1
+            self._push(stream.popleft(), out)
+        if not stream:
+            del self.streams[putter.client]
+
+    def withdraw_put(self, putter: Putter) -> None:
+        """Forget an unfinished put; its room is free again."""
+        del putter.client.operations[putter.ticket]
+        if not putter.has_room:
+            del self.putters[putter]
+            return
+        self.reserved -= 1
+        stream = self.streams[putter.client]
+        stream.remove(putter)
+        if not stream:
+            del self.streams[putter.client]
+
+    def release_stream(self, client: Client, out: list[Instruction]) -> None:
+        """Push the complete puts that a withdrawn reservation of `client` was holding back."""
+        stream = self.streams.get(client)
+        if stream and stream[0].complete:
+            self.fill(stream[0], out)
+
+    def get(self, getter: Getter) -> None:
+        """Stand in line; `settle` serves the line."""
+        self._remember(getter)
+        self.getters[getter] = None
+
+    def withdraw_get(self, getter: Getter) -> None:
+        """Forget a waiting getter."""
+        del getter.client.operations[getter.ticket]
+        del self.getters[getter]
+
+    def confirm(self, getter: Getter) -> None:
+        """The delivered items arrived: they are the consumer's now."""
+        del getter.client.operations[getter.ticket]
+        self.delivering -= 1
+
+    def give_back(self, getters: Iterable[Getter]) -> None:
+        """Put items in delivery back to the head, in their original order."""
+        returned: list[Item] = []
+        for getter in getters:
+            self.confirm(getter)
+            returned.extend(getter.items or ())
+        self.fifo.restore(returned)
+
+    def settle(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve getters and let puts enter until neither line can move."""
+        self._serve(closed, out)
+        while self._admit(out):
+            self._serve(closed, out)
+
+    def refuse_puts(self, out: list[Instruction]) -> None:
+        """Fail every unfinished put: the channel is closed."""
+        waiting = [putter for stream in self.streams.values() for putter in stream]
+        for putter in (*waiting, *self.putters):
+            del putter.client.operations[putter.ticket]
+            out.append(Refuse(putter.client.name, putter.ticket, Reason.CLOSED, self.describe()))
+        self.putters.clear()
+        self.streams.clear()
+        self.reserved = 0
+
+    def depth(self) -> QueueDepth:
+        """Return what is here, as data."""
+        weight = self.fifo.weight
+        return QueueDepth(
+            name=self.name,
+            num_items=len(self.fifo),
+            weight=weight if isinstance(weight, int) else float(weight),
+            size_bytes=self.fifo.size_bytes,
+            num_getters=len(self.getters),
+            num_putters=len(self.putters) + self.reserved,
+            num_delivering=self.delivering,
+        )
+
+    def describe(self) -> str:
+        """Return what is here in a phrase, for error texts."""
+        depth = self.depth()
+        bound = f" of {self.maxsize}" if self.maxsize else ""
+        parts = [f"{depth.num_items}{bound} items of weight {depth.weight:g}"]
+        if depth.num_getters:
+            parts.append(f"{depth.num_getters} getters waiting")
+        if depth.num_putters:
+            parts.append(f"{depth.num_putters} puts waiting")
+        if depth.num_delivering:
+            parts.append(f"{depth.num_delivering} in delivery")
+        return ", ".join(parts)
+
+    def _enter(self, putter: Putter, out: list[Instruction]) -> None:
+        """Give a put room: push it, or let it wait for its bytes or those of its client's earlier puts."""
+        if putter.complete and putter.client not in self.streams:
+            self._push(putter, out)
+            return
+        self._remember(putter)
+        putter.has_room = True
+        self.reserved += 1
+        self.streams.setdefault(putter.client, deque()).append(putter)
+        if not putter.complete:
+            out.append(Grant(putter.client.name, putter.ticket))
+
+    def _push(self, putter: Putter, out: list[Instruction]) -> None:
+        putter.client.operations.pop(putter.ticket, None)
+        self.fifo.push(putter.item)
+        out.append(Accept(putter.client.name, putter.ticket))
+
+    def _remember(self, operation: Getter | Putter) -> None:
+        operation.client.operations[operation.ticket] = operation
+
+    def _admit(self, out: list[Instruction]) -> bool:
+        """Let waiting puts enter while there is room; say whether any item was pushed."""
+        before = len(self.fifo)
+        while self.putters and not self.full:
+            putter, _ = self.putters.popitem(last=False)
+            self._enter(putter, out)
+        return len(self.fifo) > before
+
+    def _serve(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve the line of getters from its head while it can be."""
+        while self.getters:
+            getter = next(iter(self.getters))
+            items = self._match(getter, closed)
+            if items is None:
+                reason = self._hopeless(getter, closed)
+                if reason is None:
+                    break
+                state = self.describe()
+                self.withdraw_get(getter)
+                out.append(Refuse(getter.client.name, getter.ticket, reason, state))
+                continue
+            del self.getters[getter]
+            getter.items = items
+            self.delivering += 1
+            out.append(Deliver(getter.client.name, getter.ticket, items))
+
+    def _match(self, getter: Getter, closed: bool) -> list[Item] | None:
+        """Take what the first getter in line asked for; None when it is not all there."""
+        if not self.fifo:
+            return None
+        if getter.batch_weight is None:
+            return [self.fifo.take()]
+        batch = self.fifo.take_batch(getter.batch_weight)
+        return self.fifo.take_all() if batch is None and closed else batch
+
+    def _hopeless(self, getter: Getter, closed: bool) -> Reason | None:
+        """Return why the first getter in line can never be served; None while it may.
+
+        Only the items at hand count for a full queue. Waiting puts cannot enter before this getter is served,
+        and items in delivery come back only when their consumer is lost. In a closed channel those are waited
+        for: each is confirmed or comes back.
+        """
+        if closed:
+            return None if self.delivering else Reason.CLOSED
+        if getter.batch_weight is not None and 0 < self.maxsize <= len(self.fifo):
+            return Reason.IMPOSSIBLE
+        return None

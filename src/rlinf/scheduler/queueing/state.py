@@ -1,0 +1,240 @@
+"""All queues of one channel and all its clients: what the channel's server decides, without the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rlinf.scheduler.queueing.fifo import Item
+from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth
+from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, exact
+
+
+class ChannelState:
+    """Named queues that appear on demand and vanish when empty and idle.
+
+    An operation is known by its client's name and a ticket that is unique among that client's operations.
+    Every event returns the instructions that follow from it, in order, for this client and for others.
+
+    >>> state = ChannelState()
+    >>> state.get("consumer", 1, "default")
+    []
+    >>> for instruction in state.put("producer", 7, "default", "payload"):
+    ...     print(instruction)
+    Accept(client='producer', ticket=7)
+    Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)])
+    """
+
+    def __init__(self, maxsize: int = 0) -> None:
+        self.maxsize = check_maxsize(maxsize)
+        self.closed = False
+        self._queues: dict[str, NamedQueue] = {}
+        self._clients: dict[str, Client] = {}
+
+    def put(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: str,
+        payload: Any,
+        weight: float = 0,
+        size_bytes: int = 0,
+        *,
+        wait: bool = True,
+    ) -> list[Instruction]:
+        """A producer sent an item: Accept now or when there is room, or Refuse (closed, full).
+
+        Raises:
+            ValueError: the weight is not a finite number of at least 0.
+        """
+        item = Item(payload, check_weight(weight), size_bytes)
+        return self._put(client, ticket, queue_name, item, complete=True, wait=wait)
+
+    def reserve(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: str,
+        weight: float = 0,
+        size_bytes: int = 0,
+        *,
+        wait: bool = True,
+    ) -> list[Instruction]:
+        """A producer announced an item: Grant now or when there is room, or Refuse; then `fill` it.
+
+        Raises:
+            ValueError: the weight is not a finite number of at least 0.
+        """
+        item = Item(None, check_weight(weight), size_bytes)
+        return self._put(client, ticket, queue_name, item, complete=False, wait=wait)
+
+    def fill(self, client: str, ticket: int, payload: Any) -> list[Instruction]:
+        """The bytes of a granted item are here; dropped if its put was withdrawn in between."""
+        putter = self._operation(client, ticket)
+        if not isinstance(putter, Putter) or not putter.has_room or putter.complete:
+            return []
+        putter.item.payload = payload
+        out: list[Instruction] = []
+        putter.queue.fill(putter, out)
+        self._settle((putter.queue,), out)
+        return out
+
+    def get(self, client: str, ticket: int, queue_name: str, *, wait: bool = True) -> list[Instruction]:
+        """A consumer asks for one item: Deliver now or later, or Refuse."""
+        return self._get(client, ticket, queue_name, None, wait)
+
+    def get_batch(
+        self, client: str, ticket: int, queue_name: str, batch_weight: float, *, wait: bool = True
+    ) -> list[Instruction]:
+        """A consumer asks for the shortest run of first items that reaches `batch_weight`: Deliver or Refuse.
+
+        Raises:
+            ValueError: the batch weight is not a finite number above 0.
+        """
+        return self._get(client, ticket, queue_name, check_batch_weight(batch_weight), wait)
+
+    def cancel(self, client: str, ticket: int) -> list[Instruction]:
+        """Withdraw an operation that still waits: Refuse(CANCELLED). One that is done gives nothing."""
+        operation = self._operation(client, ticket)
+        if operation is None or (isinstance(operation, Getter) and operation.items is not None):
+            return []
+        queue = operation.queue
+        out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, queue.describe())]
+        if isinstance(operation, Getter):
+            queue.withdraw_get(operation)
+        else:
+            queue.withdraw_put(operation)
+            queue.release_stream(operation.client, out)
+        self._settle((queue,), out)
+        return out
+
+    def confirm(self, client: str, ticket: int) -> list[Instruction]:
+        """The items of a delivery arrived."""
+        getter = self._delivery(client, ticket)
+        if getter is None:
+            return []
+        getter.queue.confirm(getter)
+        out: list[Instruction] = []
+        # In an open channel a confirmation moves nobody.
+        if self.closed or getter.queue.idle:
+            self._settle((getter.queue,), out)
+        return out
+
+    def give_back(self, client: str, ticket: int) -> list[Instruction]:
+        """The getter of a delivery no longer wants it: its items go back to the head of the queue."""
+        getter = self._delivery(client, ticket)
+        if getter is None:
+            return []
+        getter.queue.give_back((getter,))
+        out: list[Instruction] = []
+        self._settle((getter.queue,), out)
+        return out
+
+    def lose(self, client: str) -> list[Instruction]:
+        """A client is gone: its waits and unfinished puts are dropped, items in delivery given back."""
+        lost = self._clients.pop(client, None)
+        if lost is None:
+            return []
+        undelivered: dict[NamedQueue, list[Getter]] = {}
+        touched: dict[NamedQueue, None] = {}
+        for operation in list(lost.operations.values()):
+            touched[operation.queue] = None
+            if isinstance(operation, Putter):
+                operation.queue.withdraw_put(operation)
+            elif operation.items is None:
+                operation.queue.withdraw_get(operation)
+            else:
+                undelivered.setdefault(operation.queue, []).append(operation)
+        for queue, getters in undelivered.items():
+            queue.give_back(getters)
+        out: list[Instruction] = []
+        self._settle(touched, out)
+        return out
+
+    def close(self) -> list[Instruction]:
+        """Refuse puts from now on, waiting ones too; getters drain what is there."""
+        if self.closed:
+            return []
+        self.closed = True
+        out: list[Instruction] = []
+        for queue in self._queues.values():
+            queue.refuse_puts(out)
+        self._settle(list(self._queues.values()), out)
+        return out
+
+    def num_items(self, queue_name: str) -> int:
+        """Return how many items a getter of this queue can take."""
+        queue = self._queues.get(queue_name)
+        return len(queue.fifo) if queue else 0
+
+    def is_full(self, queue_name: str) -> bool:
+        """Return whether a put to this queue would wait."""
+        queue = self._queues.get(queue_name)
+        return queue.full if queue else False
+
+    def describe(self, queue_name: str) -> str:
+        """Return what a queue looks like, in a phrase."""
+        return (self._queues.get(queue_name) or NamedQueue(queue_name, self.maxsize)).describe()
+
+    def depths(self) -> tuple[QueueDepth, ...]:
+        """Return what every queue holds that holds anything or is waited for, in order of appearance."""
+        return tuple(queue.depth() for queue in self._queues.values())
+
+    def _put(
+        self, client: str, ticket: int, queue_name: str, item: Item, *, complete: bool, wait: bool
+    ) -> list[Instruction]:
+        if self.closed:
+            return [Refuse(client, ticket, Reason.CLOSED, self.describe(queue_name))]
+        queue = self._queue(queue_name)
+        if not wait and queue.full:
+            return [Refuse(client, ticket, Reason.FULL, queue.describe())]
+        out: list[Instruction] = []
+        queue.put(Putter(self._client(client), ticket, queue, item, complete=complete), out)
+        if queue.getters:
+            self._settle((queue,), out)
+        return out
+
+    def _get(
+        self, client: str, ticket: int, queue_name: str, batch_weight: float | None, wait: bool
+    ) -> list[Instruction]:
+        queue = self._queue(queue_name)
+        target = None if batch_weight is None else exact(batch_weight)
+        getter = Getter(self._client(client), ticket, queue, target)
+        queue.get(getter)
+        out: list[Instruction] = []
+        queue.settle(self.closed, out)
+        if not wait and ticket in getter.client.operations and getter.items is None:
+            out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))
+            queue.withdraw_get(getter)
+        self._drop_if_idle(queue)
+        return out
+
+    def _settle(self, queues: Iterable[NamedQueue], out: list[Instruction]) -> None:
+        for queue in queues:
+            queue.settle(self.closed, out)
+            self._drop_if_idle(queue)
+
+    def _queue(self, name: str) -> NamedQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = NamedQueue(name, self.maxsize)
+        return queue
+
+    def _client(self, name: str) -> Client:
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = Client(name)
+        return client
+
+    def _operation(self, client: str, ticket: int) -> Getter | Putter | None:
+        known = self._clients.get(client)
+        return known.operations.get(ticket) if known else None
+
+    def _delivery(self, client: str, ticket: int) -> Getter | None:
+        operation = self._operation(client, ticket)
+        return operation if isinstance(operation, Getter) and operation.items is not None else None
+
+    def _drop_if_idle(self, queue: NamedQueue) -> None:
+        if queue.idle:
+            self._queues.pop(queue.name, None)
