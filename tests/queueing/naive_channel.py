@@ -1,0 +1,170 @@
+"""The rules of a queue once more, obviously right and slow: the model that property tests compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+
+@dataclass(eq=False)
+class NaivePut:
+    client: str
+    ticket: int
+    payload: str
+    weight: float
+    complete: bool
+    has_room: bool = False
+
+
+@dataclass(eq=False)
+class NaiveGet:
+    client: str
+    ticket: int
+    batch_weight: float | None
+
+
+@dataclass
+class NaiveQueue:
+    entered: int = 0
+    items: list = field(default_factory=list)  # (order, payload, weight)
+    puts: list = field(default_factory=list)  # unfinished, in order of arrival
+    gets: list = field(default_factory=list)
+    deliveries: dict = field(default_factory=dict)  # (client, ticket) -> items
+
+
+class NaiveChannel:
+    def __init__(self, maxsize):
+        self.maxsize = maxsize
+        self.closed = False
+        self.queues = {}
+
+    def queue(self, name):
+        return self.queues.setdefault(name, NaiveQueue())
+
+    def has_room(self, queue):
+        with_room = sum(put.has_room for put in queue.puts)
+        return not self.maxsize or len(queue.items) + with_room < self.maxsize
+
+    def put(self, client, ticket, name, payload, weight, complete, wait):
+        if self.closed:
+            return [("refuse", client, ticket, "closed")]
+        queue = self.queue(name)
+        if not wait and not self.has_room(queue):
+            return [("refuse", client, ticket, "full")]
+        queue.puts.append(NaivePut(client, ticket, payload, weight, complete))
+        return self.settle(queue)
+
+    def fill(self, client, ticket):
+        for queue in self.queues.values():
+            for put in queue.puts:
+                if (put.client, put.ticket) == (client, ticket) and put.has_room:
+                    put.complete = True
+                    return self.settle(queue)
+        return []
+
+    def get(self, client, ticket, name, batch_weight, wait):
+        queue = self.queue(name)
+        getter = NaiveGet(client, ticket, batch_weight)
+        queue.gets.append(getter)
+        events = self.settle(queue)
+        if not wait and getter in queue.gets:
+            queue.gets.remove(getter)
+            events.append(("refuse", client, ticket, "empty"))
+        return events
+
+    def cancel(self, client, ticket):
+        for queue in self.queues.values():
+            for line in (queue.puts, queue.gets):
+                for waiter in line:
+                    if (waiter.client, waiter.ticket) == (client, ticket):
+                        line.remove(waiter)
+                        return [("refuse", client, ticket, "cancelled"), *self.settle(queue)]
+        return []
+
+    def confirm(self, client, ticket):
+        for queue in self.queues.values():
+            if queue.deliveries.pop((client, ticket), None) is not None:
+                return self.settle(queue)
+        return []
+
+    def give_back(self, client, ticket):
+        for queue in self.queues.values():
+            items = queue.deliveries.pop((client, ticket), None)
+            if items is not None:
+                queue.items = sorted(queue.items + items)
+                return self.settle(queue)
+        return []
+
+    def lose(self, client):
+        touched = []
+        for queue in self.queues.values():
+            queue.puts = [put for put in queue.puts if put.client != client]
+            queue.gets = [get for get in queue.gets if get.client != client]
+            for key in [key for key in queue.deliveries if key[0] == client]:
+                queue.items = sorted(queue.items + queue.deliveries.pop(key))
+            touched.append(queue)
+        return [event for queue in touched for event in self.settle(queue)]
+
+    def close(self):
+        events = []
+        if not self.closed:
+            self.closed = True
+            for queue in self.queues.values():
+                events += [("refuse", put.client, put.ticket, "closed") for put in queue.puts]
+                queue.puts = []
+            for queue in self.queues.values():
+                events += self.settle(queue)
+        return events
+
+    def settle(self, queue):
+        events = []
+        while True:
+            step = self.serve(queue) + self.admit(queue)
+            if not step:
+                return events
+            events += step
+
+    def serve(self, queue):
+        if not queue.gets:
+            return []
+        get = queue.gets[0]
+        count = self.batch_size(queue, get)
+        if count:
+            taken, queue.items = queue.items[:count], queue.items[count:]
+            queue.deliveries[get.client, get.ticket] = taken
+            event = ("deliver", get.client, get.ticket, tuple(payload for _, payload, _ in taken))
+        elif self.closed and not queue.deliveries:
+            event = ("refuse", get.client, get.ticket, "closed")
+        elif get.batch_weight and not self.closed and 0 < self.maxsize <= len(queue.items):
+            event = ("refuse", get.client, get.ticket, "impossible")
+        else:
+            return []
+        queue.gets.pop(0)
+        return [event]
+
+    def batch_size(self, queue, get):
+        if get.batch_weight is None:
+            return min(1, len(queue.items))
+        for count in range(1, len(queue.items) + 1):
+            if sum(Fraction(weight) for _, _, weight in queue.items[:count]) >= Fraction(get.batch_weight):
+                return count
+        return len(queue.items) if self.closed else 0
+
+    def admit(self, queue):
+        events = []
+        for put in queue.puts:
+            if not put.has_room and self.has_room(queue):
+                put.has_room = True
+                if not put.complete:
+                    events.append(("grant", put.client, put.ticket))
+                break
+        for put in queue.puts:
+            if put.has_room and put.complete and self.is_first_of_client(queue, put):
+                queue.puts.remove(put)
+                queue.items.append((queue.entered, put.payload, put.weight))
+                queue.entered += 1
+                return [*events, ("accept", put.client, put.ticket)]
+        return events
+
+    def is_first_of_client(self, queue, put):
+        return next(other for other in queue.puts if other.client == put.client) is put

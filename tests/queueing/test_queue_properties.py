@@ -1,0 +1,177 @@
+"""Any order of puts, gets, batches, cancels, deaths and closes: nothing lost, nothing twice, order kept."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from naive_channel import NaiveChannel
+
+from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Refuse
+
+CLIENTS = st.sampled_from(["a", "b", "c"])
+QUEUES = st.sampled_from(["default", "other"])
+WEIGHTS = st.sampled_from([0, 0, 1, 2, 3, 7, 0.1, 0.25, 2.5])
+BATCHES = st.sampled_from([1, 2, 0.3, 5, 20])
+OFTEN = st.sampled_from([True, True, True, False])
+
+
+def as_event(instruction):
+    match instruction:
+        case Accept(client, ticket):
+            return ("accept", client, ticket)
+        case Grant(client, ticket):
+            return ("grant", client, ticket)
+        case Deliver(client, ticket, items):
+            return ("deliver", client, ticket, tuple(item.payload for item in items))
+        case Refuse(client, ticket, reason, _):
+            return ("refuse", client, ticket, reason.value)
+
+
+class ChannelMachine(RuleBasedStateMachine):
+    @initialize(maxsize=st.sampled_from([0, 1, 2, 3]))
+    def create(self, maxsize):
+        self.state = ChannelState(maxsize)
+        self.model = NaiveChannel(maxsize)
+        self.ticket = 0
+        self.producer = {}
+        self.queue_of = {}
+        self.open = {}  # ticket -> client, of everything that was started
+        self.granted = {}
+        self.accepted = []
+        self.delivering = {}
+        self.confirmed = []
+
+    def check(self, instructions, expected):
+        events = [as_event(instruction) for instruction in instructions]
+        # The order of news matters to one client about one queue.
+        assert self.by_client_and_queue(events) == self.by_client_and_queue(expected)
+        for event in events:
+            kind, client, ticket = event[:3]
+            if kind == "accept":
+                self.accepted.append(ticket)
+            elif kind == "grant":
+                self.granted[ticket] = client
+            elif kind == "deliver":
+                self.delivering[ticket] = (client, event[3])
+
+    def by_client_and_queue(self, events):
+        grouped = defaultdict(list)
+        for event in events:
+            grouped[event[1], self.queue_of[event[2]]].append(event)
+        return grouped
+
+    def new_ticket(self, client, name):
+        self.ticket += 1
+        self.queue_of[self.ticket] = name
+        self.open[self.ticket] = client
+        return self.ticket
+
+    @rule(client=CLIENTS, name=QUEUES, weight=WEIGHTS, wait=OFTEN)
+    def put(self, client, name, weight, wait):
+        ticket = self.new_ticket(client, name)
+        self.producer[ticket] = client
+        self.check(
+            self.state.put(client, ticket, name, ticket, weight, wait=wait),
+            self.model.put(client, ticket, name, ticket, weight, True, wait),
+        )
+
+    @rule(client=CLIENTS, name=QUEUES, weight=WEIGHTS, wait=OFTEN)
+    def reserve(self, client, name, weight, wait):
+        ticket = self.new_ticket(client, name)
+        self.producer[ticket] = client
+        self.check(
+            self.state.reserve(client, ticket, name, weight, wait=wait),
+            self.model.put(client, ticket, name, ticket, weight, False, wait),
+        )
+
+    @rule(data=st.data())
+    def fill(self, data):
+        if self.granted:
+            ticket = data.draw(st.sampled_from(sorted(self.granted)))
+            client = self.granted.pop(ticket)
+            self.check(self.state.fill(client, ticket, ticket), self.model.fill(client, ticket))
+
+    @rule(client=CLIENTS, name=QUEUES, wait=OFTEN)
+    def get(self, client, name, wait):
+        ticket = self.new_ticket(client, name)
+        self.check(
+            self.state.get(client, ticket, name, wait=wait),
+            self.model.get(client, ticket, name, None, wait),
+        )
+
+    @rule(client=CLIENTS, name=QUEUES, batch_weight=BATCHES, wait=OFTEN)
+    def get_batch(self, client, name, batch_weight, wait):
+        ticket = self.new_ticket(client, name)
+        self.check(
+            self.state.get_batch(client, ticket, name, batch_weight, wait=wait),
+            self.model.get(client, ticket, name, batch_weight, wait),
+        )
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if self.open:
+            ticket = data.draw(st.sampled_from(sorted(self.open)))
+            client = self.open[ticket]
+            self.check(self.state.cancel(client, ticket), self.model.cancel(client, ticket))
+
+    @rule(data=st.data())
+    def confirm(self, data):
+        if self.delivering:
+            ticket = data.draw(st.sampled_from(sorted(self.delivering)))
+            client, payloads = self.delivering.pop(ticket)
+            self.confirmed.extend(payloads)
+            self.check(self.state.confirm(client, ticket), self.model.confirm(client, ticket))
+
+    @rule(data=st.data())
+    def give_back(self, data):
+        if self.delivering:
+            ticket = data.draw(st.sampled_from(sorted(self.delivering)))
+            client, _ = self.delivering.pop(ticket)
+            self.check(self.state.give_back(client, ticket), self.model.give_back(client, ticket))
+
+    @rule(client=CLIENTS)
+    def lose(self, client):
+        self.delivering = {t: entry for t, entry in self.delivering.items() if entry[0] != client}
+        self.granted = {t: owner for t, owner in self.granted.items() if owner != client}
+        self.open = {t: owner for t, owner in self.open.items() if owner != client}
+        self.check(self.state.lose(client), self.model.lose(client))
+
+    @rule(rarely=st.integers(0, 9))
+    def close(self, rarely):
+        if rarely == 0:
+            self.check(self.state.close(), self.model.close())
+
+    @invariant()
+    def accepted_items_are_in_exactly_one_place(self):
+        held = [payload for queue in self.model.queues.values() for _, payload, _ in queue.items]
+        moving = [payload for _, payloads in self.delivering.values() for payload in payloads]
+        assert Counter(held + moving + self.confirmed) == Counter(self.accepted)
+        for name in ("default", "other"):
+            assert self.state.num_items(name) == len(self.model.queue(name).items)
+
+    @invariant()
+    def puts_of_one_client_to_one_queue_keep_their_order(self):
+        for client in "abc":
+            for name in ("default", "other"):
+                mine = [
+                    ticket
+                    for ticket in self.accepted
+                    if (self.producer[ticket], self.queue_of[ticket]) == (client, name)
+                ]
+                assert mine == sorted(mine)
+
+    @invariant()
+    def idle_queues_are_freed(self):
+        busy = {
+            name
+            for name, queue in self.model.queues.items()
+            if queue.items or queue.puts or queue.gets or queue.deliveries
+        }
+        assert {depth.name for depth in self.state.depths()} == busy
+
+
+ChannelMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAnyOrderOfEvents = ChannelMachine.TestCase

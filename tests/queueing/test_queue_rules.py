@@ -1,0 +1,327 @@
+"""The rules of a channel's queues, one by one, on the state machine alone."""
+
+from __future__ import annotations
+
+import math
+from time import process_time
+
+import pytest
+
+from rlinf.scheduler.queueing import (
+    Accept,
+    ChannelState,
+    Deliver,
+    Grant,
+    Item,
+    Reason,
+    Refuse,
+    WeightedFifo,
+    check_batch_weight,
+    check_maxsize,
+    check_weight,
+)
+
+Q = "default"
+
+
+def delivered(instructions):
+    return [
+        (instruction.client, [item.payload for item in instruction.items])
+        for instruction in instructions
+        if isinstance(instruction, Deliver)
+    ]
+
+
+def refused(instructions):
+    return [(i.client, i.reason) for i in instructions if isinstance(i, Refuse)]
+
+
+def filled(weights, maxsize=0):
+    state = ChannelState(maxsize)
+    for ticket, weight in enumerate(weights):
+        state.put("producer", ticket, Q, f"item{ticket}", weight)
+    return state
+
+
+def test_a_put_is_accepted_and_a_later_get_takes_it():
+    state = ChannelState()
+    assert state.put("p", 1, Q, "x") == [Accept("p", 1)]
+    assert delivered(state.get("c", 1, Q)) == [("c", ["x"])]
+
+
+def test_getters_are_served_in_order_of_arrival():
+    state = ChannelState()
+    state.get("first", 1, Q)
+    state.get("second", 1, Q)
+    assert delivered(state.put("p", 1, Q, "x")) == [("first", ["x"])]
+    assert delivered(state.put("p", 2, Q, "y")) == [("second", ["y"])]
+
+
+def test_a_batch_is_the_shortest_prefix_that_reaches_the_weight():
+    state = filled([2, 4, 3])
+    assert delivered(state.get_batch("c", 1, Q, 5)) == [("c", ["item0", "item1"])]
+    assert state.num_items(Q) == 1
+
+
+def test_an_item_heavier_than_the_target_is_a_batch_of_one():
+    assert delivered(filled([100, 1]).get_batch("c", 1, Q, 5)) == [("c", ["item0"])]
+
+
+def test_weightless_items_ride_along_with_the_item_that_completes_the_batch():
+    state = ChannelState()
+    assert state.get_batch("c", 1, Q, 1) == []
+    assert delivered(state.put("p", 1, Q, "light", 0)) == []
+    assert state.num_items(Q) == 1
+    assert delivered(state.put("p", 2, Q, "heavy", 1)) == [("c", ["light", "heavy"])]
+
+
+def test_a_waiting_batch_holds_nothing_but_its_place_in_line():
+    state = filled([1])
+    state.get_batch("batch", 1, Q, 2)
+    assert state.num_items(Q) == 1
+    assert state.get("single", 1, Q) == []
+    assert delivered(state.cancel("batch", 1)) == [("single", ["item0"])]
+
+
+def test_two_batches_share_nothing_out():
+    state = ChannelState()
+    state.get_batch("one", 1, Q, 2)
+    state.get_batch("two", 1, Q, 2)
+    outcomes = [delivered(state.put("p", ticket, Q, ticket, 1)) for ticket in range(4)]
+    assert outcomes == [[], [("one", [0, 1])], [], [("two", [2, 3])]]
+
+
+def test_float_weights_do_not_drift():
+    state = ChannelState()
+    for ticket in range(1000):
+        state.put("p", ticket, Q, ticket, 0.1)
+        state.get("c", ticket, Q)
+        state.confirm("c", ticket)
+    state.put("p", 1001, Q, "x", 0.5)
+    state.put("p", 1002, Q, "y", 0.25)
+    assert delivered(state.get_batch("c", 2000, Q, 0.75)) == [("c", ["x", "y"])]
+    assert state.num_items(Q) == 0
+
+
+def test_a_full_queue_makes_a_put_wait_in_order_of_arrival():
+    state = filled([0], maxsize=1)
+    assert state.put("p", 10, Q, "a") == []
+    assert state.put("q", 11, Q, "b") == []
+    assert Accept("p", 10) in state.get("c", 1, Q)
+    assert Accept("q", 11) in state.get("c", 2, Q)
+
+
+def test_a_full_queue_holds_up_no_other_queue_of_the_same_producer():
+    state = filled([0], maxsize=1)
+    assert state.put("producer", 10, Q, "waits") == []
+    assert state.put("producer", 11, "other", "enters") == [Accept("producer", 11)]
+
+
+def test_a_put_without_waiting_is_refused_by_a_full_queue():
+    assert refused(filled([0], maxsize=1).put("p", 9, Q, "x", wait=False)) == [("p", Reason.FULL)]
+
+
+def test_a_get_without_waiting_is_refused_by_an_empty_queue():
+    state = ChannelState()
+    assert refused(state.get("c", 1, Q, wait=False)) == [("c", Reason.EMPTY)]
+    assert state.depths() == ()
+
+
+def test_a_get_without_waiting_does_not_overtake_those_who_wait():
+    state = filled([1])
+    state.get_batch("batch", 1, Q, 2)
+    assert refused(state.get("c", 1, Q, wait=False)) == [("c", Reason.EMPTY)]
+
+
+def test_an_announced_item_gets_room_before_its_bytes_move():
+    state = filled([0], maxsize=1)
+    assert state.reserve("p", 10, Q) == []
+    assert Grant("p", 10) in state.get("c", 1, Q)
+    assert state.is_full(Q)
+    assert state.fill("p", 10, "bytes") == [Accept("p", 10)]
+
+
+def test_a_put_behind_an_announced_one_of_the_same_producer_keeps_its_place():
+    state = ChannelState()
+    assert state.reserve("p", 1, Q) == [Grant("p", 1)]
+    assert state.put("p", 2, Q, "small") == []
+    assert state.put("q", 1, Q, "passes") == [Accept("q", 1)]
+    assert state.fill("p", 1, "large") == [Accept("p", 1), Accept("p", 2)]
+    assert [delivered(state.get("c", ticket, Q))[0][1] for ticket in range(3)] == [
+        ["passes"],
+        ["large"],
+        ["small"],
+    ]
+
+
+def test_a_withdrawn_announcement_frees_its_room_and_those_behind_it():
+    state = ChannelState(maxsize=2)
+    state.reserve("p", 1, Q)
+    state.put("p", 2, Q, "small")
+    assert state.put("q", 1, Q, "waits") == []
+    news = state.cancel("p", 1)
+    assert refused(news) == [("p", Reason.CANCELLED)]
+    assert [i for i in news if isinstance(i, Accept)] == [Accept("p", 2), Accept("q", 1)]
+    assert state.fill("p", 1, "too late") == []
+
+
+def test_items_of_a_lost_consumer_return_to_the_head_in_their_order():
+    state = filled([0, 0, 0, 0])
+    state.get("dies", 1, Q)
+    state.get("lives", 1, Q)
+    state.get("dies", 2, Q)
+    state.lose("dies")
+    assert [delivered(state.get("c", t, Q))[0][1][0] for t in range(3)] == ["item0", "item2", "item3"]
+
+
+def test_items_that_come_back_go_straight_to_whoever_waits():
+    state = filled([0])
+    state.get("dies", 1, Q)
+    state.get("waits", 1, Q)
+    assert delivered(state.lose("dies")) == [("waits", ["item0"])]
+
+
+def test_two_lost_consumers_give_back_in_order_whoever_goes_first():
+    for first, second in (("a", "b"), ("b", "a")):
+        state = filled([0, 0, 0])
+        state.get("a", 1, Q)
+        state.get("b", 1, Q)
+        state.lose(first)
+        state.lose(second)
+        order = [delivered(state.get("c", ticket, Q))[0][1][0] for ticket in range(3)]
+        assert order == ["item0", "item1", "item2"]
+
+
+def test_giving_back_may_exceed_the_bound_and_puts_wait_until_it_is_met_again():
+    state = filled([0, 0], maxsize=2)
+    state.get("c", 1, Q)
+    state.put("p", 10, Q, "refill")
+    state.give_back("c", 1)
+    assert state.num_items(Q) == 3
+    assert state.put("p", 11, Q, "waits") == []
+    assert Accept("p", 11) not in state.get("c", 2, Q)
+    assert Accept("p", 11) in state.get("c", 3, Q)
+
+
+def test_a_lost_producer_leaves_what_was_accepted_and_frees_its_place_in_line():
+    state = filled([0], maxsize=1)
+    state.put("producer", 10, Q, "never held")
+    state.put("other", 11, Q, "next")
+    state.lose("producer")
+    news = state.get("c", 1, Q)
+    assert delivered(news) == [("c", ["item0"])]
+    assert Accept("other", 11) in news
+
+
+def test_a_batch_that_a_full_queue_cannot_complete_is_impossible():
+    assert refused(filled([1, 1], maxsize=2).get_batch("c", 1, Q, 3)) == [("c", Reason.IMPOSSIBLE)]
+
+
+def test_a_batch_becomes_impossible_when_the_queue_fills_up_although_puts_wait():
+    state = ChannelState(maxsize=2)
+    state.get_batch("batch", 1, Q, 100)
+    state.get("single", 1, Q)
+    state.put("p", 1, Q, "a", 1)
+    assert refused(state.put("p", 2, Q, "b", 1)) == [("batch", Reason.IMPOSSIBLE)]
+    assert state.num_items(Q) == 1
+
+
+def test_closing_refuses_puts_and_lets_getters_drain():
+    state = filled([1, 1])
+    state.close()
+    assert refused(state.put("p", 9, Q, "late")) == [("p", Reason.CLOSED)]
+    assert delivered(state.get("c", 1, Q)) == [("c", ["item0"])]
+    assert delivered(state.get_batch("c", 2, Q, 50)) == [("c", ["item1"])]
+    state.confirm("c", 1)
+    state.confirm("c", 2)
+    assert refused(state.get("c", 3, Q)) == [("c", Reason.CLOSED)]
+
+
+def test_closing_fails_puts_that_wait():
+    state = filled([0], maxsize=1)
+    state.put("p", 9, Q, "waits")
+    assert refused(state.close()) == [("p", Reason.CLOSED)]
+
+
+def test_a_waiting_batch_takes_what_is_left_on_close():
+    state = filled([1])
+    state.get_batch("c", 1, Q, 10)
+    state.get("d", 1, Q)
+    assert delivered(state.close()) == [("c", ["item0"])]
+    assert refused(state.confirm("c", 1)) == [("d", Reason.CLOSED)]
+
+
+def test_a_closed_channel_is_drained_only_when_nothing_can_come_back():
+    state = filled([0])
+    state.get("dies", 1, Q)
+    state.close()
+    assert state.get("waits", 1, Q) == []
+    assert delivered(state.lose("dies")) == [("waits", ["item0"])]
+
+
+def test_one_shot_queues_leave_nothing_behind():
+    state = ChannelState(maxsize=4)
+    for number in range(1000):
+        state.put("p", number, f"reply-{number}", "x")
+        state.get("c", number, f"reply-{number}")
+        state.confirm("c", number)
+    assert state.depths() == ()
+    assert state._queues == {}
+
+
+def test_the_state_of_a_queue_reads_as_a_phrase():
+    state = filled([2, 2.5], maxsize=2)
+    state.put("p", 9, Q, "waits")
+    assert state.describe(Q) == "2 of 2 items of weight 4.5, 1 puts waiting"
+    assert state.describe("nobody's") == "0 of 2 items of weight 0"
+
+
+@pytest.mark.parametrize("weight", [-1, -0.5, math.nan, math.inf, "3", None, True])
+def test_a_weight_is_a_finite_number_of_at_least_zero(weight):
+    with pytest.raises(ValueError, match="at least 0"):
+        check_weight(weight)
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, "3", None, True])
+def test_a_batch_weight_is_above_zero(weight):
+    with pytest.raises(ValueError, match="above 0"):
+        check_batch_weight(weight)
+
+
+@pytest.mark.parametrize("maxsize", [-1, 1.5, "3", None])
+def test_a_maxsize_is_an_integer_of_at_least_zero(maxsize):
+    with pytest.raises(ValueError, match="at least 0"):
+        check_maxsize(maxsize)
+
+
+def test_numpy_numbers_are_weights():
+    numpy = pytest.importorskip("numpy")
+    assert check_weight(numpy.int64(3)) == 3
+    assert check_weight(numpy.float32(0.5)) == 0.5
+
+
+def test_restoring_items_merges_them_by_their_order():
+    fifo = WeightedFifo()
+    for number in range(6):
+        fifo.push(Item(number, weight=number))
+    taken = [fifo.take() for _ in range(5)]
+    fifo.restore([taken[3], taken[1]])
+    fifo.restore([taken[2], taken[0]])
+    assert fifo.weight == 0 + 1 + 2 + 3 + 5
+    assert [item.payload for item in fifo.take_all()] == [0, 1, 2, 3, 5]
+
+
+def test_a_hundred_thousand_puts_under_a_waiting_batch_cost_the_same_each():
+    def seconds(count):
+        state = ChannelState()
+        state.get_batch("c", 0, Q, count)
+        begin = process_time()
+        for ticket in range(count):
+            state.put("p", ticket, Q, None, 1)
+        return process_time() - begin, state
+
+    small, _ = seconds(10_000)
+    large, state = seconds(100_000)
+    assert state.num_items(Q) == 0
+    # Ten times the puts; a scan of the queue on each would make it a hundred times the work.
+    assert large < 40 * max(small, 0.005)
