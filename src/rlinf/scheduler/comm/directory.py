@@ -1,0 +1,242 @@
+"""Names to endpoints: one process (the driver) keeps the directory, all others ask it.
+
+A look-up of a name that is not there yet waits in the server, not in a loop of the client's. A name whose
+process died is remembered as gone, so that who looks it up afterwards is told at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.loop import Timer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
+
+SERVICE = "directory"
+DEFAULT_TIMEOUT_S = 1800.0
+# How long the directory's own answer may take beyond the wait that was asked for.
+ANSWER_TIMEOUT_S = 30.0
+MAX_KNOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Who is registered under a name.
+
+    Attributes:
+        name: e.g. "rollout:3".
+        endpoint: how to reach it.
+        info: what it says about itself; small, msgpack-able.
+    """
+
+    name: str
+    endpoint: Endpoint
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def to_wire(self) -> list[Any]:
+        """The entry as msgpack carries it."""
+        return [self.name, self.endpoint.to_wire(), self.info]
+
+    @classmethod
+    def from_wire(cls, fields: list[Any]) -> Entry:
+        """The entry that `to_wire` gave."""
+        name, endpoint, info = fields
+        return cls(name, Endpoint.from_wire(endpoint), info)
+
+
+@dataclass(slots=True)
+class _Lookup:
+    request: Request
+    name: str
+    started: float
+    timer: Timer | None = None
+
+
+class DirectoryServer:
+    """Keeps the names of one cluster. Everything happens on the messenger's I/O thread, so there are no locks.
+
+    Args:
+        messenger: the process's messenger; the directory becomes one of its services.
+    """
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._entries: dict[str, Entry] = {}
+        self._gone: dict[str, str] = {}
+        self._lookups: dict[str, list[_Lookup]] = {}
+        self._operations: dict[str, Callable[..., None]] = {
+            "register": self._register,
+            "unregister": self._unregister,
+            "lookup": self._lookup,
+            "list": self._list,
+            "expect": self._expect,
+        }
+        messenger.serve(SERVICE, self._handle)
+        messenger.on_peer_lost(self._forget_process)
+
+    def expect(self, name: str) -> None:
+        """Let look-ups of `name` wait again: whoever had it is gone, and another will come (a restarted rank)."""
+        self._messenger.submit(lambda: self._gone.pop(name, None) and None)
+
+    def _handle(self, request: Request) -> None:
+        operation, *args = request.head
+        run = self._operations.get(operation)
+        if run is None:
+            raise CommError(f"the directory has no operation '{operation}'")
+        run(request, *args)
+
+    def _register(self, request: Request, name: str, endpoint: list[str], info: dict[str, Any]) -> None:
+        entry = Entry(name, Endpoint.from_wire(endpoint), info)
+        held = self._entries.get(name)
+        if held is not None and held.endpoint.process_id != entry.endpoint.process_id:
+            owner = self._messenger.peer_name(held.endpoint.process_id)
+            raise CommError(f"the name '{name}' is taken, by process '{owner}'")
+        self._entries[name] = entry
+        self._gone.pop(name, None)
+        # The connection is how we learn that the process has died; who registers for another has none yet.
+        self._messenger.connect(entry.endpoint)
+        for lookup in self._lookups.pop(name, ()):
+            self._answer(lookup, entry)
+        request.reply(None)
+
+    def _unregister(self, request: Request, name: str) -> None:
+        if self._entries.pop(name, None) is not None:
+            self._gone[name] = "it left"
+        request.reply(None)
+
+    def _expect(self, request: Request, name: str) -> None:
+        self._gone.pop(name, None)
+        request.reply(None)
+
+    def _list(self, request: Request, prefix: str) -> None:
+        found = [entry.to_wire() for name, entry in sorted(self._entries.items()) if name.startswith(prefix)]
+        request.reply(found)
+
+    def _lookup(self, request: Request, name: str, timeout_s: float) -> None:
+        lookup = _Lookup(request, name, time.monotonic())
+        entry = self._entries.get(name)
+        if entry is not None:
+            self._answer(lookup, entry)
+        elif name in self._gone:
+            request.fail(PeerDied(name, self._gone[name]))
+        elif timeout_s <= 0:
+            self._expire(lookup)
+        else:
+            self._lookups.setdefault(name, []).append(lookup)
+            lookup.timer = self._messenger.call_later(timeout_s, lambda: self._expire(lookup))
+            request.on_cancel(lambda: self._drop(lookup))
+
+    def _answer(self, lookup: _Lookup, entry: Entry) -> None:
+        if lookup.timer is not None:
+            lookup.timer.cancel()
+        lookup.request.reply(entry.to_wire())
+
+    def _expire(self, lookup: _Lookup) -> None:
+        self._drop(lookup)
+        waited_s = time.monotonic() - lookup.started
+        lookup.request.fail(PeerNotFound(lookup.name, waited_s, self._nearest(lookup.name)))
+
+    def _drop(self, lookup: _Lookup) -> None:
+        if lookup.timer is not None:
+            lookup.timer.cancel()
+        waiting = self._lookups.get(lookup.name, [])
+        if lookup in waiting:
+            waiting.remove(lookup)
+        if not waiting:
+            self._lookups.pop(lookup.name, None)
+
+    def _nearest(self, name: str) -> list[str]:
+        nearest = difflib.get_close_matches(name, self._entries, n=MAX_KNOWN, cutoff=0.5)
+        others = (other for other in sorted(self._entries) if other not in nearest)
+        return [*nearest, *others][:MAX_KNOWN]
+
+    def _forget_process(self, process_id: str) -> None:
+        lost = [name for name, entry in self._entries.items() if entry.endpoint.process_id == process_id]
+        for name in lost:
+            del self._entries[name]
+            self._gone[name] = "its process is gone"
+
+
+class DirectoryClient:
+    """Asks the cluster's directory; usable from any thread, the driver's own included.
+
+    Args:
+        messenger: this process's messenger.
+        endpoint: the directory's process.
+    """
+
+    def __init__(self, messenger: Messenger, endpoint: Endpoint) -> None:
+        self._messenger = messenger
+        self._endpoint = endpoint
+
+    def register(self, name: str, endpoint: Endpoint, info: dict[str, Any] | None = None) -> None:
+        """Put `endpoint` under `name`, until `unregister` or the end of its process.
+
+        Raises:
+            CommError: another living process has that name.
+            PeerDied: the directory's process is gone.
+        """
+        self._ask("register", name, endpoint.to_wire(), info or {})
+
+    def unregister(self, name: str) -> None:
+        """Take `name` out; nothing happens if it is not there."""
+        self._ask("unregister", name)
+
+    def expect(self, name: str) -> None:
+        """Let look-ups of `name` wait again, although whoever had it is gone: another will come."""
+        self._ask("expect", name)
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """The entries whose name begins with `prefix`, sorted by name."""
+        return [Entry.from_wire(fields) for fields in self._ask("list", prefix).head]
+
+    def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:
+        """The entry of `name`, as soon as it is there.
+
+        Raises:
+            PeerNotFound: nobody registered within `timeout_s` seconds.
+            PeerDied: the process that had the name is gone, or the directory's process is.
+        """
+        return self.lookup_async(name, timeout_s).result()
+
+    def lookup_async(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Future[Entry]:
+        """The future of `lookup`; cancelling it withdraws the question."""
+        head = ["lookup", name, timeout_s]
+        asked = self._messenger.request(self._endpoint, SERVICE, head, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
+        found: Future[Entry] = Future()
+
+        def pass_on(reply: Future[Reply]) -> None:
+            if reply.cancelled() or not found.set_running_or_notify_cancel():
+                return
+            error = reply.exception()
+            if error is not None:
+                found.set_exception(_as_not_found(error, name))
+            else:
+                found.set_result(Entry.from_wire(reply.result().head))
+
+        def withdraw(entry: Future[Entry]) -> None:
+            if entry.cancelled():
+                asked.cancel()
+
+        asked.add_done_callback(pass_on)
+        found.add_done_callback(withdraw)
+        return found
+
+    def _ask(self, *head: Any) -> Reply:
+        return self._messenger.request(
+            self._endpoint, SERVICE, list(head), timeout_s=ANSWER_TIMEOUT_S
+        ).result()
+
+
+def _as_not_found(error: BaseException, name: str) -> BaseException:
+    """A directory that does not answer at all has not found the name either."""
+    if isinstance(error, CommTimeout):
+        return PeerNotFound(name, error.waited_s)
+    return error

@@ -1,0 +1,67 @@
+"""How a process is reached: its endpoint, and whether two endpoints lie on one machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How to reach one process.
+
+    Attributes:
+        process_id: the hex id of the process's messenger; never used twice.
+        machine_id: equal for two processes if and only if they can share Unix sockets and memory.
+        unix_path: the path of its Unix socket, "" if it has none.
+        tcp_address: e.g. "tcp://10.0.0.3:23456", "" if it does not listen on TCP.
+    """
+
+    process_id: str
+    machine_id: str
+    unix_path: str
+    tcp_address: str
+
+    def to_wire(self) -> list[str]:
+        """The endpoint as msgpack carries it."""
+        return [self.process_id, self.machine_id, self.unix_path, self.tcp_address]
+
+    @classmethod
+    def from_wire(cls, fields: list[str]) -> Endpoint:
+        """The endpoint that `to_wire` gave.
+
+        Raises:
+            ValueError: it is not four strings.
+        """
+        if len(fields) != 4 or not all(isinstance(field, str) for field in fields):
+            message = f"not an endpoint: {fields!r}"
+            raise ValueError(message)
+        return cls(*fields)
+
+
+def local_machine_id() -> str:
+    """The id of the machine as this process sees it.
+
+    Two processes have the same id if they run on the same boot of the same kernel, see the same files and
+    the same network, and belong to the same user. Containers on one host differ and so use TCP: they
+    cannot see each other's Unix sockets.
+    """
+    parts = [_boot_id(), _namespace("mnt"), _namespace("net"), str(os.getuid())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return str(Path(f"/proc/self/ns/{kind}").readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,143 @@
+"""The handle of an operation that goes on: wait for it, await it, or chain on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Generic, TypeVar
+
+from rlinf.scheduler.errors import ResultTimeout
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class AsyncHandle(Generic[T]):
+    """What `async_op=True` gives: the result of an operation, now or later.
+
+    The operation goes on whether anybody waits or not, and ends by itself at its own deadline. What remains to
+    be done with the answer (decoding it, the functions given to `then`) is done once, in the thread of whoever
+    asks for the result first, never on the I/O thread. A handle that failed and was dropped does no harm.
+
+    Args:
+        source: completes when the operation does.
+        finish: makes the result of what `source` holds; None takes it as it is.
+        what: what goes on, for messages, e.g. "recv from 'rollout:3'".
+    """
+
+    __slots__ = ("_error", "_finish", "_finished", "_lock", "_source", "_value", "what")
+
+    def __init__(self, source: Future[Any], finish: Callable[[Any], T] | None = None, what: str = "") -> None:
+        self.what = what
+        self._source = source
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._finished = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    @classmethod
+    def completed(cls, value: T, what: str = "") -> AsyncHandle[T]:
+        """A handle that is done."""
+        source: Future[T] = Future()
+        source.set_result(value)
+        return cls(source, None, what)
+
+    def done(self) -> bool:
+        """Whether the operation is over, well or not: then `wait` does not block."""
+        return self._source.done()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """The result.
+
+        Args:
+            timeout_s: how long to wait; the operation goes on after that. None waits until the operation ends,
+                which it does at its own deadline at the latest.
+
+        Raises:
+            ResultTimeout: `timeout_s` passed.
+            BaseException: what the operation failed with.
+        """
+        if not self._finished:
+            started = time.monotonic()
+            try:
+                # Only the waiting: what the source failed with is raised below.
+                self._source.exception(timeout_s)
+            except FutureTimeout as error:
+                if not self._source.done():
+                    raise ResultTimeout(self.what or "the operation", time.monotonic() - started) from error
+            except CancelledError:
+                pass
+        return self._take()
+
+    def result(self) -> T:
+        """The result; the same as `wait()`."""
+        return self.wait()
+
+    def exception(self) -> BaseException | None:
+        """What the operation failed with, or None; waits for its end."""
+        try:
+            self.wait()
+        except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
+            return error
+        return None
+
+    def cancel(self) -> bool:
+        """Give the operation up; False if it is over. A cancelled `recv` or `get` takes nothing."""
+        return self._source.cancel()
+
+    def then(self, function: Callable[[T], U]) -> AsyncHandle[U]:
+        """A handle of `function(result)`.
+
+        The function runs once, in the thread of whoever first asks the new handle for its result; what it raises
+        is the new handle's failure. If this handle fails, so does the new one, and the function does not run.
+        """
+        return AsyncHandle(self._source, lambda _: function(self._take()), self.what)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._source.done():
+            loop = asyncio.get_running_loop()
+            woken = loop.create_future()
+
+            def wake(_source: Future[Any]) -> None:
+                try:
+                    loop.call_soon_threadsafe(_set_done, woken)
+                except RuntimeError:  # the event loop was closed meanwhile: nobody is left to tell
+                    return
+
+            self._source.add_done_callback(wake)
+            yield from woken
+        return self._take()
+
+    def _take(self) -> T:
+        with self._lock:
+            if not self._finished:
+                self._settle()
+        if self._error is not None:
+            raise self._error
+        value: T = self._value
+        return value
+
+    def _settle(self) -> None:
+        try:
+            value = self._source.result(0)
+            self._value = value if self._finish is None else self._finish(value)
+        except BaseException as error:
+            self._error = error
+            if not isinstance(error, (Exception, CancelledError)):
+                raise
+        self._finished = True
+        self._finish = None
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "pending"
+        return f"<AsyncHandle {self.what or 'operation'}: {state}>"
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

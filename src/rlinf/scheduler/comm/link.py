@@ -1,0 +1,46 @@
+"""What a transport is to the messenger: links that carry messages, and what they report."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer, Message
+
+# A peer that has not proved within this time that it belongs to the cluster is dropped.
+HANDSHAKE_TIMEOUT_S = 10.0
+
+
+class Link(Protocol):
+    """One connection to one process."""
+
+    transport: str
+    peer: Any  # whose link it is, set by whoever hears of it
+
+    def send(self, pieces: list[Buffer], snapshot: bool) -> None:
+        """Queue the pieces of one message; never blocks; from any thread.
+
+        Args:
+            pieces: what `framing.pack` gave.
+            snapshot: whether what cannot go at once is copied, because the owner of the memory may change it.
+                The kernel takes what fits into the socket's buffer immediately; only the rest is copied.
+        """
+
+    def idle(self) -> bool:
+        """Whether everything queued has been handed to the operating system."""
+
+    def close(self) -> None:
+        """Drop the connection; on the I/O thread."""
+
+
+class LinkEvents(Protocol):
+    """Who hears of links, on the I/O thread."""
+
+    def on_hello(self, link: Link, endpoint: Endpoint, name: str) -> None:
+        """The other side proved that it belongs to the cluster and said who it is; before any message."""
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        """Messages arrived, in order."""
+
+    def on_lost(self, link: Link, reason: str) -> None:
+        """The link is gone; nothing comes after this."""

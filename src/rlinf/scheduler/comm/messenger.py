@@ -1,0 +1,299 @@
+"""One messenger a process: requests, notices and answers to and from any other process of the cluster."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
+from rlinf.scheduler.comm.framing import Buffer, Message
+from rlinf.scheduler.comm.link import Link
+from rlinf.scheduler.comm.loop import IoLoop, Timer
+from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
+from rlinf.scheduler.comm.rundir import RunDirectory
+from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.self_link import SelfLink
+from rlinf.scheduler.comm.unix_transport import Identity, UnixListener
+from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, SchedulerError
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+class Messenger:
+    """Moves messages between this process and others. One I/O thread, whatever the number of peers.
+
+    Connections are made on first use: a Unix socket to a process of the same machine, CURVE over TCP to any
+    other, nothing at all to oneself. Messages to one peer arrive in the order in which they were sent.
+    Nothing is read from a process that has not proved that it holds the cluster's secret.
+
+    Args:
+        secret: what all processes of the cluster hold.
+        name: how this process is called in messages to people, e.g. "rollout:3".
+        host: the address that TCP listens on.
+        tcp: whether to listen on TCP; needed to talk to other machines, in both directions.
+        directory: where names are looked up; kept here for `DirectoryClient`.
+        machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
+    """
+
+    def __init__(
+        self,
+        secret: ClusterSecret,
+        *,
+        name: str = "",
+        host: str = "127.0.0.1",
+        tcp: bool = False,
+        directory: Endpoint | None = None,
+        machine_id: str | None = None,
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self._services: dict[str, Callable[[Request], None]] = {}
+        self._lost_callbacks: list[Callable[[str], None]] = []
+        self._peers: dict[str, Peer] = {}
+        self._peers_lock = threading.Lock()
+        self._next_id = itertools.count(1).__next__
+        self._closed = False
+        self._loop = IoLoop(f"comm-{name or 'io'}")
+        self._run_directory = RunDirectory()
+        unix_path = self._run_directory.path / "s"
+        self._listener = UnixListener(unix_path, self._loop, lambda: self._identity, self)
+        process_id = secrets.token_hex(16)
+        self.endpoint = Endpoint(process_id, machine_id or local_machine_id(), str(unix_path), "")
+        hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
+        self._identity = Identity(secret, hello)
+        self._add_self()
+        self._loop.start()
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    def serve(self, service: str, handler: Callable[[Request], None]) -> None:
+        """Let `handler` take the requests for `service`.
+
+        It runs on the I/O thread and must not block. An exception it raises becomes the failure of that request.
+
+        Raises:
+            ValueError: the service is taken.
+        """
+        if service in self._services:
+            message = f"service '{service}' is served already"
+            raise ValueError(message)
+        self._services[service] = handler
+
+    def unserve(self, service: str) -> None:
+        """Stop serving `service`; later requests for it fail."""
+        self._services.pop(service, None)
+
+    def on_peer_lost(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(process_id)` on the I/O thread whenever a connected process is gone."""
+        self._lost_callbacks.append(callback)
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def request(
+        self,
+        peer: Endpoint,
+        service: str,
+        head: Any,
+        frames: Sequence[Buffer] = (),
+        *,
+        snapshot: bool = True,
+        timeout_s: float | None = None,
+    ) -> RequestFuture:
+        """Ask `peer` and give the future of its `Reply`; never blocks; from any thread.
+
+        Args:
+            peer: whom.
+            service: which of its services.
+            head: a small object that msgpack can carry.
+            frames: opaque buffers, contiguous; of any size.
+            snapshot: the frames' content at the time of this call is what arrives, whatever becomes of the memory
+                later: what the kernel does not take at once is copied. False saves that copy; then the
+                memory must stay as it is until the future is done.
+            timeout_s: fail with CommTimeout after this many seconds, and tell the peer; None waits for the answer
+                or the peer's end.
+
+        Raises (from the future):
+            PeerDied: the process is gone or not reachable.
+            CommTimeout: see `timeout_s`.
+            CommError: this messenger is closed, or the peer serves nothing of that name.
+            BaseException: what the peer failed the request with.
+        """
+        ident = self._next_id()
+        pieces = framing.pack(framing.REQUEST, ident, service, head, frames)
+        target = self._peer(peer)
+        future = target.ask(ident, pieces, snapshot=snapshot)
+        if timeout_s is not None and not future.done():
+            started = time.monotonic()
+
+            def expire() -> None:
+                waited = time.monotonic() - started
+                target.give_up(ident, CommTimeout(service, target.title, waited, "its answer"))
+
+            future.timer = self.call_later(timeout_s, expire)
+        return future
+
+    def notify(
+        self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True
+    ) -> None:
+        """Send a one-way notice; never blocks; from any thread. What goes to a lost peer is dropped."""
+        pieces = framing.pack(framing.NOTIFY, 0, service, head, frames)
+        self._peer(peer).send(pieces, snapshot=snapshot)
+
+    def connect(self, peer: Endpoint) -> None:
+        """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
+        self._peer(peer)
+
+    def transports(self) -> dict[str, str]:
+        """How each connected peer is reached: its process id -> "unix", "tcp+curve" or "self"."""
+        peers = list(self._peers.values())
+        return {peer.process_id: peer.link.transport for peer in peers if peer.link is not None}
+
+    def peer_name(self, process_id: str) -> str:
+        """The name that a connected process gave itself; its id where it is not known."""
+        peer = self._peers.get(process_id)
+        return peer.title if peer is not None else process_id
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` on the I/O thread after `delay_s` seconds; the timer has `cancel()`."""
+        return self._loop.call_later(delay_s, callback)
+
+    def submit(self, callback: Callable[[], None]) -> None:
+        """Run `callback` on the I/O thread soon."""
+        self._loop.submit(callback)
+
+    def on_io_thread(self) -> bool:
+        """Whether the caller runs on the I/O thread, where nothing may block."""
+        return self._loop.is_current()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what is queued (for at most `timeout_s`), then drop every connection; what waits fails."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + timeout_s
+        self._loop.at_end(self._shut_down)
+        self._loop.submit(lambda: self._close_when_flushed(deadline))
+        if not self._loop.is_current():
+            self._loop.join(timeout_s + 1.0)
+
+    def _close_when_flushed(self, deadline: float) -> None:
+        flushed = all(link.idle() for peer in self._peers.values() for link in peer.links)
+        if flushed or time.monotonic() >= deadline:
+            self._loop.stop()
+        else:
+            self._loop.call_later(0.005, lambda: self._close_when_flushed(deadline))
+
+    def _shut_down(self) -> None:
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            for link in peer.links:
+                link.close()
+            peer.lose("this process closed its messenger", closing=True)
+        self._listener.close()
+        self._run_directory.close()
+
+    # -- peers -----------------------------------------------------------------------------------
+
+    def _peer(self, endpoint: Endpoint) -> Peer:
+        peer = self._peers.get(endpoint.process_id)
+        if peer is not None:
+            return peer
+        with self._peers_lock:
+            peer = self._peers.get(endpoint.process_id)
+            if peer is None:
+                peer = Peer(endpoint.process_id, self._loop.submit)
+                if self._closed:
+                    peer.lost = "this process closed its messenger"
+                    return peer
+                peer.link = self._dial(peer, endpoint)
+                peer.links.append(peer.link)
+                self._peers[endpoint.process_id] = peer
+        return peer
+
+    def _dial(self, peer: Peer, endpoint: Endpoint) -> Link:
+        if endpoint.machine_id == self.endpoint.machine_id and endpoint.unix_path:
+            return self._listener.dial(endpoint)
+        raise CommError(f"no way to reach {endpoint}")
+
+    def _add_self(self) -> None:
+        peer = Peer(self.endpoint.process_id, self._loop.submit)
+        peer.name = self.name
+        peer.link = SelfLink(self._loop.submit, lambda messages: self._serve_messages(peer, messages))
+        self._peers[peer.process_id] = peer
+
+    def _peer_of(self, link: Link) -> Peer | None:
+        return next((peer for peer in self._peers.values() if link in peer.links), None)
+
+    def on_hello(self, link: Link, endpoint: Endpoint, name: str) -> None:
+        """See `LinkEvents`."""
+        with self._peers_lock:
+            peer = self._peers.get(endpoint.process_id)
+            if peer is None:
+                peer = self._peers[endpoint.process_id] = Peer(endpoint.process_id, self._loop.submit)
+                # It came to us first: its connection serves both directions.
+                peer.link = link
+            if link not in peer.links:
+                peer.links.append(link)
+        peer.name = name
+        link.peer = peer
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        """See `LinkEvents`."""
+        self._serve_messages(link.peer, messages)
+
+    def on_lost(self, link: Link, reason: str) -> None:
+        """See `LinkEvents`."""
+        peer = self._peer_of(link)
+        if peer is None:
+            return
+        with self._peers_lock:
+            self._peers.pop(peer.process_id, None)
+        peer.lose(reason)
+        for other in peer.links:
+            if other is not link:
+                other.close()
+        for callback in self._lost_callbacks:
+            run_guarded(callback, peer.process_id)
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _serve_messages(self, peer: Peer, messages: list[Message]) -> None:
+        for kind, ident, service, head, frames in messages:
+            if kind == framing.REQUEST:
+                request = Request(peer, ident, head, frames)
+                peer.incoming[ident] = request
+                self._handle(service, request)
+            elif kind == framing.REPLY or kind == framing.REPLY_SETTLE or kind == framing.FAIL:
+                peer.take_answer(kind, ident, head, frames)
+            elif kind == framing.NOTIFY:
+                self._handle(service, Request(peer, 0, head, frames))
+            elif kind == framing.CANCEL:
+                peer.take_cancel(ident)
+            elif kind == framing.SETTLED:
+                peer.take_settled(ident)
+
+    def _handle(self, service: str, request: Request) -> None:
+        handler = self._services.get(service)
+        if handler is None:
+            known = ", ".join(sorted(self._services)) or "nothing"
+            request.fail(CommError(f"'{self.name}' does not serve '{service}'; it serves {known}"))
+            return
+        try:
+            handler(request)
+        except SchedulerError as error:
+            request.fail(error)
+        except Exception as error:  # noqa: BLE001 - the boundary to the service's own code: its caller is told
+            error.add_note(f"in service '{service}' of '{self.name}':\n{traceback.format_exc()}")
+            if not request.fail(error):
+                logger.exception("service '%s' failed on a notice", service)

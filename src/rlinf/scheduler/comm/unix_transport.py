@@ -1,0 +1,408 @@
+"""Links over Unix sockets, between processes of one machine.
+
+Handshake (fixed sizes; both sides have checked the other's uid before):
+
+    dialler  -> acceptor   magic (5 bytes), nonce D (32 bytes)
+    acceptor -> dialler    nonce A (32 bytes), MAC(key, "acceptor", D, A)
+    dialler  -> acceptor   MAC(key, "dialler", A, D)
+
+Each side proves that it holds the cluster's key on the other's fresh nonce, so that captured bytes are worth
+nothing. Until then no other byte is looked at. Then each side sends HELLO and messages (see `framing`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
+from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, LinkEvents
+from rlinf.scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
+from rlinf.scheduler.comm.secret import ClusterSecret
+
+logger = logging.getLogger(__name__)
+
+MAGIC = b"RLNF1"
+NONCE_BYTES = 32
+MAC_BYTES = 32
+BACKLOG = 1024
+CONNECT_RETRY_S = 0.01
+SOCKET_BUFFER_BYTES = 4 << 20
+SCRATCH_BYTES = 256 << 10
+# The kernel takes 1024 (IOV_MAX) pieces a call.
+MAX_PIECES = 512
+# One connection may take this much of the thread's time before the others get their turn.
+MAX_BYTES_PER_TURN = 16 << 20
+
+
+class Identity:
+    """Who this process is, as its links present it.
+
+    Args:
+        secret: the cluster's key.
+        hello: the pieces of the HELLO message.
+    """
+
+    __slots__ = ("hello", "secret")
+
+    def __init__(self, secret: ClusterSecret, hello: list[Buffer]) -> None:
+        self.secret = secret
+        self.hello = hello
+
+
+class UnixListener:
+    """Accepts connections on a Unix socket.
+
+    Args:
+        path: where the socket is made.
+        loop: the I/O thread.
+        identity: gives who we are.
+        events: who hears of the links.
+    """
+
+    def __init__(
+        self, path: Path, loop: IoLoop, identity: Callable[[], Identity], events: LinkEvents
+    ) -> None:
+        self._loop = loop
+        self._identity = identity
+        self._events = events
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._unproven: set[UnixLink] = set()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(str(path))
+        self._socket.listen(BACKLOG)
+        loop.register(self._socket.fileno(), READABLE, self._accept)
+
+    def dial(self, endpoint: Endpoint) -> UnixLink:
+        """A link that connects to `endpoint` as soon as the I/O thread gets to it; from any thread."""
+        link = UnixLink(self._loop, self._identity(), self._events, self._scratch)
+        self._loop.submit(lambda: link.connect(endpoint.unix_path))
+        return link
+
+    def close(self) -> None:
+        """Stop listening and drop who has not proved himself; on the I/O thread."""
+        self._loop.unregister(self._socket.fileno())
+        self._socket.close()
+        for link in list(self._unproven):
+            link.close()
+
+    def _accept(self, _events: int) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            logger.warning("cannot accept a connection: %s", error)
+            return
+        link = UnixLink(self._loop, self._identity(), self._events, self._scratch)
+        self._unproven.add(link)
+        link.accepted(connection, on_settled=lambda: self._unproven.discard(link))
+
+
+class UnixLink:
+    """One connection over a Unix socket; see the module's text for the protocol."""
+
+    transport = "unix"
+
+    def __init__(self, loop: IoLoop, identity: Identity, events: LinkEvents, scratch: memoryview) -> None:
+        self.peer: Any = None
+        self._loop = loop
+        self._identity = identity
+        self._events = events
+        self._scratch = scratch
+        self._lock = threading.Lock()
+        self._backlog: deque[Buffer] = deque()
+        self._open = False  # the handshake is done, and messages may go
+        self._closed = False
+        self._broken = False  # writing failed; what can still be read is read first
+        self._flush_submitted = False
+        self._watching_writes = False
+        self._socket: socket.socket | None = None
+        self._reader = StreamReader()
+        self._greeted = False
+        self._handshake = b""
+        self._expect: tuple[int, Callable[[bytes], None]] | None = None
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._deadline: Timer | None = None
+        self._on_settled: Callable[[], None] | None = None
+
+    # -- connecting ------------------------------------------------------------------------------
+
+    def connect(self, path: str) -> None:
+        """Connect to the socket at `path`; on the I/O thread."""
+        if self._closed:
+            return
+        if self._deadline is None:
+            self._start_deadline()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            connection.connect(path)
+        except BlockingIOError:  # its queue of new connections is full
+            connection.close()
+            self._loop.call_later(CONNECT_RETRY_S, lambda: self.connect(path))
+        except OSError as error:
+            connection.close()
+            self._lose(f"nobody listens at its socket ({errno.errorcode.get(error.errno or 0, error)})")
+        else:
+            self._adopt(connection)
+            if not self._closed:
+                self._expect = (NONCE_BYTES + MAC_BYTES, self._check_acceptor)
+                self._write(MAGIC + self._nonce)
+
+    def accepted(self, connection: socket.socket, on_settled: Callable[[], None]) -> None:
+        """Serve a connection that somebody made to us; on the I/O thread."""
+        self._on_settled = on_settled
+        connection.setblocking(False)
+        self._start_deadline()
+        self._adopt(connection)
+        self._expect = (len(MAGIC) + NONCE_BYTES, self._answer_dialler)
+
+    def _start_deadline(self) -> None:
+        self._deadline = self._loop.call_later(
+            HANDSHAKE_TIMEOUT_S, lambda: self._refuse(f"no handshake within {HANDSHAKE_TIMEOUT_S:.0f} s")
+        )
+
+    def _adopt(self, connection: socket.socket) -> None:
+        self._socket = connection
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self._loop.register(connection.fileno(), READABLE, self._on_ready)
+        size = struct.calcsize("3i")
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        if uid not in (os.getuid(), 0):
+            self._refuse(f"it belongs to user {uid}")
+
+    # -- handshake -------------------------------------------------------------------------------
+
+    def _answer_dialler(self, data: bytes) -> None:
+        if data[: len(MAGIC)] != MAGIC:
+            self._refuse("what it sent is not this protocol")
+            return
+        theirs = data[len(MAGIC) :]
+        self._expect = (MAC_BYTES, lambda proof: self._check_dialler(theirs, proof))
+        self._write(self._nonce + self._identity.secret.mac(b"acceptor", theirs, self._nonce))
+
+    def _check_acceptor(self, data: bytes) -> None:
+        theirs, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
+        if not hmac.compare_digest(proof, self._identity.secret.mac(b"acceptor", self._nonce, theirs)):
+            self._refuse("it does not hold the cluster's key")
+            return
+        self._write(self._identity.secret.mac(b"dialler", theirs, self._nonce))
+        self._start_messages()
+
+    def _check_dialler(self, theirs: bytes, proof: bytes) -> None:
+        if not hmac.compare_digest(proof, self._identity.secret.mac(b"dialler", self._nonce, theirs)):
+            self._refuse("it does not hold the cluster's key")
+            return
+        self._start_messages()
+
+    def _start_messages(self) -> None:
+        self._expect = None
+        with self._lock:
+            self._backlog.extendleft(reversed(self._identity.hello))
+            self._open = True
+        self._flush()
+
+    def _refuse(self, reason: str) -> None:
+        if not self._closed:
+            logger.warning("a connection is refused: %s", reason)
+            self._lose(reason)
+
+    def _write(self, data: bytes) -> None:
+        """Send a part of the handshake: it fits into the empty buffer of a new socket."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.send(data)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, pieces: list[Buffer], snapshot: bool) -> None:
+        """See `Link.send`."""
+        with self._lock:
+            if self._broken or self._closed:
+                return
+            if self._backlog or not self._open:
+                self._queue(pieces, snapshot)
+            elif len(pieces) == 1 and self._loop.is_current():
+                # Answers given while a batch of requests is served leave together when it is done.
+                self._backlog.append(pieces[0])
+            else:
+                rest = self._send_now(pieces)
+                if not rest:
+                    return
+                self._queue(rest, snapshot)
+                self._watch_writes()
+                return
+            if self._open and not self._watching_writes and not self._flush_submitted:
+                self._flush_submitted = True
+                self._loop.submit(self._flush)
+
+    def _queue(self, pieces: list[Buffer], snapshot: bool) -> None:
+        self._backlog.extend(map(framing.detached, pieces) if snapshot else pieces)
+
+    def _send_now(self, pieces: list[Buffer]) -> list[Buffer]:
+        """Hand to the kernel what it takes; what is left comes back. Under the lock."""
+        if self._socket is None:
+            return []
+        try:
+            sent = (
+                self._socket.send(pieces[0])
+                if len(pieces) == 1
+                else self._socket.sendmsg(pieces[:MAX_PIECES])
+            )
+        except (BlockingIOError, InterruptedError):
+            return pieces
+        except OSError:
+            self._broken = True
+            self._backlog.clear()
+            return []
+        for index, piece in enumerate(pieces):
+            if sent < len(piece):
+                return [memoryview(piece)[sent:] if sent else piece, *pieces[index + 1 :]]
+            sent -= len(piece)
+        return []
+
+    def _watch_writes(self) -> None:
+        if self._socket is not None and not self._watching_writes:
+            self._watching_writes = True
+            self._loop.modify(self._socket.fileno(), READABLE | WRITABLE)
+
+    def _flush(self) -> None:
+        """Send what is queued until the kernel takes no more; on the I/O thread."""
+        with self._lock:
+            self._flush_submitted = False
+            while self._backlog and not self._closed:
+                batch = [self._backlog.popleft() for _ in range(min(len(self._backlog), MAX_PIECES))]
+                rest = self._send_now(batch)
+                if rest:
+                    self._backlog.extendleft(reversed(rest))
+                    self._watch_writes()
+                    return
+            if self._watching_writes and self._socket is not None and not self._closed:
+                self._watching_writes = False
+                self._loop.modify(self._socket.fileno(), READABLE)
+
+    def idle(self) -> bool:
+        """See `Link.idle`."""
+        return not self._backlog or self._broken
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def _on_ready(self, events: int) -> None:
+        if events & WRITABLE:
+            self._flush()
+        if events & (READABLE | FINISHED):
+            self._receive()
+
+    def _receive(self) -> None:
+        if self._expect is not None:
+            self._receive_handshake()
+            return
+        messages: list[Message] = []
+        reason = ""
+        try:
+            reason = self._read(messages)
+        except ProtocolError as error:
+            reason = f"it sent bytes that are no message: {error}"
+            logger.warning("a connection is dropped: %s", reason)
+        if messages:
+            self._deliver(messages)
+        if reason:
+            self._lose(reason)
+
+    def _read(self, messages: list[Message]) -> str:
+        """Read what there is; the reason of the end, if it is one."""
+        budget = MAX_BYTES_PER_TURN
+        while budget > 0 and self._socket is not None:
+            target = self._reader.target()
+            memory = self._scratch if target is None else target
+            try:
+                count = self._socket.recv_into(memory)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                return f"its connection broke ({errno.errorcode.get(error.errno or 0, error)})"
+            if count == 0:
+                return "its connection closed"
+            budget -= count
+            if target is not None:
+                self._reader.advance(count, messages)
+            else:
+                self._reader.feed(self._scratch[:count], messages)
+                if count < SCRATCH_BYTES and self._reader.target() is None:
+                    break
+        return ""
+
+    def _receive_handshake(self) -> None:
+        while self._expect is not None and self._socket is not None:
+            size, then = self._expect
+            try:
+                data = self._socket.recv(size - len(self._handshake))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._lose(f"its connection broke ({errno.errorcode.get(error.errno or 0, error)})")
+                return
+            if not data:
+                self._lose("its connection closed during the handshake")
+                return
+            self._handshake += data
+            if len(self._handshake) == size:
+                data, self._handshake = self._handshake, b""
+                then(data)
+
+    def _deliver(self, messages: list[Message]) -> None:
+        if not self._greeted:
+            kind, _, name, head, _ = messages[0]
+            try:
+                if kind != framing.HELLO:
+                    message = "its first message is not HELLO"
+                    raise ValueError(message)
+                endpoint = Endpoint.from_wire(head)
+            except (TypeError, ValueError) as error:
+                self._refuse(str(error))
+                return
+            self._greeted = True
+            self._settle()
+            self._events.on_hello(self, endpoint, name)
+            del messages[0]
+        if messages:
+            self._events.on_messages(self, messages)
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._on_settled is not None:
+            self._on_settled()
+            self._on_settled = None
+
+    def _lose(self, reason: str) -> None:
+        if not self._closed:
+            self.close()
+            self._events.on_lost(self, reason)
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self._settle()
+        with self._lock:
+            self._closed = True
+            self._backlog.clear()
+            if self._socket is not None:
+                self._loop.unregister(self._socket.fileno())
+                self._socket.close()
+                self._socket = None
