@@ -1,10 +1,11 @@
-"""Moves objects between the processes of a cluster: sockets, codec, names, send and recv. Knows nothing of Ray."""
+"""Moves objects between processes: sockets, codec, names, send and recv. Knows nothing of Ray."""
 
 from rlinf.scheduler.comm.codec import Encoded, decode, encode
 from rlinf.scheduler.comm.directory import DirectoryClient, DirectoryServer, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.mailbox import Mailbox
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.secret import ClusterSecret
@@ -18,6 +19,7 @@ __all__ = [
     "Encoded",
     "Endpoint",
     "Entry",
+    "Mailbox",
     "Messenger",
     "Reply",
     "Request",

@@ -1,0 +1,224 @@
+"""The receiving half of send/recv: what has arrived and waits for a recv, and recvs that wait for an item."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from rlinf.scheduler.comm.directory import DirectoryClient, Entry
+from rlinf.scheduler.comm.framing import Buffer, total_bytes
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.outbox import ITEM_SERVICE, ROOM_SERVICE
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.transfer import Transfer, renamed
+from rlinf.scheduler.errors import CommError, PeerDied
+
+# Says why an item is not what a recv wants; None if it is.
+Check = Callable[[Any], CommError | None]
+Completion = Callable[[], None]
+
+
+class Item:
+    """One item that arrived."""
+
+    __slots__ = ("frames", "meta", "process_id", "size_bytes")
+
+    def __init__(self, meta: Any, frames: list[Buffer], process_id: str) -> None:
+        self.meta = meta
+        self.frames = frames
+        self.process_id = process_id
+        self.size_bytes = total_bytes(frames)
+
+
+class _Recv(Transfer):
+    def __init__(self, peer: str, timeout_s: float, check: Check | None) -> None:
+        super().__init__("recv", peer, timeout_s)
+        self.check = check
+
+
+class _Lane:
+    """What comes from one peer; items and recvs never wait here at the same time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.items: deque[Item] = deque()
+        self.recvs: deque[_Recv] = deque()
+        self.process_id = ""
+
+
+class _Room:
+    """How much of what one process sent under one name has been received, and who waits for more of it."""
+
+    def __init__(self) -> None:
+        self.taken_bytes = 0
+        self.waiting: list[tuple[int, Request]] = []
+
+    def take(self, size_bytes: int) -> list[Request]:
+        """Count an item as received; the requests that this answers come back."""
+        self.taken_bytes += size_bytes
+        due = [request for wanted, request in self.waiting if wanted <= self.taken_bytes]
+        if due:
+            self.waiting = [entry for entry in self.waiting if entry[0] > self.taken_bytes]
+        return due
+
+
+class Inbox:
+    """Holds what others sent to this process until somebody receives it, each peer's in order.
+
+    Args:
+        messenger: this process's messenger.
+        directory: where peers are found, to notice when one that is waited for dies.
+        own_name: the name that items for this process carry.
+    """
+
+    def __init__(self, messenger: Messenger, directory: DirectoryClient, own_name: str) -> None:
+        self._messenger = messenger
+        self._directory = directory
+        self._own_name = own_name
+        self._lock = threading.Lock()
+        self._lanes: dict[str, _Lane] = {}
+        self._rooms: dict[tuple[str, str], _Room] = {}
+        messenger.serve(ITEM_SERVICE, self._on_item)
+        messenger.serve(ROOM_SERVICE, self._on_room)
+        messenger.on_peer_lost(self._forget_process)
+
+    def recv(self, peer: str, *, timeout_s: float, check: Check | None = None) -> Future[Item]:
+        """The next item from `peer`; one that `check` refuses stays where it is."""
+        recv = _Recv(peer, timeout_s, check)
+        completions: list[Completion] = []
+        with self._lock:
+            lane = self._lane(peer)
+            lane.recvs.append(recv)
+            self._match(lane, completions)
+            waits = recv in lane.recvs
+            unknown = not lane.process_id
+        _run(completions)
+        if waits:
+            recv.arm(self._messenger, lambda: self._drop(lane, recv, recv.timeout("an item")))
+            if unknown:
+                recv.look_up(
+                    self._directory,
+                    lambda entry: self._watch(lane, entry),
+                    lambda error: self._drop(lane, recv, error),
+                )
+        return recv.future
+
+    def held_bytes(self, peer: str) -> int:
+        """How many bytes from `peer` wait for a recv."""
+        with self._lock:
+            lane = self._lanes.get(peer)
+            return sum(item.size_bytes for item in lane.items) if lane is not None else 0
+
+    def _lane(self, name: str) -> _Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(name)
+        return lane
+
+    def _room(self, name: str, process_id: str) -> _Room:
+        return self._rooms.setdefault((name, process_id), _Room())
+
+    # -- from other processes, on the I/O thread -------------------------------------------------
+
+    def _on_item(self, request: Request) -> None:
+        source, destination, meta = request.head
+        self._check_name(destination)
+        completions: list[Completion] = []
+        with self._lock:
+            lane = self._lane(source)
+            lane.process_id = request.peer_id
+            lane.items.append(Item(meta, request.frames, request.peer_id))
+            self._match(lane, completions)
+            taken_bytes = self._room(source, request.peer_id).taken_bytes
+        request.reply(taken_bytes)
+        _run(completions)
+
+    def _on_room(self, request: Request) -> None:
+        source, destination, wanted_bytes = request.head
+        self._check_name(destination)
+        with self._lock:
+            room = self._room(source, request.peer_id)
+            if room.taken_bytes < wanted_bytes:
+                room.waiting.append((wanted_bytes, request))
+                return
+            taken_bytes = room.taken_bytes
+        request.reply(taken_bytes)
+
+    def _check_name(self, destination: str) -> None:
+        if destination != self._own_name:
+            raise CommError(f"this is '{self._own_name}', not '{destination}'")
+
+    def _forget_process(self, process_id: str) -> None:
+        completions: list[Completion] = []
+        with self._lock:
+            for key in [key for key in self._rooms if key[1] == process_id]:
+                del self._rooms[key]
+            for lane in self._lanes.values():
+                if lane.process_id == process_id:
+                    lane.process_id = ""
+                    completions += [
+                        _failure(recv, PeerDied(lane.name, "its process is gone")) for recv in lane.recvs
+                    ]
+                    lane.recvs.clear()
+        _run(completions)
+
+    # -- matching ---------------------------------------------------------------------------------
+
+    def _match(self, lane: _Lane, completions: list[Completion]) -> None:
+        """Bring items and recvs together; under the lock. What is to be called then is collected for after it."""
+        while lane.items and lane.recvs:
+            recv = lane.recvs.popleft()
+            if not recv.claim():
+                continue
+            refused = recv.check(lane.items[0].meta) if recv.check is not None else None
+            if refused is not None:
+                completions.append(_claimed_failure(recv, refused))
+                continue
+            item = lane.items.popleft()
+            completions.append(_success(recv, item))
+            room = self._rooms.get((lane.name, item.process_id))
+            if room is not None or lane.process_id == item.process_id:
+                room = self._room(lane.name, item.process_id)
+                for request in room.take(item.size_bytes):
+                    completions.append(_answer(request, room.taken_bytes))
+
+    def _watch(self, lane: _Lane, entry: Entry) -> None:
+        with self._lock:
+            if not lane.process_id:
+                lane.process_id = entry.endpoint.process_id
+        # The connection is how its death is noticed, even if it never sends anything.
+        self._messenger.connect(entry.endpoint)
+
+    def _drop(self, lane: _Lane, recv: _Recv, error: BaseException) -> None:
+        with self._lock:
+            if recv not in lane.recvs:
+                return
+            lane.recvs.remove(recv)
+        _failure(recv, renamed(error, lane.name))()
+
+
+def _run(completions: list[Completion]) -> None:
+    for completion in completions:
+        completion()
+
+
+def _success(recv: _Recv, item: Item) -> Completion:
+    return lambda: recv.complete(item)
+
+
+def _claimed_failure(recv: _Recv, error: BaseException) -> Completion:
+    return lambda: recv.fail(error)
+
+
+def _failure(recv: _Recv, error: BaseException) -> Completion:
+    return lambda: recv.fail(error) if recv.claim() else None
+
+
+def _answer(request: Request, taken_bytes: int) -> Completion:
+    def answer() -> None:
+        request.reply(taken_bytes)
+
+    return answer

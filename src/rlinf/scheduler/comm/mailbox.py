@@ -1,0 +1,138 @@
+"""send and recv between named processes, whatever group they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlinf.scheduler.comm.codec import Encoded, decode, encode
+from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.inbox import Inbox, Item
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.outbox import Outbox, tensor_meta
+from rlinf.scheduler.errors import CommError
+
+DEFAULT_TIMEOUT_S = 1800.0
+DEFAULT_LIMIT_BYTES = 256 << 20
+
+
+class Mailbox:
+    """Sends to and receives from other processes by name, e.g. "rollout:3".
+
+    What one process sends to another arrives in that order, and a recv from one never waits for another. A send is
+    done when the receiver's process holds the item; that holds at most `limit_bytes` of each sender (or one larger
+    item) until somebody receives it, and further sends wait on their side before their bytes move. A process
+    that dies ends the waits for it with PeerDied; what had arrived from it can still be received.
+
+    Args:
+        messenger: this process's messenger; at most one mailbox lives on it.
+        directory: where names are found.
+        own_name: this process's name; it registers that itself.
+        limit_bytes: bytes that each peer holds for this process.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        directory: DirectoryClient,
+        own_name: str,
+        *,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    ) -> None:
+        self._outbox = Outbox(messenger, directory, own_name, limit_bytes)
+        self._inbox = Inbox(messenger, directory, own_name)
+
+    def send(
+        self, obj: Any, dst: str, *, timeout_s: float | None = None, snapshot: bool = True
+    ) -> AsyncHandle[None]:
+        """Send any picklable object; the handle is done when the receiver's process holds it.
+
+        The object is sent as it is during this call: what the kernel does not take at once is copied before the call
+        returns. `snapshot=False` saves that copy, for a caller that waits for the handle before it changes the object.
+
+        Args:
+            obj: what to send.
+            dst: the receiver's name; it may register later.
+            timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
+            snapshot: see above.
+
+        Raises:
+            CodecError: the object cannot be pickled (at once).
+            PeerNotFound: nobody registered as `dst` in time (from the handle, like the others).
+            CommTimeout: the receiver's mailbox had no room in time; the object was not sent. Or it left, and
+                its arrival was not confirmed in time.
+            PeerDied: the receiver is gone.
+        """
+        return self._send(encode(obj), tensor_meta(obj), dst, timeout_s, snapshot)
+
+    def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
+        """The next object from `src`. A recv that times out or is cancelled takes nothing.
+
+        Raises (from the handle):
+            PeerNotFound: nobody registered as `src` in time.
+            CommTimeout: nothing came in time.
+            PeerDied: the sender is gone, and everything that it sent was received.
+            CodecError: the object's class cannot be had here.
+        """
+        future = self._inbox.recv(src, timeout_s=_or_default(timeout_s))
+        return AsyncHandle(future, _decode_item, f"recv from '{src}'")
+
+    def send_tensor(
+        self, tensor: Any, dst: str, *, timeout_s: float | None = None, snapshot: bool = True
+    ) -> AsyncHandle[None]:
+        """Send a torch tensor for `recv_tensor` (or `recv`); otherwise as `send`.
+
+        Raises:
+            CommError: it is no tensor.
+        """
+        meta = tensor_meta(tensor)
+        if meta is None:
+            raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
+        return self._send(encode(tensor.detach()), meta, dst, timeout_s, snapshot)
+
+    def recv_tensor(self, tensor: Any, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
+        """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
+
+        Raises (from the handle):
+            CommError: the next item is no tensor, or has another shape or dtype; it stays for the next recv.
+            Otherwise as `recv`.
+        """
+        wanted = tensor_meta(tensor)
+        if wanted is None:
+            raise CommError(f"recv_tensor fills a torch tensor, not {type(tensor).__qualname__}")
+
+        def check(meta: Any) -> CommError | None:
+            if meta == wanted:
+                return None
+            problem = f"the next item from '{src}' is {_describe(meta)}, and recv_tensor was given {_describe(wanted)}"
+            return CommError(f"{problem}; it stays for the next recv")
+
+        def fill(item: Item) -> Any:
+            tensor.detach().copy_(_decode_item(item))
+            return tensor
+
+        future = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
+        return AsyncHandle(future, fill, f"recv_tensor from '{src}'")
+
+    def held_bytes(self, src: str) -> int:
+        """How many bytes from `src` have arrived and wait for a recv."""
+        return self._inbox.held_bytes(src)
+
+    def _send(
+        self, encoded: Encoded, meta: Any, dst: str, timeout_s: float | None, snapshot: bool
+    ) -> AsyncHandle[None]:
+        frames = [encoded.head, *encoded.buffers]
+        future = self._outbox.send(dst, frames, meta, timeout_s=_or_default(timeout_s), snapshot=snapshot)
+        return AsyncHandle(future, None, f"send to '{dst}'")
+
+
+def _or_default(timeout_s: float | None) -> float:
+    return DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+
+
+def _decode_item(item: Item) -> Any:
+    return decode(item.frames[0], item.frames[1:])
+
+
+def _describe(meta: list[Any] | None) -> str:
+    return "no tensor" if meta is None else f"a {meta[0]} tensor of shape {tuple(meta[1])}"

@@ -1,0 +1,105 @@
+"""One send or recv under way: its future, its deadline, and the look-up of its peer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from rlinf.scheduler.comm.directory import DirectoryClient, Entry
+from rlinf.scheduler.comm.loop import Timer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.errors import CommTimeout, PeerDied
+
+
+class Transfer:
+    """What a waiting send and a waiting recv have in common.
+
+    Args:
+        operation: "send" or "recv", for messages.
+        peer: the other side's name.
+        timeout_s: how long it may take.
+    """
+
+    def __init__(self, operation: str, peer: str, timeout_s: float) -> None:
+        self.operation = operation
+        self.peer = peer
+        self.timeout_s = timeout_s
+        self.started = time.monotonic()
+        self.future: Future[Any] = Future()
+        self._timer: Timer | None = None
+        self._lookup: Future[Entry] | None = None
+        self._expired = False
+
+    def arm(self, messenger: Messenger, on_deadline: Callable[[], None]) -> None:
+        """Call `on_deadline` on the I/O thread at the deadline, unless the transfer ends before."""
+
+        def expire() -> None:
+            self._expired = True
+            # A look-up has the same deadline, and knows better what is missing.
+            if self._lookup is None or self._lookup.done():
+                on_deadline()
+
+        self._timer = messenger.call_later(max(0.0, self.timeout_s), expire)
+
+    def look_up(
+        self,
+        directory: DirectoryClient,
+        on_found: Callable[[Entry], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        """Find the peer; exactly one of the callbacks runs, on the I/O thread, unless the transfer ends before."""
+        left_s = max(0.0, self.timeout_s - self.waited_s())
+        self._lookup = directory.lookup_async(self.peer, left_s)
+
+        def found(lookup: Future[Entry]) -> None:
+            if lookup.cancelled():
+                return
+            error = lookup.exception()
+            if error is not None:
+                on_failed(error)
+            elif self._expired:
+                on_failed(self.timeout("its registration"))
+            else:
+                on_found(lookup.result())
+
+        self._lookup.add_done_callback(found)
+
+    def waited_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.started
+
+    def timeout(self, waiting_for: str) -> CommTimeout:
+        """The error of its deadline."""
+        return CommTimeout(self.operation, self.peer, self.waited_s(), waiting_for)
+
+    def claim(self) -> bool:
+        """Take the right to end it; False if it was cancelled (or claimed) meanwhile."""
+        try:
+            return self.future.set_running_or_notify_cancel()
+        except (InvalidStateError, RuntimeError):
+            return False
+
+    def complete(self, value: Any) -> None:
+        """End it well; it must have been claimed."""
+        self._release()
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error; it must have been claimed."""
+        self._release()
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._lookup is not None and not self._lookup.done():
+            self._lookup.cancel()
+
+
+def renamed(error: BaseException, peer: str) -> BaseException:
+    """The error, with a dead peer called by the name that the user knows."""
+    return PeerDied(peer, error.reason) if isinstance(error, PeerDied) else error
