@@ -46,8 +46,8 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def check(self, instructions, expected):
         events = [as_event(instruction) for instruction in instructions]
-        # The order of news matters to one client about one queue.
-        assert self.by_client_and_queue(events) == self.by_client_and_queue(expected)
+        # The order of news matters to one client about its puts to one queue, and about its gets from it.
+        assert self.by_line(events) == self.by_line(expected)
         for event in events:
             kind, client, ticket = event[:3]
             if kind == "accept":
@@ -57,10 +57,11 @@ class ChannelMachine(RuleBasedStateMachine):
             elif kind == "deliver":
                 self.delivering[ticket] = (client, event[3])
 
-    def by_client_and_queue(self, events):
+    def by_line(self, events):
         grouped = defaultdict(list)
         for event in events:
-            grouped[event[1], self.queue_of[event[2]]].append(event)
+            _, client, ticket = event[:3]
+            grouped[client, self.queue_of[ticket], ticket in self.producer].append(event)
         return grouped
 
     def new_ticket(self, client, name):
