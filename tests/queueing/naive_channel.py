@@ -30,6 +30,7 @@ class NaiveQueue:
     puts: list = field(default_factory=list)  # unfinished, in order of arrival
     gets: list = field(default_factory=list)
     deliveries: dict = field(default_factory=dict)  # (client, ticket) -> items
+    arrived: set = field(default_factory=set)
 
 
 class NaiveChannel:
@@ -80,6 +81,11 @@ class NaiveChannel:
                         line.remove(waiter)
                         return [("refuse", client, ticket, "cancelled"), *self.settle(queue)]
         return []
+
+    def arrive(self, client, ticket):
+        for queue in self.queues.values():
+            queue.arrived.add((client, ticket))
+        return [event for queue in self.queues.values() for event in self.settle(queue)]
 
     def confirm(self, client, ticket):
         for queue in self.queues.values():
@@ -133,7 +139,7 @@ class NaiveChannel:
             taken, queue.items = queue.items[:count], queue.items[count:]
             queue.deliveries[get.client, get.ticket] = taken
             event = ("deliver", get.client, get.ticket, tuple(payload for _, payload, _ in taken))
-        elif self.closed and not queue.deliveries:
+        elif self.closed and not queue.deliveries.keys() - queue.arrived:
             event = ("refuse", get.client, get.ticket, "closed")
         elif get.batch_weight and not self.closed and 0 < self.maxsize <= len(queue.items):
             event = ("refuse", get.client, get.ticket, "impossible")

@@ -119,6 +119,13 @@ class ChannelMachine(RuleBasedStateMachine):
             self.check(self.state.cancel(client, ticket), self.model.cancel(client, ticket))
 
     @rule(data=st.data())
+    def arrive(self, data):
+        if self.delivering:
+            ticket = data.draw(st.sampled_from(sorted(self.delivering)))
+            client, _ = self.delivering[ticket]
+            self.check(self.state.arrive(client, ticket), self.model.arrive(client, ticket))
+
+    @rule(data=st.data())
     def confirm(self, data):
         if self.delivering:
             ticket = data.draw(st.sampled_from(sorted(self.delivering)))

@@ -259,6 +259,16 @@ def test_a_closed_channel_is_drained_only_when_nothing_can_come_back():
     assert delivered(state.lose("dies")) == [("waits", ["item0"])]
 
 
+def test_a_closed_channel_does_not_wait_for_items_that_arrived_and_keeps_those_that_come_back():
+    state = filled([0])
+    state.get("slow", 1, Q)
+    state.close()
+    state.get("waits", 1, Q)
+    assert refused(state.arrive("slow", 1)) == [("waits", Reason.CLOSED)]
+    state.give_back("slow", 1)
+    assert delivered(state.get("later", 1, Q)) == [("later", ["item0"])]
+
+
 def test_one_shot_queues_leave_nothing_behind():
     state = ChannelState(maxsize=4)
     for number in range(1000):

@@ -33,7 +33,7 @@ class Grant(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Send these items to the getter, then call `confirm` (they arrived) or `give_back` (they did not)."""
+    """Send these items to the getter, then call `confirm` (taken) or `give_back` (not taken)."""
 
     client: str
     ticket: int

@@ -58,7 +58,7 @@ class Client:
 class Getter:
     """A `get` (batch_weight None) or `get_batch`: waiting while `items` is None, in delivery after."""
 
-    __slots__ = ("batch_weight", "client", "items", "queue", "ticket")
+    __slots__ = ("arrived", "batch_weight", "client", "items", "queue", "ticket")
 
     def __init__(self, client: Client, ticket: int, queue: NamedQueue, batch_weight: Exact | None) -> None:
         self.client = client
@@ -66,6 +66,7 @@ class Getter:
         self.queue = queue
         self.batch_weight = batch_weight
         self.items: list[Item] | None = None
+        self.arrived = False  # the items are in the client's process; they may still come back
 
 
 class Putter:
@@ -82,14 +83,36 @@ class Putter:
         self.has_room = False
 
 
+class Tally:
+    """What all queues of a channel accepted so far."""
+
+    __slots__ = ("num_items", "size_bytes")
+
+    def __init__(self) -> None:
+        self.num_items = 0
+        self.size_bytes = 0
+
+
 class NamedQueue:
     """The state of one queue. Every method appends what is to be done to `out`."""
 
-    __slots__ = ("delivering", "fifo", "getters", "maxsize", "name", "putters", "reserved", "streams")
+    __slots__ = (
+        "delivering",
+        "fifo",
+        "getters",
+        "maxsize",
+        "name",
+        "on_the_way",
+        "putters",
+        "reserved",
+        "streams",
+        "tally",
+    )
 
-    def __init__(self, name: str, maxsize: int) -> None:
+    def __init__(self, name: str, maxsize: int, tally: Tally) -> None:
         self.name = name
         self.maxsize = maxsize
+        self.tally = tally
         self.fifo = WeightedFifo()
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
         self.getters: OrderedDict[Getter, None] = OrderedDict()
@@ -98,6 +121,7 @@ class NamedQueue:
         self.streams: dict[Client, deque[Putter]] = {}
         self.reserved = 0
         self.delivering = 0
+        self.on_the_way = 0  # those of `delivering` that have not arrived
 
     @property
     def full(self) -> bool:
@@ -155,8 +179,15 @@ class NamedQueue:
         del getter.client.operations[getter.ticket]
         del self.getters[getter]
 
+    def arrive(self, getter: Getter) -> None:
+        """The delivered items are in the client's process, where nobody has taken them yet."""
+        if not getter.arrived:
+            getter.arrived = True
+            self.on_the_way -= 1
+
     def confirm(self, getter: Getter) -> None:
-        """The delivered items arrived: they are the consumer's now."""
+        """The delivered items were taken: they are the consumer's now."""
+        self.arrive(getter)
         del getter.client.operations[getter.ticket]
         self.delivering -= 1
 
@@ -225,6 +256,8 @@ class NamedQueue:
     def _push(self, putter: Putter, out: list[Instruction]) -> None:
         putter.client.operations.pop(putter.ticket, None)
         self.fifo.push(putter.item)
+        self.tally.num_items += 1
+        self.tally.size_bytes += putter.item.size_bytes
         out.append(Accept(putter.client.name, putter.ticket))
 
     def _remember(self, operation: Getter | Putter) -> None:
@@ -254,6 +287,7 @@ class NamedQueue:
             del self.getters[getter]
             getter.items = items
             self.delivering += 1
+            self.on_the_way += 1
             out.append(Deliver(getter.client.name, getter.ticket, items))
 
     def _match(self, getter: Getter, closed: bool) -> list[Item] | None:
@@ -269,11 +303,11 @@ class NamedQueue:
         """Return why the first getter in line can never be served; None while it may.
 
         Only the items at hand count for a full queue. Waiting puts cannot enter before this getter is served,
-        and items in delivery come back only when their consumer is lost. In a closed channel those are waited
-        for: each is confirmed or comes back.
+        and items in delivery come back only when their consumer is lost. A closed channel waits for those on
+        their way: each arrives or comes back.
         """
         if closed:
-            return None if self.delivering else Reason.CLOSED
+            return None if self.on_the_way else Reason.CLOSED
         if getter.batch_weight is not None and 0 < self.maxsize <= len(self.fifo):
             return Reason.IMPOSSIBLE
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf.scheduler.queueing.fifo import Item
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth, Tally
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, exact
 
 
@@ -29,6 +29,7 @@ class ChannelState:
     def __init__(self, maxsize: int = 0) -> None:
         self.maxsize = check_maxsize(maxsize)
         self.closed = False
+        self._tally = Tally()
         self._queues: dict[str, NamedQueue] = {}
         self._clients: dict[str, Client] = {}
 
@@ -97,7 +98,7 @@ class ChannelState:
     def cancel(self, client: str, ticket: int) -> list[Instruction]:
         """Withdraw an operation that still waits: Refuse(CANCELLED). One that is done gives nothing."""
         operation = self._operation(client, ticket)
-        if operation is None or (isinstance(operation, Getter) and operation.items is not None):
+        if operation is None or not self.is_waiting(client, ticket):
             return []
         queue = operation.queue
         out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, queue.describe())]
@@ -109,17 +110,21 @@ class ChannelState:
         self._settle((queue,), out)
         return out
 
+    def arrive(self, client: str, ticket: int) -> list[Instruction]:
+        """The items of a delivery are in the client's process, not yet taken by anybody there."""
+        getter = self._delivery(client, ticket)
+        if getter is None:
+            return []
+        getter.queue.arrive(getter)
+        return self._after_delivery(getter.queue)
+
     def confirm(self, client: str, ticket: int) -> list[Instruction]:
-        """The items of a delivery arrived."""
+        """The items of a delivery were taken; they will not come back."""
         getter = self._delivery(client, ticket)
         if getter is None:
             return []
         getter.queue.confirm(getter)
-        out: list[Instruction] = []
-        # In an open channel a confirmation moves nobody.
-        if self.closed or getter.queue.idle:
-            self._settle((getter.queue,), out)
-        return out
+        return self._after_delivery(getter.queue)
 
     def give_back(self, client: str, ticket: int) -> list[Instruction]:
         """The getter of a delivery no longer wants it: its items go back to the head of the queue."""
@@ -163,6 +168,21 @@ class ChannelState:
         self._settle(list(self._queues.values()), out)
         return out
 
+    @property
+    def num_accepted(self) -> int:
+        """How many items were put since the beginning."""
+        return self._tally.num_items
+
+    @property
+    def accepted_bytes(self) -> int:
+        """How many bytes were put since the beginning."""
+        return self._tally.size_bytes
+
+    def is_waiting(self, client: str, ticket: int) -> bool:
+        """Return whether an operation could still be withdrawn."""
+        operation = self._operation(client, ticket)
+        return operation is not None and not (isinstance(operation, Getter) and operation.items is not None)
+
     def num_items(self, queue_name: str) -> int:
         """Return how many items a getter of this queue can take."""
         queue = self._queues.get(queue_name)
@@ -175,7 +195,7 @@ class ChannelState:
 
     def describe(self, queue_name: str) -> str:
         """Return what a queue looks like, in a phrase."""
-        return (self._queues.get(queue_name) or NamedQueue(queue_name, self.maxsize)).describe()
+        return (self._queues.get(queue_name) or NamedQueue(queue_name, self.maxsize, self._tally)).describe()
 
     def depths(self) -> tuple[QueueDepth, ...]:
         """Return what every queue holds that holds anything or is waited for, in order of appearance."""
@@ -210,6 +230,14 @@ class ChannelState:
         self._drop_if_idle(queue)
         return out
 
+    def _after_delivery(self, queue: NamedQueue) -> list[Instruction]:
+        out: list[Instruction] = []
+        # In an open channel the fate of a delivery moves nobody.
+        if self.closed:
+            queue.settle(True, out)
+        self._drop_if_idle(queue)
+        return out
+
     def _settle(self, queues: Iterable[NamedQueue], out: list[Instruction]) -> None:
         for queue in queues:
             queue.settle(self.closed, out)
@@ -218,7 +246,7 @@ class ChannelState:
     def _queue(self, name: str) -> NamedQueue:
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = NamedQueue(name, self.maxsize)
+            queue = self._queues[name] = NamedQueue(name, self.maxsize, self._tally)
         return queue
 
     def _client(self, name: str) -> Client:
