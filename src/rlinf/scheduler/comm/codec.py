@@ -59,8 +59,9 @@ class Encoded:
 def encode(obj: object) -> Encoded:
     """`obj` as bytes.
 
-    Arrays of numpy and tensors of torch (of every dtype) are not copied unless they lie in memory with gaps, or
-    on a GPU. Classes and functions of the user's script, and those that have no importable name, are sent by value.
+    Arrays of numpy and tensors of torch (of every dtype) are not copied unless they lie in memory with gaps,
+    or on a GPU. Classes and functions of the user's script, and those that have no importable name, are sent
+    by value.
 
     Raises:
         CodecError: something in it cannot be pickled.
@@ -105,7 +106,7 @@ def decode(head: Buffer, buffers: Sequence[Buffer]) -> Any:
         raise CodecError(f"the bytes received cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-class _ByValueNeeded(Exception):  # noqa: N818 - a signal, not a failure
+class _ByValueNeeded(Exception):
     """A class or function of the user's script: the receiver's `__main__` is another."""
 
 
@@ -142,7 +143,7 @@ class _Pickler(_ArrayReducer, pickle.Pickler):
 
 
 def _by_value_pickler() -> type[Any]:
-    """cloudpickle's pickler with our arrays; loaded on first need, it costs 20 ms."""
+    """Cloudpickle's pickler with our arrays; loaded on first need, it costs 20 ms."""
     global _by_value
     if _by_value is None:
         import cloudpickle  # noqa: PLC0415 - see above
@@ -212,7 +213,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
         return NotImplemented
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     packed = array.T if order == "F" else np.ascontiguousarray(array)
-    return _rebuild_array, (pickle.PickleBuffer(packed), array.dtype.str, array.shape, order)
+    return _rebuild_array, (pickle.PickleBuffer(packed.data), array.dtype.str, array.shape, order)
 
 
 def _rebuild_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:

@@ -60,7 +60,9 @@ class _Lookup:
 
 
 class DirectoryServer:
-    """Keeps the names of one cluster. Everything happens on the messenger's I/O thread, so there are no locks.
+    """Keeps the names of one cluster.
+
+    Everything happens on the messenger's I/O thread, so there are no locks.
 
     Args:
         messenger: the process's messenger; the directory becomes one of its services.
@@ -82,8 +84,8 @@ class DirectoryServer:
         messenger.on_peer_lost(self._forget_process)
 
     def expect(self, name: str) -> None:
-        """Let look-ups of `name` wait again: whoever had it is gone, and another will come (a restarted rank)."""
-        self._messenger.submit(lambda: self._gone.pop(name, None) and None)
+        """Let look-ups of `name` wait again: whoever had it is gone, and another will come."""
+        self._messenger.submit(lambda: _discard(self._gone, name))
 
     def _handle(self, request: Request) -> None:
         operation, *args = request.head
@@ -233,6 +235,10 @@ class DirectoryClient:
         return self._messenger.request(
             self._endpoint, SERVICE, list(head), timeout_s=ANSWER_TIMEOUT_S
         ).result()
+
+
+def _discard(names: dict[str, str], name: str) -> None:
+    names.pop(name, None)
 
 
 def _as_not_found(error: BaseException, name: str) -> BaseException:

@@ -4,8 +4,8 @@
               control part: msgpack of [kind, id, service, head, [size of each frame]]
               the frames, one after the other
 
-The control part is small and typed; the frames are opaque and are never looked into here. The same stream runs
-over Unix sockets and, cut into chunks, over TCP.
+The control part is small and typed; the frames are opaque and are never looked into here. The same stream
+runs over Unix sockets and, cut into chunks, over TCP.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def detached(piece: Buffer) -> bytes:
 
 def allocate(size: int) -> memoryview:
     """Writable memory of `size` bytes, not zeroed: it is about to be overwritten."""
-    return memoryview(np.empty(size, np.uint8))
+    return np.empty(size, np.uint8).data
 
 
 class StreamReader:

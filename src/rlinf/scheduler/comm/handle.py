@@ -19,9 +19,10 @@ U = TypeVar("U")
 class AsyncHandle(Generic[T]):
     """What `async_op=True` gives: the result of an operation, now or later.
 
-    The operation goes on whether anybody waits or not, and ends by itself at its own deadline. What remains to
-    be done with the answer (decoding it, the functions given to `then`) is done once, in the thread of whoever
-    asks for the result first, never on the I/O thread. A handle that failed and was dropped does no harm.
+    The operation goes on whether anybody waits or not, and ends by itself at its own deadline. What remains
+    to be done with the answer (decoding it, the functions given to `then`) is done once, in the thread of
+    whoever asks for the result first, never on the I/O thread. A handle that failed and was dropped does no
+    harm.
 
     Args:
         source: completes when the operation does.
@@ -55,8 +56,8 @@ class AsyncHandle(Generic[T]):
         """The result.
 
         Args:
-            timeout_s: how long to wait; the operation goes on after that. None waits until the operation ends,
-                which it does at its own deadline at the latest.
+            timeout_s: how long to wait; the operation goes on after that. None waits until the operation
+                ends, which it does at its own deadline at the latest.
 
         Raises:
             ResultTimeout: `timeout_s` passed.
@@ -93,8 +94,9 @@ class AsyncHandle(Generic[T]):
     def then(self, function: Callable[[T], U]) -> AsyncHandle[U]:
         """A handle of `function(result)`.
 
-        The function runs once, in the thread of whoever first asks the new handle for its result; what it raises
-        is the new handle's failure. If this handle fails, so does the new one, and the function does not run.
+        The function runs once, in the thread of whoever first asks the new handle for its result; what it
+        raises is the new handle's failure. If this handle fails, so does the new one, and the function does
+        not run.
         """
         return AsyncHandle(self._source, lambda _: function(self._take()), self.what)
 

@@ -168,7 +168,7 @@ class Inbox:
     # -- matching ---------------------------------------------------------------------------------
 
     def _match(self, lane: _Lane, completions: list[Completion]) -> None:
-        """Bring items and recvs together; under the lock. What is to be called then is collected for after it."""
+        """Bring items and recvs together; under the lock. What is to be called after it is collected."""
         while lane.items and lane.recvs:
             recv = lane.recvs.popleft()
             if not recv.claim():

@@ -5,10 +5,26 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer, Message
+from rlinf.scheduler.comm.framing import HELLO, Buffer, Message, ProtocolError
+from rlinf.scheduler.comm.secret import ClusterSecret
 
 # A peer that has not proved within this time that it belongs to the cluster is dropped.
 HANDSHAKE_TIMEOUT_S = 10.0
+
+
+class Identity:
+    """Who this process is, as its links present it.
+
+    Args:
+        secret: the cluster's key.
+        hello: the pieces of the HELLO message.
+    """
+
+    __slots__ = ("hello", "secret")
+
+    def __init__(self, secret: ClusterSecret, hello: list[Buffer]) -> None:
+        self.secret = secret
+        self.hello = hello
 
 
 class Link(Protocol):
@@ -44,3 +60,19 @@ class LinkEvents(Protocol):
 
     def on_lost(self, link: Link, reason: str) -> None:
         """The link is gone; nothing comes after this."""
+
+
+def parse_hello(message: Message) -> tuple[Endpoint, str]:
+    """Who the other side says it is.
+
+    Raises:
+        ProtocolError: it is another message, or its fields are wrong.
+    """
+    kind, _, name, head, _ = message
+    if kind != HELLO:
+        text = "its first message is not HELLO"
+        raise ProtocolError(text)
+    try:
+        return Endpoint.from_wire(head), name
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(str(error)) from error

@@ -102,7 +102,8 @@ class IoLoop:
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the thread soon; from any thread, in order."""
         self._ready.append(callback)
-        # Reading this flag after the append is enough: the thread sets it before it looks at the queue a last time.
+        # Reading this flag after the append is enough: the thread sets it before it looks at the queue a
+        # last time.
         if self._sleeping:
             self._wake()
 
@@ -156,7 +157,7 @@ class IoLoop:
             if handler is not None:
                 try:
                     handler(events)
-                except Exception:  # noqa: BLE001 - the thread serves every peer and has to outlive one mistake
+                except Exception:
                     logger.exception("a handler on the I/O thread failed")
         self._run_timers()
         # Callbacks that callbacks submit wait for the next round, so that descriptors get their turn.
@@ -187,5 +188,5 @@ class IoLoop:
     def _guarded(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception:  # noqa: BLE001 - the thread serves every peer and has to outlive one mistake
+        except Exception:
             logger.exception("a callback on the I/O thread failed")

@@ -19,10 +19,11 @@ DEFAULT_LIMIT_BYTES = 256 << 20
 class Mailbox:
     """Sends to and receives from other processes by name, e.g. "rollout:3".
 
-    What one process sends to another arrives in that order, and a recv from one never waits for another. A send is
-    done when the receiver's process holds the item; that holds at most `limit_bytes` of each sender (or one larger
-    item) until somebody receives it, and further sends wait on their side before their bytes move. A process
-    that dies ends the waits for it with PeerDied; what had arrived from it can still be received.
+    What one process sends to another arrives in that order, and a recv from one never waits for another. A
+    send is done when the receiver's process holds the item; that holds at most `limit_bytes` of each sender
+    (or one larger item) until somebody receives it, and further sends wait on their side before their bytes
+    move. A process that dies ends the waits for it with PeerDied; what had arrived from it can still be
+    received.
 
     Args:
         messenger: this process's messenger; at most one mailbox lives on it.
@@ -47,8 +48,9 @@ class Mailbox:
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
 
-        The object is sent as it is during this call: what the kernel does not take at once is copied before the call
-        returns. `snapshot=False` saves that copy, for a caller that waits for the handle before it changes the object.
+        The object is sent as it is during this call: what the kernel does not take at once is copied before
+        the call returns. `snapshot=False` saves that copy, for a caller that waits for the handle before it
+        changes the object.
 
         Args:
             obj: what to send.
@@ -104,7 +106,7 @@ class Mailbox:
         def check(meta: Any) -> CommError | None:
             if meta == wanted:
                 return None
-            problem = f"the next item from '{src}' is {_describe(meta)}, and recv_tensor was given {_describe(wanted)}"
+            problem = f"the next item from '{src}' is {_describe(meta)}, not {_describe(wanted)}"
             return CommError(f"{problem}; it stays for the next recv")
 
         def fill(item: Item) -> Any:

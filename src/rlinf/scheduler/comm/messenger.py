@@ -14,18 +14,23 @@ from typing import Any
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.framing import Buffer, Message
-from rlinf.scheduler.comm.link import Link
+from rlinf.scheduler.comm.link import Identity, Link
 from rlinf.scheduler.comm.loop import IoLoop, Timer
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
 from rlinf.scheduler.comm.rundir import RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.self_link import SelfLink
-from rlinf.scheduler.comm.unix_transport import Identity, UnixListener
-from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, SchedulerError
+from rlinf.scheduler.comm.tcp_transport import TcpTransport
+from rlinf.scheduler.comm.unix_transport import UnixListener
+from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
+
+
+class _Unreachable(Exception):
+    """There is no way to a peer; the text says why."""
 
 
 class Messenger:
@@ -67,7 +72,11 @@ class Messenger:
         unix_path = self._run_directory.path / "s"
         self._listener = UnixListener(unix_path, self._loop, lambda: self._identity, self)
         process_id = secrets.token_hex(16)
-        self.endpoint = Endpoint(process_id, machine_id or local_machine_id(), str(unix_path), "")
+        self._tcp = (
+            TcpTransport(host, process_id, secret, self._loop, lambda: self._identity, self) if tcp else None
+        )
+        tcp_address = self._tcp.address if self._tcp is not None else ""
+        self.endpoint = Endpoint(process_id, machine_id or local_machine_id(), str(unix_path), tcp_address)
         hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
         self._identity = Identity(secret, hello)
         self._add_self()
@@ -78,7 +87,8 @@ class Messenger:
     def serve(self, service: str, handler: Callable[[Request], None]) -> None:
         """Let `handler` take the requests for `service`.
 
-        It runs on the I/O thread and must not block. An exception it raises becomes the failure of that request.
+        It runs on the I/O thread and must not block. An exception it raises becomes the failure of that
+        request.
 
         Raises:
             ValueError: the service is taken.
@@ -115,11 +125,12 @@ class Messenger:
             service: which of its services.
             head: a small object that msgpack can carry.
             frames: opaque buffers, contiguous; of any size.
-            snapshot: the frames' content at the time of this call is what arrives, whatever becomes of the memory
+            snapshot: the frames' content at the time of this call is what arrives, whatever becomes of the
+                memory
                 later: what the kernel does not take at once is copied. False saves that copy; then the
                 memory must stay as it is until the future is done.
-            timeout_s: fail with CommTimeout after this many seconds, and tell the peer; None waits for the answer
-                or the peer's end.
+            timeout_s: fail with CommTimeout after this many seconds, and tell the peer; None waits for the
+                answer or the peer's end.
 
         Raises (from the future):
             PeerDied: the process is gone or not reachable.
@@ -201,6 +212,8 @@ class Messenger:
                 link.close()
             peer.lose("this process closed its messenger", closing=True)
         self._listener.close()
+        if self._tcp is not None:
+            self._tcp.close()
         self._run_directory.close()
 
     # -- peers -----------------------------------------------------------------------------------
@@ -213,18 +226,30 @@ class Messenger:
             peer = self._peers.get(endpoint.process_id)
             if peer is None:
                 peer = Peer(endpoint.process_id, self._loop.submit)
-                if self._closed:
-                    peer.lost = "this process closed its messenger"
+                try:
+                    peer.link = self._dial(endpoint)
+                except _Unreachable as error:
+                    peer.lost = str(error)
+                    self._loop.submit(lambda: self._report_lost(endpoint.process_id))
                     return peer
-                peer.link = self._dial(peer, endpoint)
                 peer.links.append(peer.link)
                 self._peers[endpoint.process_id] = peer
         return peer
 
-    def _dial(self, peer: Peer, endpoint: Endpoint) -> Link:
+    def _dial(self, endpoint: Endpoint) -> Link:
+        if self._closed:
+            raise _Unreachable("this process closed its messenger")
         if endpoint.machine_id == self.endpoint.machine_id and endpoint.unix_path:
             return self._listener.dial(endpoint)
-        raise CommError(f"no way to reach {endpoint}")
+        if self._tcp is None or not endpoint.tcp_address:
+            raise _Unreachable(self._why_unreachable(endpoint))
+        return self._tcp.link_to(endpoint)
+
+    def _why_unreachable(self, endpoint: Endpoint) -> str:
+        if endpoint.machine_id == self.endpoint.machine_id:
+            return "it has no Unix socket"
+        who = "it" if self._tcp is not None else "this process"
+        return f"it is on another machine, and {who} does not use TCP"
 
     def _add_self(self) -> None:
         peer = Peer(self.endpoint.process_id, self._loop.submit)
@@ -263,8 +288,11 @@ class Messenger:
         for other in peer.links:
             if other is not link:
                 other.close()
+        self._report_lost(peer.process_id)
+
+    def _report_lost(self, process_id: str) -> None:
         for callback in self._lost_callbacks:
-            run_guarded(callback, peer.process_id)
+            run_guarded(callback, process_id)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -293,7 +321,7 @@ class Messenger:
             handler(request)
         except SchedulerError as error:
             request.fail(error)
-        except Exception as error:  # noqa: BLE001 - the boundary to the service's own code: its caller is told
+        except Exception as error:
             error.add_note(f"in service '{service}' of '{self.name}':\n{traceback.format_exc()}")
             if not request.fail(error):
                 logger.exception("service '%s' failed on a notice", service)

@@ -68,8 +68,8 @@ class _Lane:
 class Outbox:
     """Sends items to named peers, each peer's in order.
 
-    An item leaves only when there is room for it in the peer's mailbox: bytes wait here, not there. How much room
-    there is, the peer says in its acknowledgements; when there is none, one request waits there for it.
+    An item leaves only when there is room for it in the peer's mailbox: bytes wait here, not there. How much
+    room there is, the peer says in its acknowledgements; when there is none, one request waits there for it.
 
     Args:
         messenger: this process's messenger.
@@ -92,7 +92,7 @@ class Outbox:
         self, peer: str, frames: list[Buffer], meta: Any, *, timeout_s: float, snapshot: bool
     ) -> Future[None]:
         """Send one item; the future is done when the peer's process holds it."""
-        lane = self._lanes.setdefault(peer, _Lane(peer))
+        lane = self._lanes.get(peer) or self._lanes.setdefault(peer, _Lane(peer))
         item = _Send(peer, timeout_s, frames, meta, snapshot)
         item.arm(self._messenger, lambda: self._expire(lane, item))
         with lane.lock:
@@ -227,7 +227,7 @@ class Outbox:
 
 
 def tensor_meta(obj: Any) -> list[Any] | None:
-    """What `recv_tensor` checks before it takes an item: dtype and shape of a tensor, None for anything else."""
+    """What `recv_tensor` checks: dtype and shape of a tensor, None for anything else."""
     dtype, shape = getattr(obj, "dtype", None), getattr(obj, "shape", None)
     if not str(dtype).startswith("torch.") or not isinstance(shape, Sequence):
         return None

@@ -108,7 +108,8 @@ class Request:
                 when it had been cancelled or the process died before. It costs one small message.
 
         Returns:
-            False if nobody waits for the answer (cancelled, dead, answered before); `settled` is then not called.
+            False if nobody waits for the answer (cancelled, dead, answered before); `settled` is then not
+            called.
         """
         if self._peer.incoming.pop(self._ident, None) is None:
             return False
@@ -255,7 +256,7 @@ def run_guarded(callback: Callable[..., None], *args: Any) -> None:
     """Run somebody's callback; its mistake is reported and goes no further."""
     try:
         callback(*args)
-    except Exception:  # noqa: BLE001 - the I/O thread serves every peer and has to outlive one mistake
+    except Exception:
         logger.exception("a callback on the I/O thread failed")
 
 

@@ -11,8 +11,8 @@ from rlinf.scheduler.comm.framing import Buffer, Message, StreamReader
 class SelfLink:
     """Hands a message to the I/O thread as if it had come from outside.
 
-    The bytes pass through the same framing as everywhere, so that a receiver gets memory of its own and a head
-    that looks the same (tuples have become lists) whoever the sender is.
+    The bytes pass through the same framing as everywhere, so that a receiver gets memory of its own and a
+    head that looks the same (tuples have become lists) whoever the sender is.
 
     Args:
         submit: runs a callback on the I/O thread.
@@ -28,7 +28,7 @@ class SelfLink:
         self._submit = submit
         self._deliver = deliver
 
-    def send(self, pieces: list[Buffer], snapshot: bool) -> None:  # noqa: ARG002 - always copied, see above
+    def send(self, pieces: list[Buffer], snapshot: bool) -> None:
         """See `Link.send`."""
         messages: list[Message] = []
         reader = StreamReader()

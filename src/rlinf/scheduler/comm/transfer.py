@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -42,6 +43,9 @@ class Transfer:
                 on_deadline()
 
         self._timer = messenger.call_later(max(0.0, self.timeout_s), expire)
+        # It may have ended just before; a timer left behind would keep its item in memory.
+        if self.future.done():
+            self._release()
 
     def look_up(
         self,
@@ -49,7 +53,7 @@ class Transfer:
         on_found: Callable[[Entry], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        """Find the peer; exactly one of the callbacks runs, on the I/O thread, unless the transfer ends before."""
+        """Find the peer; one of the callbacks runs, on the I/O thread, unless the transfer ends before."""
         left_s = max(0.0, self.timeout_s - self.waited_s())
         self._lookup = directory.lookup_async(self.peer, left_s)
 
@@ -65,6 +69,8 @@ class Transfer:
                 on_found(lookup.result())
 
         self._lookup.add_done_callback(found)
+        if self.future.done():
+            self._release()
 
     def waited_s(self) -> float:
         """Seconds since it began."""
@@ -83,15 +89,15 @@ class Transfer:
 
     def complete(self, value: Any) -> None:
         """End it well; it must have been claimed."""
-        self._release()
-        if not self.future.done():
+        with contextlib.suppress(InvalidStateError):
             self.future.set_result(value)
+        self._release()
 
     def fail(self, error: BaseException) -> None:
         """End it with an error; it must have been claimed."""
-        self._release()
-        if not self.future.done():
+        with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
+        self._release()
 
     def _release(self) -> None:
         if self._timer is not None:

@@ -29,9 +29,8 @@ from typing import Any
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
-from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, LinkEvents
+from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
 from rlinf.scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
-from rlinf.scheduler.comm.secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +45,6 @@ SCRATCH_BYTES = 256 << 10
 MAX_PIECES = 512
 # One connection may take this much of the thread's time before the others get their turn.
 MAX_BYTES_PER_TURN = 16 << 20
-
-
-class Identity:
-    """Who this process is, as its links present it.
-
-    Args:
-        secret: the cluster's key.
-        hello: the pieces of the HELLO message.
-    """
-
-    __slots__ = ("hello", "secret")
-
-    def __init__(self, secret: ClusterSecret, hello: list[Buffer]) -> None:
-        self.secret = secret
-        self.hello = hello
 
 
 class UnixListener:
@@ -366,13 +350,9 @@ class UnixLink:
 
     def _deliver(self, messages: list[Message]) -> None:
         if not self._greeted:
-            kind, _, name, head, _ = messages[0]
             try:
-                if kind != framing.HELLO:
-                    message = "its first message is not HELLO"
-                    raise ValueError(message)
-                endpoint = Endpoint.from_wire(head)
-            except (TypeError, ValueError) as error:
+                endpoint, name = parse_hello(messages[0])
+            except ProtocolError as error:
                 self._refuse(str(error))
                 return
             self._greeted = True

@@ -1,0 +1,433 @@
+"""Links over TCP, between machines: ZeroMQ with CURVE, driven by the messenger's I/O thread.
+
+A process sends on the connections that it dialled and receives on those that it accepted, so that a pair of
+peers has two. Two ROUTER sockets carry them all, whatever the number of peers: `dialer` (CURVE client) and
+`listener` (CURVE server). The client knows the server's key from the cluster's secret; the server asks our
+ZAP handler, which lets nobody in but the holder of the cluster's client key. Until then ZeroMQ hands us
+nothing.
+
+Over a connection runs the same stream of bytes as over a Unix socket (see `framing`), cut into chunks. A
+message of ZeroMQ is
+
+    tag     b"D" and the id of the stream: the next chunk of it; or b"W" and the id of a stream of yours
+    body    the chunk; or how many more bytes of that stream were taken
+
+The taken bytes bound what lies in ZeroMQ's own queues, which is why those need no high-water mark.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
+from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
+from rlinf.scheduler.comm.loop import READABLE, IoLoop
+from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.errors import CommError
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+WINDOW_BYTES = 8 << 20
+HEARTBEAT_MS = 1000
+SILENCE_MS = 4000
+# A dead peer's last words may still be on their way when the connection to it breaks: they come on the other
+# one.
+LAST_WORDS_S = 0.1
+LINGER_MS = 1000
+MAX_CHUNKS_PER_TURN = 64
+WARNING_INTERVAL_S = 1.0
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+_BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_REFUSED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+class CurveKeys:
+    """The two key pairs that a cluster's secret determines."""
+
+    def __init__(self, secret: ClusterSecret) -> None:
+        if not zmq.has("curve"):
+            raise CommError("this ZeroMQ was built without CURVE, so that no other machine can be reached")
+        self.server_secret = z85.encode(secret.derive(b"curve server"))
+        self.server_public = zmq.curve_public(self.server_secret)
+        self.client_secret = z85.encode(secret.derive(b"curve client"))
+        self.client_public = zmq.curve_public(self.client_secret)
+
+
+class TcpTransport:
+    """All TCP connections of one process.
+
+    Args:
+        host: the address to listen on, and no other.
+        process_id: this process's id.
+        secret: the cluster's secret.
+        loop: the I/O thread; everything but `link_to` happens there.
+        identity: gives who we are.
+        events: who hears of the links.
+
+    Attributes:
+        address: where others reach it.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        process_id: str,
+        secret: ClusterSecret,
+        loop: IoLoop,
+        identity: Callable[[], Identity],
+        events: LinkEvents,
+    ) -> None:
+        self._loop = loop
+        self._identity = identity
+        self._events = events
+        self._keys = CurveKeys(secret)
+        self._lock = threading.Lock()
+        self._links: dict[str, TcpLink] = {}
+        self._by_address: dict[str, TcpLink] = {}
+        self._inbound: dict[bytes, _Inbound] = {}
+        self._warned_at = 0.0
+        self._context = zmq.Context()
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(ZAP_ADDRESS)
+        self._listener = self._router(process_id)
+        self._listener.router_handover = True
+        self._listener.curve_server = True
+        self._listener.curve_secretkey = self._keys.server_secret
+        self._listener.zap_domain = b"rlinf"
+        self._listener.maxmsgsize = CHUNK_BYTES + 1024
+        self._listener.ipv6 = ":" in host
+        self._dialer = self._router(process_id)
+        self._dialer.router_mandatory = True
+        self._dialer.reconnect_ivl = -1
+        self._dialer.connect_timeout = int(HANDSHAKE_TIMEOUT_S * 1000)
+        self._dialer.curve_serverkey = self._keys.server_public
+        self._dialer.curve_publickey = self._keys.client_public
+        self._dialer.curve_secretkey = self._keys.client_secret
+        self._dialer.ipv6 = True
+        self._listener_monitor = self._listener.get_monitor_socket(_REFUSED)
+        self._dialer_monitor = self._dialer.get_monitor_socket(_BROKEN | _REFUSED)
+        self.address = self._bind(host)
+        self._watched: list[tuple[zmq.Socket[bytes], int]] = []
+        self._watch(self._zap, self._authenticate)
+        self._watch(self._listener, self._receive)
+        self._watch(self._dialer, self._process_commands)
+        self._watch(self._listener_monitor, self._note_strangers)
+        self._watch(self._dialer_monitor, self._note_broken)
+
+    def _router(self, process_id: str) -> zmq.Socket[bytes]:
+        router = self._context.socket(zmq.ROUTER)
+        router.routing_id = process_id.encode()
+        router.sndhwm = router.rcvhwm = 0
+        router.linger = LINGER_MS
+        router.heartbeat_ivl = HEARTBEAT_MS
+        router.heartbeat_timeout = SILENCE_MS
+        router.handshake_ivl = int(HANDSHAKE_TIMEOUT_S * 1000)
+        return router
+
+    def _bind(self, host: str) -> str:
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            self._listener.bind(f"tcp://{shown}:*")
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise CommError(f"cannot listen on TCP at '{host}': {error.strerror}") from error
+        last_endpoint: bytes = self._listener.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+        return last_endpoint.rstrip(b"\0").decode()
+
+    def _watch(self, socket: zmq.Socket[bytes], handler: Callable[[], None]) -> None:
+        descriptor = int(socket.FD)
+        self._watched.append((socket, descriptor))
+        self._loop.register(descriptor, READABLE, lambda _events: handler())
+        # What happened before the descriptor was watched does not show on it.
+        self._loop.submit(handler)
+
+    def link_to(self, endpoint: Endpoint) -> TcpLink:
+        """The link to a process, made now if there is none; from any thread."""
+        with self._lock:
+            link = self._links.get(endpoint.process_id)
+            if link is None:
+                link = self._links[endpoint.process_id] = TcpLink(self, self._loop, endpoint)
+                self._loop.submit(lambda: self._dial(link))
+        return link
+
+    def close(self) -> None:
+        """Close every socket; what was sent leaves within the linger time."""
+        for _, descriptor in self._watched:
+            self._loop.unregister(descriptor)
+        self._listener.disable_monitor()
+        self._dialer.disable_monitor()
+        for socket in (self._listener, self._zap, self._listener_monitor, self._dialer_monitor):
+            socket.close(linger=0)
+        self._dialer.close()
+        self._context.term()
+
+    # -- dialled connections ---------------------------------------------------------------------
+
+    def _dial(self, link: TcpLink) -> None:
+        address = link.endpoint.tcp_address
+        self._by_address[address] = link
+        try:
+            self._dialer.setsockopt(zmq.CONNECT_ROUTING_ID, link.stream)
+            self._dialer.connect(address)
+        except zmq.ZMQError as error:
+            self.lose(link, f"its address {address} cannot be used ({error.strerror})")
+            return
+        link.start(self._identity().hello)
+        self._loop.call_later(
+            HANDSHAKE_TIMEOUT_S,
+            lambda: None if link.greeted else self.lose(link, "it did not connect back in time"),
+        )
+
+    def send_part(self, stream: bytes, tag: bytes, body: Buffer) -> bool:
+        """Hand one message to ZeroMQ, which copies it; False if the connection is gone."""
+        try:
+            self._dialer.send_multipart([stream, tag, body], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def _process_commands(self) -> None:
+        self._dialer.getsockopt(zmq.EVENTS)
+
+    def _note_broken(self) -> None:
+        for event, address in _events(self._dialer_monitor):
+            link = self._by_address.get(address)
+            if link is None:
+                continue
+            if event & _REFUSED:
+                self.lose(link, "it does not hold the cluster's key")
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._loop.call_later(LAST_WORDS_S, lambda link=link: self._lose_after_last_words(link))  # type: ignore[misc]
+            else:
+                self.lose(link, "nobody listens at its address")
+
+    def _lose_after_last_words(self, link: TcpLink) -> None:
+        self._receive()
+        self.lose(link, "its connection closed, or it was silent for too long")
+
+    def lose(self, link: TcpLink, reason: str) -> None:
+        """Drop a link and report it, once."""
+        if self.forget(link):
+            self._events.on_lost(link, reason)
+
+    def forget(self, link: TcpLink) -> bool:
+        """Drop a link; False if that was done before."""
+        process_id = link.endpoint.process_id
+        with self._lock:
+            if self._links.get(process_id) is not link:
+                return False
+            del self._links[process_id]
+        link.end()
+        self._inbound.pop(process_id.encode(), None)
+        if self._by_address.get(link.endpoint.tcp_address) is link:
+            del self._by_address[link.endpoint.tcp_address]
+            try:
+                self._dialer.disconnect(link.endpoint.tcp_address)
+            except zmq.ZMQError:  # ZeroMQ has dropped it already
+                logger.debug("the connection to %s was gone", link.endpoint.tcp_address)
+        return True
+
+    # -- accepted connections --------------------------------------------------------------------
+
+    def _authenticate(self) -> None:
+        """Answer ZeroMQ's questions who may come in (ZAP 1.0, RFC 27)."""
+        while (request := _receive_parts(self._zap)) is not None:
+            version, ident, _domain, address, _identity, mechanism, *credentials = request
+            allowed = (
+                mechanism == b"CURVE"
+                and len(credentials) == 1
+                and secrets.compare_digest(z85.encode(credentials[0]), self._keys.client_public)
+            )
+            if not allowed:
+                self._warn(
+                    "a connection from %s is refused: it does not hold the cluster's key", address.decode()
+                )
+            status = (b"200", b"OK") if allowed else (b"400", b"not of this cluster")
+            self._zap.send_multipart([version, ident, *status, b"", b""])
+
+    def _note_strangers(self) -> None:
+        for _, address in _events(self._listener_monitor):
+            self._warn("a connection to %s is refused: its handshake failed", address)
+
+    def _warn(self, message: str, argument: str) -> None:
+        """Log, but not as fast as a stranger can knock."""
+        now = time.monotonic()
+        if now - self._warned_at >= WARNING_INTERVAL_S:
+            self._warned_at = now
+            logger.warning(message, argument)
+
+    def _receive(self) -> None:
+        for _ in range(MAX_CHUNKS_PER_TURN):
+            parts = _receive_parts(self._listener)
+            if parts is None:
+                return
+            try:
+                self._take(*parts)
+            except (ProtocolError, TypeError, ValueError) as error:
+                logger.warning("bytes that are no message are dropped: %s", error)
+        self._loop.submit(self._receive)
+
+    def _take(self, sender: bytes, tag: bytes, body: bytes) -> None:
+        stream = tag[1:]
+        if tag[:1] == b"W":
+            link = self._links.get(sender.decode())
+            if link is not None and link.stream == stream:
+                link.note_taken(*struct.unpack("<Q", body))
+            return
+        inbound = self._inbound.get(sender)
+        if inbound is None or inbound.stream != stream:
+            inbound = self._inbound[sender] = _Inbound(stream)
+        messages: list[Message] = []
+        inbound.reader.feed(memoryview(body), messages)
+        if messages:
+            self._deliver(inbound, messages)
+        inbound.untold_bytes += len(body)
+        if inbound.link is not None and inbound.untold_bytes >= WINDOW_BYTES // 4:
+            count, inbound.untold_bytes = inbound.untold_bytes, 0
+            self.send_part(inbound.link.stream, b"W" + stream, struct.pack("<Q", count))
+
+    def _deliver(self, inbound: _Inbound, messages: list[Message]) -> None:
+        if inbound.link is None:
+            endpoint, name = parse_hello(messages.pop(0))
+            inbound.link = self.link_to(endpoint)
+            inbound.link.greeted = True
+            self._events.on_hello(inbound.link, endpoint, name)
+        if messages:
+            self._events.on_messages(inbound.link, messages)
+
+
+class _Inbound:
+    """The stream that a process sends to us."""
+
+    __slots__ = ("link", "reader", "stream", "untold_bytes")
+
+    def __init__(self, stream: bytes) -> None:
+        self.stream = stream
+        self.reader = StreamReader()
+        self.link: TcpLink | None = None
+        self.untold_bytes = 0
+
+
+class TcpLink:
+    """The connections to and from one process of another machine.
+
+    Attributes:
+        endpoint: whose it is.
+        stream: the id of what we send on it; new for every link.
+        greeted: whether the process has connected back and said who it is.
+    """
+
+    transport = "tcp+curve"
+
+    def __init__(self, transport: TcpTransport, loop: IoLoop, endpoint: Endpoint) -> None:
+        self.peer: Any = None
+        self.endpoint = endpoint
+        self.stream = secrets.token_hex(8).encode()
+        self.greeted = False
+        self._transport = transport
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._queue: deque[Buffer] = deque()
+        self._offset = 0  # how much of the first piece has left
+        self._untaken_bytes = 0
+        self._started = False
+        self._ended = False
+        self._flush_submitted = False
+
+    def start(self, hello: list[Buffer]) -> None:
+        """Send, now that the connection is dialled: who we are, then what was queued."""
+        with self._lock:
+            self._queue.extendleft(reversed(hello))
+            self._started = True
+        self._flush()
+
+    def send(self, pieces: list[Buffer], snapshot: bool) -> None:
+        """See `Link.send`. Nothing goes at once here, so a snapshot is always a copy."""
+        with self._lock:
+            if self._ended:
+                return
+            self._queue.extend(map(framing.detached, pieces) if snapshot else pieces)
+            if self._flush_submitted or not self._started:
+                return
+            self._flush_submitted = True
+        self._loop.submit(self._flush)
+
+    def note_taken(self, count: int) -> None:
+        """The other side took `count` more bytes."""
+        self._untaken_bytes -= count
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._flush_submitted = False
+            while self._queue and self._untaken_bytes < WINDOW_BYTES and not self._ended:
+                chunk = self._next_chunk()
+                self._untaken_bytes += len(chunk)
+                if not self._transport.send_part(self.stream, b"D" + self.stream, chunk):
+                    # Its end was or will be reported by the monitor; until then nothing can be done with it.
+                    self._queue.clear()
+                    return
+
+    def _next_chunk(self) -> Buffer:
+        """The next bytes to send: a part of a large piece, or many small pieces joined; under the lock."""
+        piece = self._queue[0]
+        left = len(piece) - self._offset
+        if left > CHUNK_BYTES:
+            chunk = memoryview(piece)[self._offset : self._offset + CHUNK_BYTES]
+            self._offset += CHUNK_BYTES
+            return chunk
+        parts: list[Buffer] = [memoryview(self._queue.popleft())[self._offset :]]
+        self._offset = 0
+        size = left
+        while self._queue and size + len(self._queue[0]) <= CHUNK_BYTES:
+            parts.append(self._queue.popleft())
+            size += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def idle(self) -> bool:
+        """See `Link.idle`."""
+        return not self._queue
+
+    def end(self) -> None:
+        """Drop what is queued and take no more."""
+        with self._lock:
+            self._ended = True
+            self._queue.clear()
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self._transport.forget(self)
+
+
+def _receive_parts(socket: zmq.Socket[bytes]) -> list[bytes] | None:
+    """The next message, or None if there is none now."""
+    try:
+        return socket.recv_multipart(zmq.NOBLOCK)
+    except zmq.Again:
+        return None
+
+
+def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, str]]:
+    """What a monitor reports: the kind of event, and the address (RFC of zmq_socket_monitor, version 1)."""
+    events = []
+    while (parts := _receive_parts(monitor)) is not None:
+        event, _value = struct.unpack("=HI", parts[0])
+        events.append((event, parts[1].decode()))
+    return events
