@@ -24,6 +24,8 @@ boundaries through pickle unchanged.
         ├── ChannelExists
         ├── ChannelTimeout (TimeoutError)
         ├── ChannelClosed
+        ├── ChannelLost                     the process that held it is gone
+        ├── ChannelArgumentError (ValueError)
         ├── ChannelEmpty (queue.Empty)
         ├── ChannelFull (queue.Full)
         └── BatchImpossible                 a batch that no future put can complete
@@ -85,6 +87,18 @@ class ConfigError(SchedulerError, ValueError):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigError:
+        """The same mistake with its place filled in, where it says nothing of it yet."""
+        return type(self)(
+            self.problem,
+            self.path or path,
+            self.component or component,
+            self.text,
+            self.span,
+            self.hint,
+            self.file or file,
+        )
+
 
 class PlacementError(ConfigError, AssertionError):
     """A placement that cannot be: bad text, resources that are not there, a process that spans nodes."""
@@ -101,6 +115,18 @@ class ConfigErrors(ConfigError):
     def __str__(self) -> str:
         head = f"{self.file}: " if self.file else ""
         return f"{head}{len(self.errors)} mistakes\n" + "\n".join(f"- {error}" for error in self.errors)
+
+    def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigErrors:
+        """The same mistakes, each with its place filled in, where it says nothing of it yet."""
+        return ConfigErrors([error.at(path=path, component=component, file=file) for error in self.errors])
+
+
+def raise_config_errors(errors: Sequence[ConfigError]) -> None:
+    """Raise what was found: nothing for no mistake, the mistake itself for one, `ConfigErrors` for several."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigErrors(errors)
 
 
 class ClusterError(SchedulerError):
@@ -291,6 +317,14 @@ class ChannelClosed(ChannelError):
 
     def __init__(self, channel: str, problem: str = "it is closed") -> None:
         super().__init__(channel, problem)
+
+
+class ChannelLost(ChannelError):
+    """The process that held the channel is gone, and with it the items that were in the channel."""
+
+
+class ChannelArgumentError(ChannelError, ValueError):
+    """An argument makes no sense: a negative weight, a batch of weight zero, a queue name that is no string."""
 
 
 class ChannelTimeout(ChannelError, TimeoutError):

@@ -1,0 +1,189 @@
+"""What a planner decides: runs of processes; a `Placement` a process is made from them on demand.
+
+A run is short to keep and quick to make: planning takes a step a node, not a step a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, groupby, repeat
+from typing import NamedTuple
+
+from rlinf.scheduler.placement.record import Placement
+from rlinf.scheduler.placement.resources import ResourceKind
+from rlinf.scheduler.placement.topology import Topology
+
+# The devices of each process of a run, process by process.
+DeviceLists = tuple[tuple[int, ...], ...]
+
+
+class Cut(NamedTuple):
+    """Consecutive processes on one node, before they are numbered.
+
+    Attributes:
+        node_rank: the node.
+        kind: what they are given.
+        node_group: the group that it belongs to.
+        hardware_ranks: what each is given, numbered in the group.
+        local_hardware_ranks: the same, as indices on the node; both hold an empty tuple a process on bare nodes.
+    """
+
+    node_rank: int
+    kind: ResourceKind
+    node_group: str
+    hardware_ranks: DeviceLists
+    local_hardware_ranks: DeviceLists
+
+
+class Run(NamedTuple):
+    """Consecutive ranks of a component on one node, with resources of one group and kind.
+
+    Attributes:
+        first_rank: the rank of its first process.
+        placement_node_rank: the node's index among the nodes that the component uses.
+        first_local_rank: the local rank of its first process.
+        local_world_size: all of the component's processes on the node.
+        cut: the processes.
+    """
+
+    first_rank: int
+    placement_node_rank: int
+    first_local_rank: int
+    local_world_size: int
+    cut: Cut
+
+    @property
+    def node_rank(self) -> int:
+        """The node's rank in the cluster."""
+        return self.cut.node_rank
+
+    @property
+    def ranks(self) -> range:
+        """The process ranks."""
+        return range(self.first_rank, self.first_rank + len(self.cut.local_hardware_ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentPlan:
+    """Where every process of a component runs.
+
+    Attributes:
+        name: the component's name.
+        topology: what it was planned on.
+        node_groups: the labels that it was written for.
+        runs: its processes, in rank order.
+        resource_ranks: the resources it uses, numbered as in the file and in the order written there.
+        has_hardware: whether its groups count accelerators or other hardware, not bare nodes.
+    """
+
+    name: str
+    topology: Topology
+    node_groups: tuple[str, ...]
+    runs: tuple[Run, ...]
+    resource_ranks: tuple[range, ...]
+    has_hardware: bool
+
+    @property
+    def world_size(self) -> int:
+        """How many processes it has."""
+        return self.runs[-1].ranks.stop if self.runs else 0
+
+    @property
+    def hardware_ranks(self) -> list[int]:
+        """The numbers in `resource_ranks`, one by one."""
+        return list(chain.from_iterable(self.resource_ranks))
+
+    def placements(self, *, isolate_gpu: bool = True) -> list[Placement]:
+        """The placement of every process, in rank order.
+
+        Args:
+            isolate_gpu: a process sees only its own accelerators (none, if it was given none); False: all of its node's.
+        """
+        return list(chain.from_iterable(self._of_run(run, isolate_gpu) for run in self.runs))
+
+    def named(self, name: str) -> ComponentPlan:
+        """The same plan for another component."""
+        return replace(self, name=name)
+
+    def _of_run(self, run: Run, isolate_gpu: bool) -> Iterable[Placement]:
+        node_rank, kind, node_group, hardware_ranks, local_hardware_ranks = run.cut
+        node = self.topology.nodes[node_rank]
+        return map(
+            Placement,
+            run.ranks,
+            repeat(node.node_id),
+            repeat(node_rank),
+            repeat(run.placement_node_rank),
+            range(run.first_local_rank, run.local_world_size),
+            repeat(run.local_world_size),
+            repeat(kind.hardware_type),
+            hardware_ranks,
+            local_hardware_ranks,
+            _visible(node.accelerator_names, local_hardware_ranks, kind.accelerators, isolate_gpu),
+            repeat(isolate_gpu),
+            repeat(node_group),
+            repeat(kind.accelerators),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where every process of every component runs.
+
+    Attributes:
+        topology: what it was planned on.
+        components: the components' plans by name, in the order of the file.
+    """
+
+    topology: Topology
+    components: Mapping[str, ComponentPlan]
+
+
+def number_runs(cuts: Iterable[Cut]) -> tuple[Run, ...]:
+    """Number processes in their order: ranks, and local ranks a node."""
+    merged = list(_merge_neighbours(cuts))
+    per_node: dict[int, int] = {}
+    for cut in merged:
+        per_node[cut.node_rank] = per_node.get(cut.node_rank, 0) + len(cut.local_hardware_ranks)
+    # Rank 0's node is the first of the component's nodes, whatever its rank in the cluster.
+    node_index = {node_rank: index for index, node_rank in enumerate(per_node)}
+    placed = dict.fromkeys(per_node, 0)
+    runs = []
+    rank = 0
+    for cut in merged:
+        node_rank, count = cut.node_rank, len(cut.local_hardware_ranks)
+        runs.append(Run(rank, node_index[node_rank], placed[node_rank], per_node[node_rank], cut))
+        placed[node_rank] += count
+        rank += count
+    return tuple(runs)
+
+
+def _merge_neighbours(cuts: Iterable[Cut]) -> Iterator[Cut]:
+    for place, group in groupby(cuts, key=_place):
+        first, *others = group
+        if others:
+            every = (first, *others)
+            hardware_ranks = tuple(chain.from_iterable(cut.hardware_ranks for cut in every))
+            local_ranks = tuple(chain.from_iterable(cut.local_hardware_ranks for cut in every))
+            first = Cut(*place, hardware_ranks, local_ranks)
+        yield first
+
+
+def _place(cut: Cut) -> tuple[int, ResourceKind, str]:
+    return cut[:3]
+
+
+def _visible(
+    names: tuple[str, ...], devices: DeviceLists, accelerators: bool, isolate_gpu: bool
+) -> Iterable[tuple[str, ...]]:
+    if not isolate_gpu:
+        return repeat(names)
+    return _masks(names, devices) if accelerators else repeat(())
+
+
+@lru_cache(maxsize=1024)
+def _masks(names: tuple[str, ...], devices: DeviceLists) -> tuple[tuple[str, ...], ...]:
+    """What each process sees when it sees its own accelerators only. Nodes of a kind share the answer."""
+    return tuple(tuple(names[index] for index in own) for own in devices)

@@ -1,0 +1,228 @@
+"""Component placement: from the text of a placement and a topology to a plan, with every rule checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
+from rlinf.scheduler.placement.cutting import cut_evenly
+from rlinf.scheduler.placement.grammar import MAX_RANK, RankRange, Segment, Span, error_at, parse_segments
+from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP
+from rlinf.scheduler.placement.plan import ComponentPlan, Cut, Plan, number_runs
+from rlinf.scheduler.placement.resources import ResourceTable
+from rlinf.scheduler.placement.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRule:
+    """One entry of `component_placement`.
+
+    Attributes:
+        components: the components that it holds for; each is placed by itself, on the same resources.
+        text: the placement, e.g. "0-1:0-3,3-5".
+        node_groups: the groups whose resources it numbers, in the order written.
+        path: where it stands in the config, for errors; `text_path` and `groups_path` are those of its parts.
+    """
+
+    components: tuple[str, ...]
+    text: str
+    node_groups: tuple[str, ...] = (CLUSTER_GROUP,)
+    path: str = field(default="", compare=False)
+    text_path: str = field(default="", compare=False)
+    groups_path: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """The components, as an error names them."""
+        return ",".join(self.components)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """A segment with what it leaves open filled in: `resources` are shared evenly among `processes`."""
+
+    segment: Segment
+    resources: range
+    processes: range
+    resources_span: Span
+
+
+def plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> Plan:
+    """Plan every component.
+
+    Args:
+        topology: the nodes, with their node groups.
+        rules: what the file says; components share resources freely.
+
+    Raises:
+        PlacementError: a rule cannot be carried out; the error points at the spot and names the component.
+        ConfigErrors: several rules cannot.
+
+    >>> rule = PlacementRule(("actor",), "0-7:0-3")
+    >>> plan = plan_components(Topology.parse("1x8"), [rule])
+    >>> [p.local_hardware_ranks for p in plan.components["actor"].placements()]
+    [(0, 1), (2, 3), (4, 5), (6, 7)]
+    """
+    plan, errors = try_plan_components(topology, rules)
+    raise_config_errors(errors)
+    return plan
+
+
+def try_plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> tuple[Plan, list[ConfigError]]:
+    """Plan what can be planned; and what is wrong with the rest, in the rules' order."""
+    plans: dict[str, ComponentPlan] = {}
+    errors: list[ConfigError] = []
+    for rule in rules:
+        try:
+            plan = plan_rule(topology, rule)
+        except ConfigError as error:
+            errors.append(error)
+            continue
+        for name in rule.components:
+            if name in plans:
+                problem = f"component '{name}' is placed twice"
+                errors.append(PlacementError(problem, path=rule.path))
+            plans[name] = plan.named(name)
+    return Plan(topology, plans), errors
+
+
+def plan_rule(topology: Topology, rule: PlacementRule) -> ComponentPlan:
+    """Plan one rule, under the name of its first component.
+
+    Raises:
+        PlacementError: the rule cannot be carried out.
+    """
+    try:
+        table = _table(topology, rule.node_groups)
+    except PlacementError as error:
+        raise error.at(path=rule.groups_path, component=rule.name) from None
+    try:
+        assignments = _assign(rule.text, table)
+        runs = number_runs(chain.from_iterable(_cuts(rule.text, a, table) for a in assignments))
+    except PlacementError as error:
+        raise error.at(path=rule.text_path, component=rule.name) from None
+    return ComponentPlan(
+        name=rule.components[0],
+        topology=topology,
+        node_groups=rule.node_groups,
+        runs=runs,
+        resource_ranks=tuple(a.resources for a in assignments),
+        has_hardware=table.has_hardware,
+    )
+
+
+def _table(topology: Topology, labels: Sequence[str]) -> ResourceTable:
+    twice = next((label for index, label in enumerate(labels) if label in labels[:index]), None)
+    if twice is not None:
+        raise PlacementError(f"node group '{twice}' is listed twice")
+    return ResourceTable(topology, labels)
+
+
+def _assign(text: str, table: ResourceTable) -> list[_Assignment]:
+    assignments: list[_Assignment] = []
+    next_rank = 0
+    for segment in parse_segments(text):
+        resources, span = _resources(text, segment, table)
+        processes = _processes(text, segment, len(resources), next_rank)
+        _check_counts(text, segment, len(resources), processes)
+        assignments.append(_Assignment(segment, resources, processes, span))
+        next_rank = processes.stop
+    _check_used_once(text, assignments, table)
+    return assignments
+
+
+def _resources(text: str, segment: Segment, table: ResourceTable) -> tuple[range, Span]:
+    chosen = segment.resources
+    if chosen is None:
+        return range(len(table)), segment.span
+    if chosen.last >= len(table):
+        missing = RankRange(max(chosen.first, len(table)), chosen.last)
+        are = f" {missing} is" if len(missing) == 1 else f"s {missing} are"
+        raise error_at(text, chosen.span, f"{table.noun}{are} not there; {table.describe()}")
+    return range(chosen.first, chosen.last + 1), chosen.span
+
+
+def _processes(text: str, segment: Segment, num_resources: int, next_rank: int) -> range:
+    chosen = segment.processes
+    if chosen is None:
+        return range(next_rank, next_rank + num_resources)
+    if chosen.first == next_rank:
+        return range(chosen.first, chosen.last + 1)
+    hint = str(RankRange(next_rank, next_rank + len(chosen) - 1))
+    if chosen.first < next_rank:
+        problem = f"process ranks start again at {chosen.first}, but those before it reach {next_rank - 1}"
+    elif next_rank == 0:
+        problem = f"process ranks start at {chosen.first}, not at 0"
+    else:
+        gap = RankRange(next_rank, chosen.first - 1)
+        problem = f"process rank{'s' if len(gap) > 1 else ''} {gap} would have no place"
+    problem += "; every rank from 0 on appears once, in ascending order"
+    raise error_at(text, chosen.span, problem, hint)
+
+
+def _check_counts(text: str, segment: Segment, num_resources: int, processes: range) -> None:
+    num_processes = len(processes)
+    if num_resources % num_processes == 0 or num_processes % num_resources == 0:
+        return
+    resources = "all" if segment.resources is None else str(segment.resources)
+    nearest = [
+        f"{resources}:{RankRange(processes.start, processes.start + count - 1)}"
+        for count in _nearest_counts(num_resources, num_processes)
+        if processes.start + count - 1 <= MAX_RANK
+    ]
+    problem = f"{num_processes} processes cannot share {num_resources} resources evenly"
+    raise error_at(text, segment.span, f"{problem}; one count divides the other", " or ".join(nearest))
+
+
+def _nearest_counts(num_resources: int, num_processes: int) -> tuple[int, int]:
+    """The nearest lower and higher number of processes that fits.
+
+    >>> _nearest_counts(2, 201), _nearest_counts(8, 3)
+    ((200, 202), (2, 4))
+    """
+    if num_processes > num_resources:
+        lower = num_processes - num_processes % num_resources
+        return lower, lower + num_resources
+    fits = [count for count in range(1, num_resources + 1) if num_resources % count == 0]
+    return max(c for c in fits if c < num_processes), min(c for c in fits if c > num_processes)
+
+
+def _check_used_once(text: str, assignments: list[_Assignment], table: ResourceTable) -> None:
+    ordered = sorted(assignments, key=lambda a: (a.resources.start, a.processes.start))
+    reached = -1
+    for assignment in ordered:
+        if assignment.resources.start <= reached:
+            problem = f"resource {assignment.resources.start} is used twice in one component"
+            raise error_at(text, assignment.resources_span, problem)
+        reached = assignment.resources.stop - 1
+    if len(table.labels) > 1:
+        _check_devices_used_once(text, ordered, table)
+
+
+def _check_devices_used_once(text: str, assignments: list[_Assignment], table: ResourceTable) -> None:
+    """Groups may overlap: two numbers of a component can stand for one device."""
+    used: dict[tuple[int, str, int], str] = {}
+    for assignment in assignments:
+        for node_rank, noun, index, group in _devices(assignment.resources, table):
+            other = used.setdefault((node_rank, noun, index), group)
+            if other != group:
+                device = f"node {node_rank}" if noun == "node" else f"{noun} {index} of node {node_rank}"
+                problem = f"{device} is used twice, as part of '{other}' and of '{group}'"
+                raise error_at(text, assignment.resources_span, problem)
+
+
+def _devices(resources: range, table: ResourceTable) -> Iterator[tuple[int, str, int, str]]:
+    for index in range(table.index_at(resources.start), table.index_at(resources.stop - 1) + 1):
+        block = table.blocks[index]
+        for number in range(max(block.first, resources.start), min(block.end, resources.stop)):
+            yield block.node_rank, block.kind.noun, number - block.first + block.first_on_node, block.group
+
+
+def _cuts(text: str, assignment: _Assignment, table: ResourceTable) -> Iterator[Cut]:
+    def fail(problem: str) -> PlacementError:
+        return error_at(text, assignment.segment.span, problem)
+
+    processes = assignment.processes
+    return cut_evenly(table, assignment.resources, len(processes), processes.start, fail)

@@ -1,0 +1,196 @@
+"""What a placement's numbers count: the resources of one node group, or of several in the order written."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NodeGroup
+from rlinf.scheduler.placement.topology import Topology, describe_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKind:
+    """What sort of resource.
+
+    Attributes:
+        hardware_type: the accelerator's vendor or the hardware's type; "" for bare nodes.
+        accelerators: whether a visibility variable applies to it.
+    """
+
+    hardware_type: str = ""
+    accelerators: bool = False
+
+    @property
+    def noun(self) -> str:
+        """One of them, in an error text."""
+        return "accelerator" if self.accelerators else self.hardware_type or "node"
+
+
+BARE_NODE = ResourceKind()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive resources of one group on one node.
+
+    Attributes:
+        first: the number of its first resource in the table.
+        count: how many.
+        node_rank: the node.
+        kind: what they are; one bare node is a block of its own.
+        first_on_node: the index of the first on its node.
+        group: the label of the node group.
+        first_in_group: the number of the first in its own group.
+    """
+
+    first: int
+    count: int
+    node_rank: int
+    kind: ResourceKind
+    first_on_node: int
+    group: str
+    first_in_group: int
+
+    @property
+    def end(self) -> int:
+        """The number after its last resource."""
+        return self.first + self.count
+
+
+class ResourceTable:
+    """The resources that a component may name, numbered from 0.
+
+    Args:
+        topology: the nodes, and the groups laid over them.
+        labels: the node groups, in the order written.
+        nodes_only: count nodes whatever hardware the groups have.
+
+    Raises:
+        PlacementError: there is no such group.
+    """
+
+    def __init__(self, topology: Topology, labels: Sequence[str], *, nodes_only: bool = False) -> None:
+        self.labels = tuple(labels)
+        self.blocks: list[Block] = []
+        for label in labels:
+            group = topology.group(label)
+            base = len(self)
+            blocks = _node_blocks(group) if nodes_only else _group_blocks(topology, group)
+            for first, count, node_rank, kind, on_node in blocks:
+                self.blocks.append(Block(base + first, count, node_rank, kind, on_node, label, first))
+        self._starts = [block.first for block in self.blocks]
+
+    def __len__(self) -> int:
+        return self.blocks[-1].end if self.blocks else 0
+
+    @property
+    def has_hardware(self) -> bool:
+        """Whether any resource is more than a bare node."""
+        return any(block.kind is not BARE_NODE for block in self.blocks)
+
+    def index_at(self, resource: int) -> int:
+        """The index in `blocks` of the block that holds a resource."""
+        return bisect_right(self._starts, resource) - 1
+
+    @property
+    def noun(self) -> str:
+        """What it counts, in an error text."""
+        nouns = {block.kind.noun for block in self.blocks}
+        return nouns.pop() if len(nouns) == 1 else "resource"
+
+    def describe(self) -> str:
+        """What there is, for an error text: "'a800' has accelerators 0-15 on nodes 0-1"."""
+        name = "the cluster" if self.labels == (CLUSTER_GROUP,) else f"'{','.join(self.labels)}'"
+        numbers = f"{self.noun} 0" if len(self) == 1 else f"{self.noun}s 0-{len(self) - 1}"
+        if self.noun == BARE_NODE.noun and [block.node_rank for block in self.blocks] == list(
+            range(len(self))
+        ):
+            return f"{name} has {numbers}"
+        return f"{name} has {numbers} on {_describe_many(self.blocks)}"
+
+
+def _describe_many(blocks: Sequence[Block]) -> str:
+    nodes = list(dict.fromkeys(block.node_rank for block in blocks))
+    text = describe_nodes(nodes)
+    return text if len(text) < 80 else f"{len(nodes)} nodes"
+
+
+# A group's blocks without their place in the table: first number, count, node, kind, first index on the node.
+_Row = tuple[int, int, int, ResourceKind, int]
+
+
+def _group_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
+    if group.hardware and not group.ignore_hardware:
+        return _hardware_blocks(topology, group)
+    if group.ignore_hardware or not any(topology.nodes[rank].num_accelerators for rank in group.node_ranks):
+        return _node_blocks(group)
+    return _accelerator_blocks(topology, group)
+
+
+def _node_blocks(group: NodeGroup) -> Iterator[_Row]:
+    for index, node_rank in enumerate(group.node_ranks):
+        yield index, 1, node_rank, BARE_NODE, 0
+
+
+def _accelerator_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
+    kinds: dict[str, ResourceKind] = {}
+    first = 0
+    for node_rank in group.node_ranks:
+        node = topology.nodes[node_rank]
+        if node.num_accelerators:
+            kind = kinds.setdefault(
+                node.accelerator_type, ResourceKind(node.accelerator_type, accelerators=True)
+            )
+            yield first, node.num_accelerators, node_rank, kind, 0
+            first += node.num_accelerators
+
+
+def _hardware_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
+    """Neighbours in the list that are neighbours on their node make one block."""
+    kinds: dict[str, ResourceKind] = {}
+    row: _Row | None = None
+    indexes = number_hardware(topology)[group.label]
+    for number, (unit, on_node) in enumerate(zip(group.hardware, indexes, strict=True)):
+        kind = kinds.setdefault(unit.type, ResourceKind(unit.type))
+        if row is not None and row[2:4] == (unit.node_rank, kind) and row[4] + row[1] == on_node:
+            row = (row[0], row[1] + 1, *row[2:])
+            continue
+        if row is not None:
+            yield row
+        row = (number, 1, unit.node_rank, kind, on_node)
+    if row is not None:
+        yield row
+
+
+def number_hardware(topology: Topology) -> dict[str, list[int]]:
+    """The index on its node of every declared piece of hardware, by group label, in the order declared.
+
+    Pieces are numbered by node and type over all groups; a piece that a second group declares too keeps its index.
+    """
+    index_of: dict[tuple[Hashable, ...], int] = {}
+    counts: Counter[tuple[str, int]] = Counter()
+    numbers: dict[str, list[int]] = {}
+    for group in topology.node_groups:
+        # Settings that one group holds twice are two pieces: an address may have been left out.
+        repeats: Counter[tuple[Hashable, ...]] = Counter()
+        indexes = numbers[group.label] = []
+        for unit in group.hardware:
+            settings = (unit.type, unit.node_rank, _hashable(unit.config))
+            repeats[settings] += 1
+            piece = (*settings, repeats[settings])
+            if piece not in index_of:
+                index_of[piece] = counts[settings[:2]]
+                counts[settings[:2]] += 1
+            indexes.append(index_of[piece])
+    return numbers
+
+
+def _hashable(config: object) -> Hashable:
+    try:
+        hash(config)
+    except TypeError:
+        return repr(config)
+    return config
