@@ -1,1 +1,30 @@
-"""Part of rlinf.scheduler: channel."""
+"""Channels: named FIFO queues between workers.
+
+- `client.py`: what users hold; `arguments.py`: what it accepts
+- `connection.py`, `operation.py`: a process's side: operations under way
+- `server.py`: the process that holds the queues, around the state machine of `queueing`
+- `wire.py`: what the two say to each other
+- `spec.py`: what a channel is, as data
+- `runtime.py`: what a channel needs of the process it is used in
+"""
+
+from __future__ import annotations
+
+from rlinf.scheduler.channel.client import Channel
+from rlinf.scheduler.channel.runtime import Runtime, current_runtime, set_runtime
+from rlinf.scheduler.channel.server import ChannelServer, host_channel
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats
+from rlinf.scheduler.queueing import QueueDepth
+
+__all__ = [
+    "Channel",
+    "ChannelRef",
+    "ChannelServer",
+    "ChannelSpec",
+    "ChannelStats",
+    "QueueDepth",
+    "Runtime",
+    "current_runtime",
+    "host_channel",
+    "set_runtime",
+]

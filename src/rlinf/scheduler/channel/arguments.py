@@ -1,0 +1,75 @@
+"""What a channel's operations accept; a mistake is a ChannelArgumentError before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.errors import ChannelArgumentError
+from rlinf.scheduler.queueing import check_batch_weight, check_maxsize, check_weight
+
+DEFAULT_QUEUE = "default"
+# The largest integer that travels as one.
+MAX_INTEGER = 2**63 - 1
+
+
+def checked_queue_name(channel: str, queue_name: Any, key: Any) -> str:
+    """Return the queue that is meant by `queue_name` and its other name `key`."""
+    if key is not None:
+        if queue_name not in (DEFAULT_QUEUE, key):
+            problem = f"queue_name={queue_name!r} and key={key!r} are two names of one argument"
+            raise ChannelArgumentError(channel, problem)
+        queue_name = key
+    if not isinstance(queue_name, str):
+        raise ChannelArgumentError(channel, f"a queue's name is a string, not {queue_name!r}")
+    if not queue_name.isascii() and any("\ud800" <= character <= "\udfff" for character in queue_name):
+        raise ChannelArgumentError(channel, f"a queue's name is text, not {queue_name!r}")
+    return queue_name
+
+
+def checked_timeout(channel: str, timeout_s: Any) -> float | None:
+    """Return a deadline in seconds, or None."""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, (int, float)) and timeout_s >= 0:
+        return None if timeout_s == float("inf") else float(timeout_s)
+    raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
+
+
+def checked_weight(channel: str, weight: Any) -> float:
+    """Return an item's weight."""
+    if type(weight) is int and 0 <= weight <= MAX_INTEGER:
+        return weight
+    return _sendable(_checked(channel, check_weight, weight))
+
+
+def checked_batch_weight(channel: str, batch_weight: Any, target_weight: Any) -> float:
+    """Return the weight that is meant by `batch_weight` and its other name `target_weight`."""
+    if (batch_weight is None) == (target_weight is None):
+        problem = "get_batch takes batch_weight, or target_weight, which is another name of it"
+        raise ChannelArgumentError(channel, problem)
+    given = target_weight if batch_weight is None else batch_weight
+    return _sendable(_checked(channel, check_batch_weight, given))
+
+
+def checked_maxsize(channel: str, maxsize: Any) -> int:
+    """Return a bound in items per queue."""
+    return int(_checked(channel, check_maxsize, maxsize))
+
+
+def checked_name(name: Any) -> str:
+    """Return a channel's name."""
+    if not isinstance(name, str) or not name:
+        raise ChannelArgumentError(str(name), f"a channel's name is a string that is not empty, not {name!r}")
+    return name
+
+
+def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ChannelArgumentError(channel, str(error)) from error
+
+
+def _sendable(number: float) -> float:
+    return float(number) if number > MAX_INTEGER else number

@@ -1,0 +1,365 @@
+"""The channel as its users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal, overload
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.arguments import (
+    DEFAULT_QUEUE,
+    checked_batch_weight,
+    checked_maxsize,
+    checked_name,
+    checked_queue_name,
+    checked_timeout,
+    checked_weight,
+)
+from rlinf.scheduler.channel.connection import Connection
+from rlinf.scheduler.channel.operation import BlockingOperation, HandleOperation
+from rlinf.scheduler.channel.runtime import current_connections, current_runtime
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.comm.codec import decode, encode
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelNotFound, PeerDied, PeerNotFound
+
+CONNECT_TIMEOUT_S = 120.0
+
+
+class Channel:
+    """A set of named FIFO queues that any worker and the driver put into and get from.
+
+    Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
+    as an item; there it connects by itself when it is first used.
+
+    Operations that take `async_op` wait for their end and return the result, or with `async_op=True` return a
+    handle at once (`wait(timeout_s)`, `await`, `done()`, `then(f)`, `cancel()`). Either way, puts of one
+    process to one queue keep their order, and getters of a queue are served in the order in which they
+    came. An asynchronous put takes the item as it is during the call. An asynchronous get whose handle is
+    dropped gives up its place in line, and gives back the item if it has one.
+
+    `timeout_s` bounds an operation, in seconds; None waits as long as it takes. An operation that raises
+    ChannelTimeout has put or taken nothing. `key=` is another name of `queue_name=`.
+
+    Every operation raises ChannelLost when the process that holds the channel is gone, and
+    ChannelArgumentError for arguments that make no sense.
+    """
+
+    def __init__(self, ref: ChannelRef) -> None:
+        self._ref = ref
+        self._cached: Connection | None = None
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        maxsize: int = 0,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+    ) -> Channel:
+        """Make a channel, held by a process of its own whose address is `name:0`.
+
+        Args:
+            name: its name in the cluster.
+            maxsize: how many items each of its queues holds before puts wait; 0 is unbounded.
+            group_affinity: the worker group on whose node and device it is held; by default the caller's own
+                (node 0 from the driver).
+            group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
+
+        Raises:
+            ChannelExists: the name is taken.
+        """
+        spec = ChannelSpec(checked_name(name), checked_maxsize(name, maxsize))
+        endpoint = current_runtime().start_channel_server(name, spec, group_affinity, group_rank_affinity)
+        return cls(ChannelRef(spec, endpoint))
+
+    @classmethod
+    def connect(cls, name: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Channel:
+        """Return the channel `name`, as soon as somebody has created it.
+
+        Raises:
+            ChannelNotFound: nobody created it within `timeout_s` seconds.
+            ChannelLost: it was there, and its process is gone.
+        """
+        try:
+            entry = current_runtime().directory.lookup(address_of(checked_name(name)), timeout_s)
+        except PeerNotFound as error:
+            there = ", ".join(error.known) or "nothing"
+            problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
+            raise ChannelNotFound(name, problem) from error
+        except PeerDied as error:
+            raise ChannelLost(name, str(error)) from error
+        return cls(ChannelRef.from_entry(name, entry))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._ref.spec.name
+
+    @property
+    def maxsize(self) -> int:
+        """How many items each of its queues holds; 0 is unbounded."""
+        return self._ref.spec.maxsize
+
+    @overload
+    def put(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: str = DEFAULT_QUEUE,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = None,
+        *,
+        key: str | None = None,
+    ) -> None: ...
+    @overload
+    def put(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: str = DEFAULT_QUEUE,
+        *,
+        async_op: Literal[True],
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> AsyncHandle[None]: ...
+    def put(
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: str = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        key: str | None = None,
+    ) -> AsyncHandle[None] | None:
+        """Put an item at the tail of a queue; done when the queue holds it.
+
+        A full queue makes the put wait before the bytes of a large item move. Other queues and other
+        producers are not held up.
+
+        Args:
+            item: any picklable object.
+            weight: what it counts in `get_batch`, at least 0.
+            queue_name: the queue; it appears with its first item.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: there was no room in time.
+            ChannelClosed: the channel is closed; the item is still the caller's alone.
+            CodecError: the item cannot be pickled.
+        """
+        wait_s = checked_timeout(self.name, timeout_s)
+        return self._put(item, weight, checked_queue_name(self.name, queue_name, key), async_op, wait_s)
+
+    def put_nowait(
+        self, item: Any, weight: float = 0, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None
+    ) -> None:
+        """Put an item if there is room now.
+
+        Raises:
+            ChannelFull: there is none.
+            ChannelClosed: the channel is closed.
+        """
+        self._put(item, weight, checked_queue_name(self.name, queue_name, key), False, wire.NOWAIT)
+
+    @overload
+    def get(
+        self,
+        queue_name: str = DEFAULT_QUEUE,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = None,
+        *,
+        key: str | None = None,
+    ) -> Any: ...
+    @overload
+    def get(
+        self,
+        queue_name: str = DEFAULT_QUEUE,
+        *,
+        async_op: Literal[True],
+        timeout_s: float | None = None,
+        key: str | None = None,
+    ) -> AsyncHandle[Any]: ...
+    def get(
+        self,
+        queue_name: str = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        key: str | None = None,
+    ) -> Any:
+        """Take the item at the head of a queue, when there is one and it is this getter's turn.
+
+        Raises:
+            ChannelTimeout: nothing came in time.
+            ChannelClosed: the channel is closed, and the queue is drained.
+            CodecError: the item's class cannot be had here.
+        """
+        wait_s = checked_timeout(self.name, timeout_s)
+        return self._get(checked_queue_name(self.name, queue_name, key), None, async_op, wait_s)
+
+    def get_nowait(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> Any:
+        """Take the item at the head of a queue if there is one now.
+
+        Raises:
+            ChannelEmpty: there is none, or getters that came before wait for it.
+            ChannelClosed: the channel is closed, and the queue is drained.
+        """
+        return self._get(checked_queue_name(self.name, queue_name, key), None, False, wire.NOWAIT)
+
+    @overload
+    def get_batch(
+        self,
+        batch_weight: float | None = None,
+        queue_name: str = DEFAULT_QUEUE,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = None,
+        *,
+        key: str | None = None,
+        target_weight: float | None = None,
+    ) -> list[Any]: ...
+    @overload
+    def get_batch(
+        self,
+        batch_weight: float | None = None,
+        queue_name: str = DEFAULT_QUEUE,
+        *,
+        async_op: Literal[True],
+        timeout_s: float | None = None,
+        key: str | None = None,
+        target_weight: float | None = None,
+    ) -> AsyncHandle[list[Any]]: ...
+    def get_batch(
+        self,
+        batch_weight: float | None = None,
+        queue_name: str = DEFAULT_QUEUE,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        *,
+        key: str | None = None,
+        target_weight: float | None = None,
+    ) -> Any:
+        """Take the shortest run of first items whose weights reach `batch_weight`, all at once, as a list.
+
+        Nothing is taken before the batch is complete. An item heavier than the target is a batch of its
+        own. A closed channel gives what is left. `target_weight=` is another name of `batch_weight=`.
+
+        Raises:
+            ChannelTimeout: the batch was not complete in time.
+            ChannelClosed: the channel is closed, and the queue is drained.
+            BatchImpossible: the queue is full, and all its weight does not reach the target.
+            CodecError: an item's class cannot be had here.
+        """
+        queue_name = checked_queue_name(self.name, queue_name, key)
+        target = checked_batch_weight(self.name, batch_weight, target_weight)
+        return self._get(queue_name, target, async_op, checked_timeout(self.name, timeout_s))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Take the items of the default queue, until the channel is closed and drained."""
+        while True:
+            try:
+                item = self.get()
+            except ChannelClosed:
+                return
+            yield item
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Take the items of the default queue, until the channel is closed and drained."""
+        while True:
+            try:
+                item = await self.get(async_op=True)
+            except ChannelClosed:
+                return
+            yield item
+
+    def qsize(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> int:
+        """Return how many items a queue holds."""
+        size: int = self._ask("query", checked_queue_name(self.name, queue_name, key))[0]
+        return size
+
+    def empty(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> bool:
+        """Return whether a queue holds nothing."""
+        return self.qsize(queue_name, key=key) == 0
+
+    def full(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> bool:
+        """Return whether a put to a queue would have to wait."""
+        return bool(self._ask("query", checked_queue_name(self.name, queue_name, key))[1])
+
+    def stats(self) -> ChannelStats:
+        """Return what went through the channel and what is in it."""
+        return ChannelStats.from_wire(self._ask("stats"))
+
+    def close(self) -> None:
+        """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed."""
+        self._ask("close")
+
+    def _put(
+        self, item: Any, weight: float, queue_name: str, async_op: bool, wait_s: float | None
+    ) -> AsyncHandle[None] | None:
+        weight = checked_weight(self.name, weight)
+        timeout_s = None if wait_s == wire.NOWAIT else wait_s
+        encoded = encode(item)
+        connection = self._connection()
+        if not async_op:
+            connection.check_may_block()
+            blocking = BlockingOperation("put", queue_name, timeout_s)
+            connection.put(blocking, [encoded.head, *encoded.buffers], encoded.size_bytes, weight, wait_s)
+            connection.wait(blocking)
+            return None
+        operation = HandleOperation("put", queue_name, timeout_s)
+        future = connection.future(operation)
+        frames = [encoded.head, *encoded.detached().buffers]
+        connection.put(operation, frames, encoded.size_bytes, weight, wait_s)
+        return AsyncHandle(future, None, self._what(operation.kind, queue_name))
+
+    def _get(self, queue_name: str, batch_weight: float | None, async_op: bool, wait_s: float | None) -> Any:
+        kind = "get" if batch_weight is None else "get_batch"
+        timeout_s = None if wait_s == wire.NOWAIT else wait_s
+        finish = _decode_first if batch_weight is None else _decode_all
+        connection = self._connection()
+        if not async_op:
+            connection.check_may_block()
+            blocking = BlockingOperation(kind, queue_name, timeout_s, batch_weight)
+            connection.get(blocking, wait_s)
+            return finish(connection.wait(blocking))
+        operation = HandleOperation(kind, queue_name, timeout_s, batch_weight)
+
+        def take(items: list[list[Buffer]]) -> Any:
+            connection.take(operation)
+            return finish(items)
+
+        future = connection.future(operation)
+        connection.get(operation, wait_s)
+        return AsyncHandle(future, take, self._what(kind, queue_name))
+
+    def _ask(self, *head: Any) -> Any:
+        return self._connection().ask(*head)
+
+    def _connection(self) -> Connection:
+        connection = self._cached
+        if connection is None or connection.lost is not None:
+            connection = self._cached = current_connections().to(self._ref)
+        return connection
+
+    def _what(self, kind: str, queue_name: str) -> str:
+        return f"{kind} on channel '{self.name}', queue '{queue_name}'"
+
+    def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
+        return Channel, (self._ref,)
+
+    def __repr__(self) -> str:
+        # What it holds is one question away; a repr asks nobody and moves nothing.
+        return f"<Channel '{self.name}' maxsize={self.maxsize}>"
+
+
+def _decode_first(items: list[list[Buffer]]) -> Any:
+    frames = items[0]
+    return decode(frames[0], frames[1:])
+
+
+def _decode_all(items: list[list[Buffer]]) -> list[Any]:
+    return [decode(frames[0], frames[1:]) for frames in items]

@@ -1,0 +1,379 @@
+"""One process's connection to one channel: starts operations, gathers them into messages, ends them.
+
+All `Channel` objects of a process that mean the same channel share a connection. Operations may start in any
+thread; their ends come on the messenger's I/O thread. No thread belongs to a connection or to an operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.operation import (
+    BlockingOperation,
+    HandleOperation,
+    Operation,
+    OperationFuture,
+)
+from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.framing import Buffer, total_bytes
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.errors import (
+    BatchImpossible,
+    ChannelArgumentError,
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelError,
+    ChannelFull,
+    ChannelLost,
+    ChannelTimeout,
+    CommError,
+    CommTimeout,
+)
+from rlinf.scheduler.queueing import Reason
+
+# Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
+CONFIRM_DELAY_S = 0.005
+# How much later than its deadline an operation's end may come before its server counts as not answering.
+GRACE_S = 10.0
+CONTROL_TIMEOUT_S = 60.0
+MAX_OPERATIONS = 1024
+MAX_BYTES = 1 << 20
+
+# One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
+_next_ticket = itertools.count(1).__next__
+
+
+class Connection:
+    """A connection to the channel `ref`; made at once, used when the other side has answered."""
+
+    def __init__(self, messenger: Messenger, ref: ChannelRef) -> None:
+        self.ref = ref
+        self.lost: ChannelLost | None = None
+        self._messenger = messenger
+        self._service = wire.operations_service(ref.spec.channel_id)
+        self._control = wire.control_service(ref.spec.channel_id)
+        self._news = wire.news_service(ref.spec.channel_id)
+        self._pending: dict[int, Operation] = {}
+        # Handles that have items which nobody has looked at; the items may still go back.
+        self._untaken: dict[int, Operation] = {}
+        self._arrived: deque[int] = deque()
+        self._confirmed: deque[int] = deque()
+        self._outbox: deque[tuple[list[Any], Sequence[Buffer], int]] = deque()
+        self._send_lock = threading.Lock()
+        self._flush_due = False
+        self._timer_due = False
+        messenger.unserve(self._news)
+        messenger.serve(self._news, self._on_news)
+        opened = messenger.request(ref.endpoint, self._control, ["open", messenger.endpoint.to_wire()])
+        opened.add_done_callback(self._on_opened)
+
+    # -- operations ------------------------------------------------------------------------------
+
+    def put(
+        self, operation: Operation, frames: list[Buffer], size: int, weight: float, wait_s: float | None
+    ) -> None:
+        """Start a put; a large item to a bounded queue is announced first."""
+        ticket = operation.ticket = _next_ticket()
+        if size > wire.INLINE_BYTES and self.ref.spec.maxsize:
+            operation.frames = frames
+            head = [wire.RESERVE, ticket, operation.queue_name, weight, wait_s, size]
+            self._start(operation, head, (), 0)
+        else:
+            head = [wire.PUT, ticket, operation.queue_name, weight, wait_s, len(frames)]
+            self._start(operation, head, frames, size)
+
+    def get(self, operation: Operation, wait_s: float | None) -> None:
+        """Start a get or a batch."""
+        ticket = operation.ticket = _next_ticket()
+        head = [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight]
+        self._start(operation, head, (), 0)
+
+    def wait(self, operation: BlockingOperation) -> Any:
+        """Wait in this thread for the end of an operation; its value.
+
+        Raises:
+            ChannelError: what it failed with.
+        """
+        limit_s = None if operation.timeout_s is None else operation.timeout_s + GRACE_S
+        try:
+            ended = operation.wait(limit_s)
+        except BaseException:
+            self._abandon(operation)
+            raise
+        if not ended:
+            self._abandon(operation)
+            raise self._unanswered(operation)
+        if operation.error is not None:
+            raise operation.error
+        if operation.value is not None:
+            self.confirm(operation.ticket)
+        return operation.value
+
+    def future(self, operation: HandleOperation) -> OperationFuture:
+        """Return the future of an operation's end; to be called before it starts."""
+        future = OperationFuture(partial(self._withdraw, operation))
+        operation.attach(future, lambda _: self._on_dropped(operation))
+        return future
+
+    def take(self, operation: Operation) -> None:
+        """Make the items of a handle its owner's."""
+        if self._untaken.pop(operation.ticket, None) is not None:
+            self.confirm(operation.ticket)
+
+    def confirm(self, ticket: int) -> None:
+        """Tell the server, soon, that the items of a delivery were taken."""
+        self._confirmed.append(ticket)
+        self._flush_later()
+
+    def ask(self, *head: Any) -> Any:
+        """Ask the server something, after all operations that were started before; wait for the answer.
+
+        Raises:
+            ChannelLost: the server is gone.
+            ChannelTimeout: it does not answer.
+        """
+        self.check_may_block()
+        self.flush()
+        asked = self._messenger.request(
+            self.ref.endpoint, self._control, list(head), timeout_s=CONTROL_TIMEOUT_S
+        )
+        try:
+            return asked.result().head
+        except CommTimeout as error:
+            name = self.ref.spec.name
+            raise ChannelTimeout(name, "*", head[0], error.waited_s, "its server does not answer") from error
+        except CommError as error:
+            raise self._gone(str(error)) from error
+
+    def check_may_block(self) -> None:
+        """Raise if this thread must not wait, because the answer comes on it.
+
+        Raises:
+            ChannelError: this is the I/O thread.
+        """
+        if self._messenger.on_io_thread():
+            problem = "a callback on the I/O thread cannot wait for it; use async_op=True"
+            raise ChannelError(self.ref.spec.name, problem)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send everything that has gathered; from any thread."""
+        with self._send_lock:
+            self._flush_due = False
+            while self._outbox or self._confirmed:
+                head, frames = self._next_message()
+                # Frames of handles were copied when the put began; a blocked caller does not touch its own.
+                self._messenger.notify(self.ref.endpoint, self._service, head, frames, snapshot=False)
+
+    def _next_message(self) -> tuple[list[Any], list[Buffer]]:
+        confirmed = [self._confirmed.popleft() for _ in range(min(len(self._confirmed), MAX_OPERATIONS))]
+        operations: list[list[Any]] = []
+        frames: list[Buffer] = []
+        size = 0
+        while self._outbox and len(operations) < MAX_OPERATIONS and size < MAX_BYTES:
+            operation, its_frames, its_size = self._outbox.popleft()
+            operations.append(operation)
+            frames.extend(its_frames)
+            size += its_size
+        return [confirmed, operations], frames
+
+    def _start(self, operation: Operation, head: list[Any], frames: Sequence[Buffer], size: int) -> None:
+        self._pending[operation.ticket] = operation
+        if self.lost is not None:
+            self._fail(operation.ticket, self.lost)
+            return
+        self._outbox.append((head, frames, size))
+        if isinstance(operation, BlockingOperation):
+            self.flush()
+            return
+        if isinstance(operation, HandleOperation) and operation.timeout_s is not None:
+            expire = partial(self._on_unanswered, operation)
+            operation.timer = self._messenger.call_later(operation.timeout_s + GRACE_S, expire)
+        self._flush_soon()
+
+    def _post(self, *head: Any) -> None:
+        """Send a small notice soon. Takes no lock: the garbage collector may call this anywhere."""
+        if self.lost is None:
+            self._outbox.append((list(head), (), 0))
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        # What user threads start before the I/O thread gets its turn leaves in one message.
+        if not self._flush_due:
+            self._flush_due = True
+            self._messenger.submit(self.flush)
+
+    def _flush_later(self) -> None:
+        if not self._timer_due:
+            self._timer_due = True
+            self._messenger.call_later(CONFIRM_DELAY_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_due = False
+        if self.lost is not None:
+            return
+        while self._arrived:
+            ticket = self._arrived.popleft()
+            if ticket in self._untaken:
+                self._post(wire.ARRIVED, ticket)
+        self.flush()
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def _on_news(self, request: Request) -> None:
+        if request.peer_id != self.ref.endpoint.process_id or self.lost is not None:
+            return
+        if request.head is None:
+            self.lose("its server left")
+            return
+        accepted, news = request.head
+        for ticket in accepted:
+            operation = self._pending.pop(ticket, None)
+            if operation is not None:
+                operation.succeed(None)
+        frames = iter(request.frames)
+        for kind, ticket, *rest in news:
+            if kind == wire.DELIVERED:
+                self._on_delivered(ticket, rest[0], frames)
+            elif kind == wire.REFUSED:
+                self._on_refused(ticket, *rest)
+            else:
+                self._on_granted(ticket)
+
+    def _on_delivered(self, ticket: int, counts: list[int], frames: Iterator[Buffer]) -> None:
+        items = [list(islice(frames, count)) for count in counts]
+        operation = self._pending.pop(ticket, None)
+        if isinstance(operation, HandleOperation):
+            self._untaken[ticket] = operation
+            self._arrived.append(ticket)
+            self._flush_later()
+        if operation is None or not operation.succeed(items):
+            self._untaken.pop(ticket, None)
+            self._post(wire.GIVE_BACK, ticket)
+
+    def _on_granted(self, ticket: int) -> None:
+        operation = self._pending.get(ticket)
+        if operation is not None and operation.frames is not None:
+            frames, operation.frames = operation.frames, None
+            self._outbox.append(([wire.FILL, ticket, len(frames)], frames, total_bytes(frames)))
+            self._flush_soon()
+
+    def _on_refused(self, ticket: int, reason: str, state: str) -> None:
+        operation = self._pending.get(ticket)
+        if operation is not None:
+            self._fail(ticket, self._error(operation, reason, state))
+
+    def _error(self, operation: Operation, reason: str, state: str) -> BaseException:
+        name = self.ref.spec.name
+        queue = f"queue '{operation.queue_name}'"
+        if reason == wire.TIMED_OUT:
+            return ChannelTimeout(name, operation.queue_name, operation.kind, operation.waited_s, state)
+        if reason == Reason.CLOSED.value:
+            return ChannelClosed(name)
+        if reason == Reason.FULL.value:
+            return ChannelFull(name, f"{queue} is full: {state}")
+        if reason == Reason.EMPTY.value:
+            return ChannelEmpty(name, f"{queue} has nothing for this get: {state}")
+        if reason == Reason.IMPOSSIBLE.value:
+            problem = (
+                f"{queue} cannot come to a batch of weight {operation.batch_weight}: it is full with {state}"
+            )
+            return BatchImpossible(name, problem)
+        if reason == Reason.CANCELLED.value:
+            return CancelledError()
+        return ChannelArgumentError(name, f"{queue}: {state}")
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def lose(self, reason: str) -> None:
+        """End everything: the channel's server cannot be reached any more."""
+        if self.lost is None:
+            self.lost = self._gone(reason)
+            self._messenger.unserve(self._news)
+            self._outbox.clear()
+            for ticket in list(self._pending):
+                self._fail(ticket, self._gone(reason))
+
+    def _gone(self, reason: str) -> ChannelLost:
+        return ChannelLost(self.ref.spec.name, f"the process that held it is gone: {reason}")
+
+    def _on_opened(self, opened: Future[Reply]) -> None:
+        error = None if opened.cancelled() else opened.exception()
+        if error is not None:
+            self.lose(str(error))
+
+    def _fail(self, ticket: int, error: BaseException) -> None:
+        operation = self._pending.pop(ticket, None)
+        if operation is not None:
+            operation.fail(error)
+
+    def _abandon(self, operation: BlockingOperation) -> None:
+        """Nobody waits any more for an operation: withdraw it, or give back what it got."""
+        if self._pending.pop(operation.ticket, None) is not None:
+            self._post(wire.CANCEL, operation.ticket)
+        elif operation.value is not None:
+            self._post(wire.GIVE_BACK, operation.ticket)
+
+    def _withdraw(self, operation: Operation) -> bool:
+        """Try to undo an operation; True if that is certain now."""
+        if operation.kind == "put":
+            if operation.ticket in self._pending:
+                self._post(wire.CANCEL, operation.ticket)
+            return False
+        if self._pending.pop(operation.ticket, None) is None:
+            return False
+        self._post(wire.CANCEL, operation.ticket)
+        return True
+
+    def _on_dropped(self, operation: Operation) -> None:
+        """The handle of a get is gone: nobody can take its items."""
+        if not self._withdraw(operation) and self._untaken.pop(operation.ticket, None) is not None:
+            self._post(wire.GIVE_BACK, operation.ticket)
+
+    def _on_unanswered(self, operation: Operation) -> None:
+        if operation.ticket in self._pending:
+            self._post(wire.CANCEL, operation.ticket)
+            self._fail(operation.ticket, self._unanswered(operation))
+
+    def _unanswered(self, operation: Operation) -> ChannelTimeout:
+        name = self.ref.spec.name
+        state = "the channel's server does not answer"
+        return ChannelTimeout(name, operation.queue_name, operation.kind, operation.waited_s, state)
+
+
+class Connections:
+    """The connections of one process, by channel."""
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._by_id: dict[str, Connection] = {}
+        self._lock = threading.Lock()
+        messenger.on_peer_lost(self._on_peer_lost)
+
+    def to(self, ref: ChannelRef) -> Connection:
+        """Return the connection to a channel; a new one where there is none or it was lost."""
+        with self._lock:
+            connection = self._by_id.get(ref.spec.channel_id)
+            if connection is None or connection.lost is not None:
+                connection = self._by_id[ref.spec.channel_id] = Connection(self._messenger, ref)
+            return connection
+
+    def close(self) -> None:
+        """End everything that waits in this process."""
+        for connection in list(self._by_id.values()):
+            connection.lose("this process left the cluster")
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        for connection in list(self._by_id.values()):
+            if connection.ref.endpoint.process_id == process_id:
+                connection.lose(f"the connection to '{connection.ref.spec.address}' dropped")

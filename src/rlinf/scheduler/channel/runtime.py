@@ -1,0 +1,99 @@
+"""What a channel needs of the process it is used in; whoever runs the process installs it.
+
+A worker's host and the driver's cluster install theirs; `rlinf.testing.LocalRuntime` is one without any
+cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rlinf.scheduler.channel.connection import Connections
+from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.errors import ClusterError
+
+
+class Runtime(Protocol):
+    """A process's place in a cluster."""
+
+    @property
+    def messenger(self) -> Messenger:
+        """The process's messenger."""
+
+    @property
+    def directory(self) -> DirectoryClient:
+        """Where names are looked up."""
+
+    @property
+    def own_name(self) -> str:
+        """How the process is called: "driver" or "rollout:3"."""
+
+    def start_channel_server(
+        self,
+        name: str,
+        spec: ChannelSpec,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+    ) -> Endpoint:
+        """Start a process that holds the channel (see `host_channel`) near a worker; how it is reached.
+
+        Args:
+            name: the channel's name.
+            spec: the channel.
+            group_affinity: the group of the worker whose node and device the channel shares; None for the
+                caller's own.
+            group_rank_affinity: that worker's rank; None for the caller's own, or 0 in another group.
+
+        Raises:
+            ChannelExists: the name is taken.
+        """
+
+
+class _Installed:
+    """The runtime of this process, and the connections that its channels share."""
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
+        self.connections: Connections | None = None
+
+
+_installed = _Installed()
+
+
+def set_runtime(runtime: Runtime | None) -> None:
+    """Make `runtime` (or None) the one of this process; operations under an earlier one are lost."""
+    if _installed.connections is not None:
+        _installed.connections.close()
+    _installed.runtime = runtime
+    _installed.connections = None if runtime is None else Connections(runtime.messenger)
+
+
+def current_runtime() -> Runtime:
+    """Return the runtime of this process.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    if _installed.runtime is None:
+        raise ClusterError(_HINT)
+    return _installed.runtime
+
+
+def current_connections() -> Connections:
+    """Return the connections of this process to channels.
+
+    Raises:
+        ClusterError: there is no runtime.
+    """
+    if _installed.connections is None:
+        raise ClusterError(_HINT)
+    return _installed.connections
+
+
+_HINT = (
+    "there is no cluster in this process: a channel is used in the driver after Cluster(...), "
+    "or inside a worker"
+)

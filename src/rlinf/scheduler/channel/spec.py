@@ -1,0 +1,113 @@
+"""What a channel is, and how it is reached, as data that travels between processes."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlinf.scheduler.comm.directory import Entry
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.errors import ChannelNotFound
+from rlinf.scheduler.queueing import QueueDepth
+
+KIND = "channel"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSpec:
+    """A channel to be.
+
+    Attributes:
+        name: its name; its server's address is `name:0`.
+        maxsize: how many items each of its queues holds; 0 is unbounded.
+        channel_id: tells this channel from others of the same name, before and after it.
+    """
+
+    name: str
+    maxsize: int = 0
+    channel_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def address(self) -> str:
+        """Under which name the directory knows the channel's server."""
+        return address_of(self.name)
+
+    def to_info(self) -> dict[str, Any]:
+        """What the directory keeps about the channel."""
+        return {"kind": KIND, "channel_id": self.channel_id, "maxsize": self.maxsize}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRef:
+    """A channel that is there: what it is, and the process that holds it."""
+
+    spec: ChannelSpec
+    endpoint: Endpoint
+
+    @classmethod
+    def from_entry(cls, name: str, entry: Entry) -> ChannelRef:
+        """Return the channel that the directory knows as `name`.
+
+        Raises:
+            ChannelNotFound: what has that name is no channel.
+        """
+        if entry.info.get("kind") != KIND:
+            raise ChannelNotFound(name, f"'{entry.name}' is there, but it is not a channel")
+        spec = ChannelSpec(name, entry.info["maxsize"], entry.info["channel_id"])
+        return cls(spec, entry.endpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """What went through a channel and what is in it.
+
+    Attributes:
+        num_puts: items that its queues accepted.
+        num_gets: of those, items that getters have or that are on their way to them.
+        num_items: items that its queues hold now.
+        bytes_in: size of all accepted items.
+        bytes_out: of those, the size of items that left.
+        size_bytes: size of the items that its queues hold now.
+        num_getters: gets and batches that wait.
+        num_putters: puts that wait.
+        closed: whether puts are refused.
+        queues: each queue that holds something or is waited for.
+    """
+
+    num_puts: int
+    num_gets: int
+    num_items: int
+    bytes_in: int
+    bytes_out: int
+    size_bytes: int
+    num_getters: int
+    num_putters: int
+    closed: bool
+    queues: tuple[QueueDepth, ...]
+
+    @classmethod
+    def from_wire(cls, fields: list[Any]) -> ChannelStats:
+        """Return the figures that the channel's server sent."""
+        num_puts, bytes_in, closed, depths = fields
+        queues = tuple(QueueDepth(*depth) for depth in depths)
+        num_items = sum(queue.num_items for queue in queues)
+        size_bytes = sum(queue.size_bytes for queue in queues)
+        return cls(
+            num_puts=num_puts,
+            # What was accepted and is not held has left; so an item that comes back is not counted twice.
+            num_gets=num_puts - num_items,
+            num_items=num_items,
+            bytes_in=bytes_in,
+            bytes_out=bytes_in - size_bytes,
+            size_bytes=size_bytes,
+            num_getters=sum(queue.num_getters for queue in queues),
+            num_putters=sum(queue.num_putters for queue in queues),
+            closed=closed,
+            queues=queues,
+        )
+
+
+def address_of(name: str) -> str:
+    """Return the address of the server of the channel `name`."""
+    return f"{name}:0"
