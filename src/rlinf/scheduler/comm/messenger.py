@@ -206,14 +206,14 @@ class Messenger:
             self._loop.call_later(0.005, lambda: self._close_when_flushed(deadline))
 
     def _shut_down(self) -> None:
+        if self._tcp is not None:
+            self._tcp.close()
         peers, self._peers = self._peers, {}
         for peer in peers.values():
             for link in peer.links:
                 link.close()
             peer.lose("this process closed its messenger", closing=True)
         self._listener.close()
-        if self._tcp is not None:
-            self._tcp.close()
         self._run_directory.close()
 
     # -- peers -----------------------------------------------------------------------------------
@@ -279,11 +279,12 @@ class Messenger:
 
     def on_lost(self, link: Link, reason: str) -> None:
         """See `LinkEvents`."""
-        peer = self._peer_of(link)
-        if peer is None:
-            return
+        # Under the lock: a link may be lost while the thread that dialled it still enters its peer.
         with self._peers_lock:
-            self._peers.pop(peer.process_id, None)
+            peer = self._peer_of(link)
+            if peer is None:
+                return
+            del self._peers[peer.process_id]
         peer.lose(reason)
         for other in peer.links:
             if other is not link:

@@ -168,14 +168,18 @@ class TcpTransport:
         return link
 
     def close(self) -> None:
-        """Close every socket; what was sent leaves within the linger time."""
+        """Close every socket; what was sent to the living leaves within the linger time."""
+        with self._lock:
+            living, self._links = list(self._links.values()), {}
+        for link in living:
+            link.end()
         for _, descriptor in self._watched:
             self._loop.unregister(descriptor)
         self._listener.disable_monitor()
         self._dialer.disable_monitor()
         for socket in (self._listener, self._zap, self._listener_monitor, self._dialer_monitor):
             socket.close(linger=0)
-        self._dialer.close()
+        self._dialer.close(linger=LINGER_MS if living else 0)
         self._context.term()
 
     # -- dialled connections ---------------------------------------------------------------------

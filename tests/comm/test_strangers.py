@@ -1,0 +1,184 @@
+"""Who does not hold the cluster's key gets nowhere, whatever he sends."""
+
+import logging
+import pickle
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
+from rlinf.scheduler.comm.tcp_transport import CurveKeys
+from rlinf.scheduler.comm.unix_transport import MAGIC
+from rlinf.scheduler.errors import PeerDied
+
+DEADLINE_S = 20.0
+
+
+exploded = threading.Event()
+
+
+class Bomb:
+    """Its pickle says that it was read."""
+
+    def __reduce__(self):
+        return explode, ()
+
+
+def explode():
+    exploded.set()
+
+
+@pytest.fixture
+def server(transport, new_messenger):
+    server = new_messenger("server:0", "there" if transport == "tcp" else None)
+    server.serve("echo", lambda request: request.reply(request.head, request.frames))
+    return server
+
+
+@pytest.fixture
+def friend(transport, new_messenger, server):
+    """Someone of the cluster, who must be served all the while."""
+    friend = new_messenger("friend:0", "here" if transport == "tcp" else None)
+
+    def check():
+        assert friend.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+
+    check()
+    return check
+
+
+@pytest.fixture
+def refused(caplog):
+    """An event that is set when a refusal is logged."""
+    noticed = threading.Event()
+
+    class Notice(logging.Handler):
+        def emit(self, record):
+            if "refused" in record.getMessage() or "dropped" in record.getMessage():
+                noticed.set()
+
+    handler = Notice(logging.WARNING)
+    logger = logging.getLogger("rlinf.scheduler.comm")
+    logger.addHandler(handler)
+    yield noticed
+    logger.removeHandler(handler)
+
+
+def connect(messenger):
+    endpoint = messenger.endpoint
+    if endpoint.tcp_address:
+        host, port = endpoint.tcp_address.removeprefix("tcp://").rsplit(":", 1)
+        connection = socket.create_connection((host, int(port)), DEADLINE_S)
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(endpoint.unix_path)
+    connection.settimeout(DEADLINE_S)
+    return connection
+
+
+def read_to_the_end(connection):
+    received = b""
+    try:
+        while data := connection.recv(4096):
+            received += data
+    except ConnectionResetError:
+        pass
+    return received
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b" " * 100,
+    secrets.token_bytes(10_000),
+    bytes(1000),
+    b"\xff" * 1000,
+    pickle.dumps(Bomb()) * 100,
+    b"".join(framing.pack(framing.REQUEST, 1, "echo", None, [pickle.dumps(Bomb())])) * 10,
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=["http", "random", "zeros", "ones", "pickle", "request"])
+def test_garbage_is_dropped_and_logged(server, friend, refused, garbage):
+    with connect(server) as connection:
+        connection.sendall(garbage)
+        read_to_the_end(connection)
+    assert refused.wait(DEADLINE_S)
+    assert not exploded.is_set()
+    friend()
+
+
+def test_someone_with_another_key_is_refused(server, friend, refused, transport):
+    other = Messenger(
+        ClusterSecret.generate(), machine_id="here" if transport == "tcp" else None, tcp=transport == "tcp"
+    )
+    with pytest.raises(PeerDied):
+        other.request(server.endpoint, "echo", None).result(DEADLINE_S)
+    other.close()
+    assert refused.wait(DEADLINE_S)
+    friend()
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_captured_bytes_are_worth_nothing(server, friend, refused):
+    captured = b"".join([MAGIC, bytes(32), bytes(32), *framing.pack(framing.HELLO, 0, "x", ["a", "b", "c", "d"])])
+    with connect(server) as connection:
+        connection.sendall(captured)
+        answer = read_to_the_end(connection)
+    assert len(answer) <= 64
+    assert refused.wait(DEADLINE_S)
+    friend()
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_nonces_are_never_used_twice(server):
+    answers = []
+    for _ in range(2):
+        with connect(server) as connection:
+            connection.sendall(MAGIC + bytes(32))
+            answers.append(connection.recv(64))
+    assert answers[0][:32] != answers[1][:32]
+    assert answers[0][32:] != answers[1][32:]
+
+
+@pytest.mark.parametrize("transport", ["tcp"], indirect=True)
+@pytest.mark.parametrize("client_key", ["another", "none"])
+def test_the_servers_public_key_alone_does_not_open(server, friend, refused, secret, client_key):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.linger = 0
+        if client_key == "another":
+            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+            stranger.curve_serverkey = CurveKeys(secret).server_public
+        monitor = stranger.get_monitor_socket()
+        stranger.connect(server.endpoint.tcp_address)
+        stranger.send_multipart([b"D" + bytes(16), pickle.dumps(Bomb())])
+        assert refused.wait(DEADLINE_S)
+        stranger.disable_monitor()
+        monitor.close()
+    assert not exploded.is_set()
+    friend()
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_the_socket_lies_in_a_directory_that_only_its_user_may_enter(server):
+    path = Path(server.endpoint.unix_path)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(str(path)) < 108
+    server.close()
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, friend, refused, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.comm.unix_transport.HANDSHAKE_TIMEOUT_S", 0.1)
+    with connect(server) as connection:
+        assert read_to_the_end(connection) == b""
+    assert refused.wait(DEADLINE_S)
+    friend()
+
+
+@pytest.mark.parametrize("transport", ["tcp"], indirect=True)
+def test_it_listens_only_where_it_was_told(server):
+    assert server.endpoint.tcp_address.startswith("tcp://127.0.0.1:")
