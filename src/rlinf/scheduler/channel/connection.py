@@ -41,7 +41,7 @@ from rlinf.scheduler.errors import (
 from rlinf.scheduler.queueing import Reason
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
-CONFIRM_DELAY_S = 0.005
+CONFIRM_DELAY_S = 0.002
 # How much later than its deadline an operation's end may come before its server counts as not answering.
 GRACE_S = 10.0
 CONTROL_TIMEOUT_S = 60.0
@@ -369,9 +369,11 @@ class Connections:
             return connection
 
     def close(self) -> None:
-        """End everything that waits in this process."""
+        """End everything that waits in this process; what was taken here is confirmed first."""
         for connection in list(self._by_id.values()):
-            connection.lose("this process left the cluster")
+            if connection.lost is None:
+                connection.flush()
+                connection.lose("this process left the cluster")
 
     def _on_peer_lost(self, process_id: str) -> None:
         for connection in list(self._by_id.values()):

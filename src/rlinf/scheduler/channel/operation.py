@@ -128,8 +128,9 @@ class HandleOperation(Operation):
         if self.timer is not None:
             self.timer.cancel()
         future = self._future()
-        # A put's future refers to its operation; without this the pair would wait for the cycle collector.
-        self._future = _nobody
+        if self.kind == "put":
+            # Its future refers to it; without this the pair would wait for the cycle collector.
+            self._future = _nobody
         return future
 
 

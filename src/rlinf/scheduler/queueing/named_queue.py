@@ -280,9 +280,8 @@ class NamedQueue:
                 reason = self._hopeless(getter, closed)
                 if reason is None:
                     break
-                state = self.describe()
                 self.withdraw_get(getter)
-                out.append(Refuse(getter.client.name, getter.ticket, reason, state))
+                out.append(Refuse(getter.client.name, getter.ticket, reason, self.describe()))
                 continue
             del self.getters[getter]
             getter.items = items

@@ -101,12 +101,12 @@ class ChannelState:
         if operation is None or not self.is_waiting(client, ticket):
             return []
         queue = operation.queue
-        out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, queue.describe())]
         if isinstance(operation, Getter):
             queue.withdraw_get(operation)
         else:
             queue.withdraw_put(operation)
-            queue.release_stream(operation.client, out)
+        out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, queue.describe())]
+        queue.release_stream(operation.client, out)
         self._settle((queue,), out)
         return out
 
@@ -225,8 +225,8 @@ class ChannelState:
         out: list[Instruction] = []
         queue.settle(self.closed, out)
         if not wait and ticket in getter.client.operations and getter.items is None:
-            out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))
             queue.withdraw_get(getter)
+            out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))
         self._drop_if_idle(queue)
         return out
 

@@ -1,0 +1,65 @@
+"""What other processes do in the tests of channels. They are functions of a module so that any backend can run them."""
+
+from __future__ import annotations
+
+from rlinf.scheduler.channel import Channel
+
+DEADLINE_S = 30.0
+
+
+def produce(channel, items, queue_name="default"):
+    for item in items:
+        channel.put(item, queue_name=queue_name, timeout_s=DEADLINE_S)
+
+
+def produce_async(channel, items, queue_name="default"):
+    handles = [channel.put(item, 1, queue_name, async_op=True, timeout_s=DEADLINE_S) for item in items]
+    for handle in handles:
+        handle.wait()
+
+
+def consume(channel, count, queue_name="default"):
+    return [channel.get(queue_name, timeout_s=DEADLINE_S) for _ in range(count)]
+
+
+def consume_until_closed(channel):
+    return list(channel)
+
+
+def connect_and_consume(name, count):
+    return consume(Channel.connect(name, timeout_s=DEADLINE_S), count)
+
+
+def wait_for_an_item_and_never_return(channel, ready):
+    handle = channel.get(async_op=True)
+    channel.qsize()  # answered after the get has its place in line
+    ready.put("waiting")
+    handle.wait()
+    ready.put("got it")
+
+
+def receive_items_and_take_none(channel, ready, count):
+    handles = [channel.get(async_op=True) for _ in range(count)]
+    for handle in handles:
+        # The item is in this process; `wait` would take it.
+        handle._source.exception(DEADLINE_S)
+    ready.put("arrived")
+    ready.get("never", timeout_s=DEADLINE_S)
+
+
+def put_until_it_waits(channel, ready, items):
+    handles = [channel.put(item, async_op=True) for item in items]
+    channel.qsize()
+    ready.put("putting")
+    for handle in handles:
+        handle.wait()
+
+
+def take_one_and_leave(channel):
+    return channel.get(timeout_s=DEADLINE_S)
+
+
+def answer_requests(channel, count):
+    for _ in range(count):
+        number, reply_queue = channel.get("requests", timeout_s=DEADLINE_S)
+        channel.put(number * number, queue_name=reply_queue, timeout_s=DEADLINE_S)

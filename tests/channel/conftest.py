@@ -1,0 +1,182 @@
+"""The backends that the same tests of channels run on.
+
+A backend makes channels (`create`, `connect`) and runs functions in another process (`run`), which returns a task with
+`result(timeout_s)`. Those whose other processes are real ones have tasks with a `pid` too, and `start_server` for a
+channel in a process of its own that may be killed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rlinf.scheduler.channel import Channel, set_runtime
+from rlinf.testing.local import LocalRuntime
+
+DEADLINE_S = 30.0
+_numbers = itertools.count()
+
+
+class Backend:
+    """What every backend has."""
+
+    def name(self):
+        return f"channel-{next(_numbers)}"
+
+    def create(self, maxsize=0):
+        return Channel.create(self.name(), maxsize=maxsize)
+
+    def connect(self, name):
+        return Channel.connect(name, timeout_s=DEADLINE_S)
+
+
+class InProcess(Backend):
+    """Server and clients share this process; other 'processes' are threads of it."""
+
+    def __init__(self):
+        self.pool = ThreadPoolExecutor(8)
+
+    def run(self, function, *args):
+        return self.pool.submit(function, *args)
+
+    def close(self):
+        self.pool.shutdown()
+
+
+def _is_stopped(thread):
+    state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    return state == "T"
+
+
+class Task:
+    """A function that runs in a child process."""
+
+    def __init__(self, process, pipe):
+        self.process = process
+        self.pipe = pipe
+        self.pid = process.pid
+
+    def result(self, timeout_s):
+        if not self.pipe.poll(timeout_s):
+            message = f"process {self.pid} has not answered after {timeout_s} s"
+            raise TimeoutError(message)
+        value, error = self.pipe.recv()
+        self.process.join(timeout_s)
+        if error is not None:
+            raise error
+        return value
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def stop(self):
+        """Return when the process does not run any more, but is still there."""
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
+            assert time.monotonic() < deadline
+            os.sched_yield()
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.join(DEADLINE_S)
+
+
+class HostedRuntime(LocalRuntime):
+    """The test's own runtime: channels are held by a child process."""
+
+    def __init__(self, backend):
+        super().__init__()
+        self.backend = backend
+
+    def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
+        return self.backend.ask_host(name, spec)
+
+
+class Sockets(Backend):
+    """Every part is a process: the test, the holder of the channels, and each task."""
+
+    def __init__(self):
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["channel_processes"])
+        self.runtime = HostedRuntime(self)
+        self.children = []
+        self.host = None
+
+    def start(self):
+        from channel_processes import hold_channels
+
+        self.host = self.spawn(hold_channels)
+
+    def spawn(self, target, *args):
+        ours, theirs = self.context.Pipe()
+        process = self.context.Process(target=target, args=(self.runtime.address, theirs, *args), daemon=True)
+        process.start()
+        theirs.close()
+        self.children.append(process)
+        return Task(process, ours)
+
+    def run(self, function, *args):
+        from channel_processes import run_function
+
+        return self.spawn(run_function, f"task:{next(_numbers)}", function, args)
+
+    def ask_host(self, name, spec):
+        self.host.pipe.send((name, spec))
+        assert self.host.pipe.poll(DEADLINE_S)
+        endpoint, error = self.host.pipe.recv()
+        if error is not None:
+            raise error
+        return endpoint
+
+    def start_server(self):
+        """A channel in a process of its own: (the task that holds it, the channel)."""
+        from channel_processes import hold_channels
+
+        shared, self.host = self.host, self.spawn(hold_channels)
+        try:
+            return self.host, self.create()
+        finally:
+            self.host = shared
+
+    def close(self):
+        self.runtime.close()
+        for process in self.children:
+            process.kill()
+            process.join(DEADLINE_S)
+            process.close()
+
+
+@pytest.fixture(scope="session")
+def socket_processes():
+    backend = Sockets()
+    backend.start()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def sockets(socket_processes):
+    set_runtime(socket_processes.runtime)
+    yield socket_processes
+    set_runtime(None)
+
+
+@pytest.fixture
+def in_process():
+    backend = InProcess()
+    with LocalRuntime():
+        yield backend
+    backend.close()
+
+
+@pytest.fixture(params=["in_process", "sockets"])
+def backend(request):
+    return request.getfixturevalue(request.param)

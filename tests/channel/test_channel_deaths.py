@@ -1,0 +1,136 @@
+"""Processes that die at the worst moment: nothing that a queue held is lost, and nobody waits for the dead."""
+
+from __future__ import annotations
+
+import signal
+
+import channel_roles
+import numpy as np
+import pytest
+
+from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.errors import ChannelLost
+
+DEADLINE_S = 30.0
+
+
+def test_a_consumer_killed_while_it_waits_takes_nothing(sockets):
+    channel, ready = sockets.create(), sockets.create()
+    task = sockets.run(channel_roles.wait_for_an_item_and_never_return, channel, ready)
+    assert ready.get(timeout_s=DEADLINE_S) == "waiting"
+    mine = channel.get(async_op=True)
+    task.kill()
+    channel.put("x")
+    assert mine.wait(DEADLINE_S) == "x"
+
+
+def test_an_item_on_its_way_to_a_killed_consumer_comes_back(sockets):
+    channel, ready = sockets.create(), sockets.create()
+    task = sockets.run(channel_roles.wait_for_an_item_and_never_return, channel, ready)
+    assert ready.get(timeout_s=DEADLINE_S) == "waiting"
+    task.stop()
+    channel.put("sent to a process that does not run")
+    channel.put("second")
+    assert channel.qsize() == 1
+    mine = [channel.get(async_op=True), channel.get(async_op=True)]
+    assert mine[0].wait(DEADLINE_S) == "second"
+    task.kill()
+    assert mine[1].wait(DEADLINE_S) == "sent to a process that does not run"
+
+
+def test_items_that_arrived_and_were_not_taken_come_back_to_the_head_in_order(sockets):
+    channel, ready = sockets.create(), sockets.create()
+    for number in range(6):
+        channel.put(number)
+    task = sockets.run(channel_roles.receive_items_and_take_none, channel, ready, 4)
+    assert ready.get(timeout_s=DEADLINE_S) == "arrived"
+    assert channel.qsize() == 2
+    # Four that come back and two that never left make the batch complete.
+    task.kill()
+    assert channel_roles.consume(channel, 6)[-2:] == [4, 5]
+
+
+def test_a_closed_channel_waits_for_items_on_their_way(sockets):
+    channel, ready = sockets.create(), sockets.create()
+    task = sockets.run(channel_roles.wait_for_an_item_and_never_return, channel, ready)
+    assert ready.get(timeout_s=DEADLINE_S) == "waiting"
+    task.stop()
+    channel.put("last")
+    channel.close()
+    mine = channel.get(async_op=True)
+    assert channel.stats().num_getters == 1
+    task.kill()
+    assert mine.wait(DEADLINE_S) == "last"
+    assert list(channel) == []
+
+
+def test_what_a_consumer_took_does_not_come_back_when_it_leaves(sockets):
+    channel = sockets.create()
+    channel.put("a")
+    channel.put("b")
+    assert sockets.run(channel_roles.take_one_and_leave, channel).result(DEADLINE_S) == "a"
+    assert channel.get(timeout_s=DEADLINE_S) == "b"
+    assert channel.stats().num_gets == 2
+
+
+def test_a_killed_producer_leaves_a_prefix_and_holds_up_nobody(sockets):
+    channel, ready = sockets.create(maxsize=3), sockets.create()
+    items = [0, np.full(1 << 20, 1, np.uint8), 2, 3, np.full(1 << 20, 4, np.uint8), 5]
+    task = sockets.run(channel_roles.put_until_it_waits, channel, ready, items)
+    assert ready.get(timeout_s=DEADLINE_S) == "putting"
+    task.kill()
+    mine = channel.put("mine", async_op=True, timeout_s=DEADLINE_S)
+    got = []
+    while "mine" not in got:
+        item = channel.get(timeout_s=DEADLINE_S)
+        got.append(int(item[0]) if isinstance(item, np.ndarray) else item)
+    assert got[:-1] == list(range(len(got) - 1))
+    mine.wait(DEADLINE_S)
+
+
+def test_a_stopped_producer_with_a_granted_item_holds_up_nobody(sockets):
+    channel, ready = sockets.create(maxsize=2), sockets.create()
+    channel.put("fills")
+    channel.put("up")
+    large = [np.zeros(1 << 20, np.uint8)]
+    task = sockets.run(channel_roles.put_until_it_waits, channel, ready, large)
+    assert ready.get(timeout_s=DEADLINE_S) == "putting"
+    task.stop()
+    assert channel_roles.consume(channel, 2) == ["fills", "up"]
+    channel.put("passes", timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == "passes"
+    assert channel.stats().num_putters == 1
+    task.kill()
+    channel.put("one", timeout_s=DEADLINE_S)
+    channel.put("two", timeout_s=DEADLINE_S)
+
+
+def test_the_death_of_the_channel_ends_every_wait_at_once(sockets):
+    server, channel = sockets.start_server()
+    channel.put("lost with its server")
+    waits = [channel.get("q", async_op=True), channel.get_batch(3, "q", async_op=True, timeout_s=DEADLINE_S)]
+    channel.qsize()
+    server.kill()
+    for handle in waits:
+        with pytest.raises(ChannelLost, match=channel.name):
+            handle.wait(DEADLINE_S)
+    for operation in (channel.get, channel.qsize, channel.close, lambda: channel.put("x")):
+        with pytest.raises(ChannelLost):
+            operation()
+    with pytest.raises(ChannelLost):
+        Channel.connect(channel.name, timeout_s=DEADLINE_S)
+
+
+def test_a_server_that_does_not_answer_is_named_at_the_deadline(sockets, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.channel.connection.GRACE_S", 0.05)
+    server, channel = sockets.start_server()
+    channel.put("x")
+    server.stop()
+    handle = channel.get("q", async_op=True, timeout_s=0.05)
+    with pytest.raises(TimeoutError, match="does not answer"):
+        channel.get("q", timeout_s=0.05)
+    with pytest.raises(TimeoutError, match="does not answer"):
+        handle.wait(DEADLINE_S)
+    server.signal(signal.SIGCONT)
+    assert channel.get(timeout_s=DEADLINE_S) == "x"
+    assert channel.stats().num_getters == 0
