@@ -1,0 +1,71 @@
+"""The policy: two small perceptrons, one that chooses actions and one that judges states."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+from trajectory import Decision
+
+
+class ActorCritic(nn.Module):
+    """Separate actor and critic over vector observations and discrete actions.
+
+    Weights are orthogonal (Saxe et al., 2014), as PPO implementations have them: gain sqrt(2) inside, 0.01 before the
+    logits so that the first policy is nearly uniform, 1 before the value.
+    """
+
+    def __init__(self, *, observation_size: int, num_actions: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.actor = _perceptron([observation_size, *hidden_sizes, num_actions], last_gain=0.01)
+        self.critic = _perceptron([observation_size, *hidden_sizes, 1], last_gain=1.0)
+
+    @torch.no_grad()
+    def decide(self, observations: NDArray[np.float32], *, version: int = 0) -> Decision:
+        """Sample an action and judge the state for each row of `observations`, (rows, observation size)."""
+        rows = torch.from_numpy(observations)
+        log_probs = self.actor(rows).log_softmax(dim=-1)
+        # The Gumbel-max trick samples a row without building a distribution object at every step.
+        noise = -torch.empty_like(log_probs).exponential_().log()
+        actions = (log_probs + noise).argmax(dim=-1)
+        return Decision(
+            actions=actions.numpy(),
+            log_probs=log_probs.gather(1, actions[:, None])[:, 0].numpy(),
+            values=self.critic(rows)[:, 0].numpy(),
+            version=version,
+        )
+
+    def evaluate(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of `actions`, entropies of the policy and values, (rows,) each, with gradients."""
+        distribution = Categorical(logits=self.actor(observations), validate_args=False)
+        return distribution.log_prob(actions), distribution.entropy(), self.critic(observations)[:, 0]
+
+    def parameters_as_arrays(self) -> dict[str, NDArray[np.float32]]:
+        """A copy of every parameter by name: what travels to another process."""
+        return {name: tensor.detach().numpy().copy() for name, tensor in self.state_dict().items()}
+
+    def load_arrays(self, parameters: Mapping[str, NDArray[np.float32]]) -> None:
+        """Take over what `parameters_as_arrays` gave; a missing or unknown name is a RuntimeError."""
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in parameters.items()})
+
+
+def _perceptron(sizes: Sequence[int], *, last_gain: float) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [_orthogonal(nn.Linear(inputs, outputs), gain=math.sqrt(2)), nn.Tanh()]
+    del layers[-1]
+    _orthogonal(layers[-1], gain=last_gain)
+    return nn.Sequential(*layers)
+
+
+def _orthogonal(layer: nn.Module, *, gain: float) -> nn.Module:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
