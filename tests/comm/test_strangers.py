@@ -123,7 +123,9 @@ def test_someone_with_another_key_is_refused(server, friend, refused, transport)
 
 @pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_captured_bytes_are_worth_nothing(server, friend, refused):
-    captured = b"".join([MAGIC, bytes(32), bytes(32), *framing.pack(framing.HELLO, 0, "x", ["a", "b", "c", "d"])])
+    captured = b"".join(
+        [MAGIC, bytes(32), bytes(32), *framing.pack(framing.HELLO, 0, "x", ["a", "b", "c", "d"])]
+    )
     with connect(server) as connection:
         connection.sendall(captured)
         answer = read_to_the_end(connection)

@@ -58,6 +58,9 @@ _REFUSED = (
 )
 
 
+_ACCEPTING = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
 class CurveKeys:
     """The two key pairs that a cluster's secret determines."""
 
@@ -102,6 +105,7 @@ class TcpTransport:
         self._links: dict[str, TcpLink] = {}
         self._by_address: dict[str, TcpLink] = {}
         self._inbound: dict[bytes, _Inbound] = {}
+        self._unproven: set[int] = set()  # descriptors of accepted connections whose handshake goes on
         self._warned_at = 0.0
         self._context = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
@@ -121,7 +125,7 @@ class TcpTransport:
         self._dialer.curve_publickey = self._keys.client_public
         self._dialer.curve_secretkey = self._keys.client_secret
         self._dialer.ipv6 = True
-        self._listener_monitor = self._listener.get_monitor_socket(_REFUSED)
+        self._listener_monitor = self._listener.get_monitor_socket(_ACCEPTING)
         self._dialer_monitor = self._dialer.get_monitor_socket(_BROKEN | _REFUSED)
         self.address = self._bind(host)
         self._watched: list[tuple[zmq.Socket[bytes], int]] = []
@@ -211,7 +215,7 @@ class TcpTransport:
         self._dialer.getsockopt(zmq.EVENTS)
 
     def _note_broken(self) -> None:
-        for event, address in _events(self._dialer_monitor):
+        for event, _, address in _events(self._dialer_monitor):
             link = self._by_address.get(address)
             if link is None:
                 continue
@@ -267,8 +271,14 @@ class TcpTransport:
             self._zap.send_multipart([version, ident, *status, b"", b""])
 
     def _note_strangers(self) -> None:
-        for _, address in _events(self._listener_monitor):
-            self._warn("a connection to %s is refused: its handshake failed", address)
+        for event, descriptor, address in _events(self._listener_monitor):
+            if event == zmq.EVENT_ACCEPTED:
+                self._unproven.add(descriptor)
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._unproven.discard(descriptor)
+            elif descriptor in self._unproven:
+                self._unproven.discard(descriptor)
+                self._warn("a connection to %s is refused: it did not finish the handshake", address)
 
     def _warn(self, message: str, argument: str) -> None:
         """Log, but not as fast as a stranger can knock."""
@@ -428,10 +438,13 @@ def _receive_parts(socket: zmq.Socket[bytes]) -> list[bytes] | None:
         return None
 
 
-def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, str]]:
-    """What a monitor reports: the kind of event, and the address (RFC of zmq_socket_monitor, version 1)."""
+def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int, str]]:
+    """What a monitor reports: event, value (a descriptor, for those we want it of) and address.
+
+    The format is version 1 of `zmq_socket_monitor(3)`.
+    """
     events = []
     while (parts := _receive_parts(monitor)) is not None:
-        event, _value = struct.unpack("=HI", parts[0])
-        events.append((event, parts[1].decode()))
+        event, value = struct.unpack("=HI", parts[0])
+        events.append((event, value, parts[1].decode()))
     return events

@@ -1,0 +1,111 @@
+import threading
+import time
+
+import pytest
+
+from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.errors import CommError, PeerDied, PeerNotFound
+
+DEADLINE_S = 20.0
+
+
+def test_what_is_registered_is_found_with_its_info(names, pair):
+    _, there = names
+    there.register("rollout:3", pair[1].endpoint, {"node": 2})
+    entry = names[0].lookup("rollout:3", DEADLINE_S)
+    assert entry.endpoint == pair[1].endpoint
+    assert entry.info == {"node": 2}
+
+
+def test_a_look_up_waits_until_the_name_is_there(names, pair):
+    here, there = names
+    waiting = [here.lookup_async("rollout:3", DEADLINE_S) for _ in range(3)]
+    assert not any(lookup.done() for lookup in waiting)
+    there.register("rollout:3", pair[1].endpoint)
+    assert {lookup.result(DEADLINE_S).endpoint for lookup in waiting} == {pair[1].endpoint}
+
+
+def test_a_look_up_past_its_deadline_names_the_nearest(names, pair):
+    here, there = names
+    for name in ("actor:0", "rollout:0", "rollout:1"):
+        there.register(name, pair[1].endpoint)
+    with pytest.raises(PeerNotFound, match="nobody named 'rolout:0' after .* there are: rollout:0") as caught:
+        here.lookup("rolout:0", 0.05)
+    assert caught.value.known[-1] == "actor:0"
+
+
+def test_a_look_up_that_may_not_wait_fails_at_once(names):
+    started = time.monotonic()
+    with pytest.raises(PeerNotFound):
+        names[1].lookup("rollout:0", 0)
+    assert time.monotonic() - started < DEADLINE_S / 2
+
+
+def test_entries_are_listed_by_prefix_and_sorted(names, pair):
+    here, there = names
+    for name in ("rollout:1", "actor:0", "rollout:0"):
+        there.register(name, pair[1].endpoint)
+    assert [entry.name for entry in here.list("rollout:")] == ["rollout:0", "rollout:1"]
+    assert len(here.list()) == 3
+
+
+def test_a_name_has_one_living_owner(names, pair):
+    here, there = names
+    there.register("actor:0", pair[1].endpoint)
+    there.register("actor:0", pair[1].endpoint, {"again": True})
+    with pytest.raises(CommError, match="the name 'actor:0' is taken, by process 'server:0'"):
+        here.register("actor:0", pair[0].endpoint)
+
+
+def test_a_name_that_left_is_gone_until_it_comes_back(names, pair):
+    here, there = names
+    there.register("actor:0", pair[1].endpoint)
+    there.unregister("actor:0")
+    there.unregister("never was there")
+    with pytest.raises(PeerDied, match="'actor:0' is gone: it left"):
+        here.lookup("actor:0", DEADLINE_S)
+    here.register("actor:0", pair[0].endpoint)
+    assert there.lookup("actor:0", DEADLINE_S).endpoint == pair[0].endpoint
+
+
+def test_look_ups_of_an_expected_name_wait_although_its_process_is_gone(names, pair):
+    here, there = names
+    there.register("actor:0", pair[1].endpoint)
+    there.unregister("actor:0")
+    here.expect("actor:0")
+    waiting = here.lookup_async("actor:0", DEADLINE_S)
+    assert not waiting.done()
+    here.register("actor:0", pair[0].endpoint)
+    assert waiting.result(DEADLINE_S).endpoint == pair[0].endpoint
+
+
+def test_entries_of_a_closed_process_vanish(names, pair):
+    here, there = names
+    gone = threading.Event()
+    pair[0].on_peer_lost(lambda _process_id: gone.set())
+    there.register("actor:0", pair[1].endpoint)
+    pair[1].close()
+    assert gone.wait(DEADLINE_S)
+    assert here.list() == []
+    with pytest.raises(PeerDied, match="actor:0"):
+        here.lookup("actor:0", DEADLINE_S)
+
+
+def test_a_cancelled_look_up_is_forgotten_by_the_server(new_messenger):
+    messenger = new_messenger("driver")
+    server = DirectoryServer(messenger)
+    client = DirectoryClient(messenger, messenger.endpoint)
+    lookup = client.lookup_async("actor:0", DEADLINE_S)
+    client.list()
+    assert server._lookups
+    assert lookup.cancel()
+    client.list()
+    assert not server._lookups
+
+
+def test_a_dead_directory_is_an_error_and_no_hang(names, pair):
+    _, there = names
+    there.list()
+    pair[0].close()
+    with pytest.raises(CommError):
+        there.lookup("actor:0", DEADLINE_S)

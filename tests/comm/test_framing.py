@@ -1,0 +1,64 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.framing import ProtocolError, StreamReader, pack
+
+messages = st.lists(
+    st.tuples(
+        st.integers(0, 8),
+        st.integers(0, 2**63),
+        st.text(max_size=10),
+        st.none() | st.integers(-5, 5) | st.lists(st.text(max_size=3), max_size=3),
+        st.lists(st.integers(0, 100_000), max_size=4),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(messages, st.lists(st.integers(1, 90_000), min_size=1, max_size=20))
+def test_a_stream_cut_anywhere_gives_the_same_messages(sent, cuts):
+    # Frames are generated as sizes: what hypothesis shows of a failure stays readable.
+    sent = [(*head, [bytes([size % 251]) * size for size in sizes]) for *head, sizes in sent]
+    stream = b"".join(bytes(piece) for message in sent for piece in pack(*message))
+    reader, received = StreamReader(), []
+    position = turn = 0
+    while position < len(stream):
+        target = reader.target()
+        size = cuts[turn] if turn < len(cuts) else 50_000
+        chunk = stream[position : position + (min(size, len(target)) if target is not None else size)]
+        if target is not None:
+            target[: len(chunk)] = chunk
+            reader.advance(len(chunk), received)
+        else:
+            reader.feed(memoryview(chunk), received)
+        position += len(chunk)
+        turn += 1
+    assert [(*head, [bytes(frame) for frame in frames]) for *head, frames in received] == [
+        (kind, ident, service, head, frames) for kind, ident, service, head, frames in sent
+    ]
+
+
+def test_a_small_message_is_one_piece_that_shares_nothing():
+    frame = bytearray(b"before")
+    (piece,) = pack(framing.NOTIFY, 0, "x", None, [frame])
+    frame[:] = b"after!"
+    assert b"before" in piece
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff\xff\xff", b"\1\0\0\0\xc1", b"\1\0\0\0\x01", b"\5\0\0\0\x95\1\2\3\4"]
+)
+def test_other_bytes_are_a_protocol_error(data):
+    with pytest.raises(ProtocolError):
+        StreamReader().feed(memoryview(data), [])
+
+
+def test_frames_above_four_gibibytes_are_announced_whole():
+    control = framing._encode((framing.NOTIFY, 0, "x", None, (5 << 30,)))
+    reader = StreamReader()
+    reader.feed(memoryview(len(control).to_bytes(4, "little") + control + b"begin"), [])
+    # Memory that nobody writes to is not there yet.
+    assert len(reader.target()) == (5 << 30) - len(b"begin")
