@@ -51,7 +51,7 @@ def cut_one(table: ResourceTable, resources: Sequence[int], rank: int, fail: Fai
     """
     block = table.blocks[table.index_at(resources[0])]
     if resources[-1] < block.end:
-        return _of_block(block, (tuple(resources),))
+        return _of_block(block, resources)
     return _of_blocks(
         [table.blocks[table.index_at(resource)] for resource in resources], resources, rank, fail
     )
@@ -81,18 +81,14 @@ def _wide(table: ResourceTable, resources: range, width: int, rank: int, fail: F
 
 def _of_pattern(block: Block, first: int, count: int, width: int, processes_each: int) -> Cut:
     if block.kind is BARE_NODE:
-        bare: DeviceLists = ((),) * (count * processes_each)
-        return Cut(block.node_rank, block.kind, block.group, bare, bare)
-    offset = first - block.first
-    return Cut(
-        block.node_rank,
-        block.kind,
-        block.group,
-        _pattern(block.first_in_group + offset, count, width, processes_each),
-        _local_pattern(block.first_on_node + offset, count, width, processes_each),
-    )
+        return Cut(block.node_rank, block.kind, block.group, 0, ((),) * (count * processes_each))
+    on_node = first - block.first + block.first_on_node
+    lists = _pattern(on_node, count, width, processes_each)
+    return Cut(block.node_rank, block.kind, block.group, block.first_in_group - block.first_on_node, lists)
 
 
+# Nodes are mostly alike: their processes share the lists of indices.
+@lru_cache(maxsize=1024)
 def _pattern(first: int, count: int, width: int, processes_each: int) -> DeviceLists:
     """`count` neighbouring lists of `width` devices from `first` on, each for `processes_each` processes."""
     devices = iter(range(first, first + count * width))
@@ -102,22 +98,13 @@ def _pattern(first: int, count: int, width: int, processes_each: int) -> DeviceL
     return tuple(chain.from_iterable(repeat(own, processes_each) for own in lists))
 
 
-# Nodes are mostly alike: their processes share the lists of indices.
-_local_pattern = lru_cache(maxsize=1024)(_pattern)
-
-
-def _of_block(block: Block, lists: DeviceLists) -> Cut:
+def _of_block(block: Block, resources: Sequence[int]) -> Cut:
     if block.kind is BARE_NODE:
-        bare: DeviceLists = ((),) * len(lists)
-        return Cut(block.node_rank, block.kind, block.group, bare, bare)
-    in_group, on_node = block.first_in_group - block.first, block.first_on_node - block.first
-    return Cut(
-        block.node_rank,
-        block.kind,
-        block.group,
-        tuple(tuple(number + in_group for number in own) for own in lists),
-        tuple(tuple(number + on_node for number in own) for own in lists),
-    )
+        return Cut(block.node_rank, block.kind, block.group, 0, ((),))
+    on_node = block.first_on_node - block.first
+    shift = block.first_in_group - block.first_on_node
+    own = tuple(number + on_node for number in resources)
+    return Cut(block.node_rank, block.kind, block.group, shift, (own,))
 
 
 def _of_blocks(blocks: list[Block], resources: Sequence[int], rank: int, fail: Fail) -> Cut:
@@ -128,7 +115,7 @@ def _of_blocks(blocks: list[Block], resources: Sequence[int], rank: int, fail: F
     ordered = sorted((block.first_on_node + o, block.first_in_group + o) for block, o in offsets)
     on_node, in_group = zip(*ordered, strict=True)
     groups = ",".join(dict.fromkeys(block.group for block in blocks))
-    return Cut(blocks[0].node_rank, blocks[0].kind, groups, (in_group,), (on_node,))
+    return Cut(blocks[0].node_rank, blocks[0].kind, groups, 0, (on_node,), (in_group,))
 
 
 def _spanning(blocks: list[Block], resources: Sequence[int], rank: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, groupby, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlinf.scheduler.placement.record import Placement
 from rlinf.scheduler.placement.resources import ResourceKind
@@ -26,15 +26,24 @@ class Cut(NamedTuple):
         node_rank: the node.
         kind: what they are given.
         node_group: the group that it belongs to.
-        hardware_ranks: what each is given, numbered in the group.
-        local_hardware_ranks: the same, as indices on the node; both hold an empty tuple a process on bare nodes.
+        shift: what makes an index on the node a number in the group.
+        local_hardware_ranks: what each process is given, as indices on the node; empty tuples on bare nodes.
+        hardware_ranks: the same, numbered in the group, where the shift differs from device to device.
     """
 
     node_rank: int
     kind: ResourceKind
     node_group: str
-    hardware_ranks: DeviceLists
+    shift: int
     local_hardware_ranks: DeviceLists
+    hardware_ranks: DeviceLists | None = None
+
+    @property
+    def ranks_in_group(self) -> DeviceLists:
+        """What each process is given, numbered in the group."""
+        if self.hardware_ranks is not None:
+            return self.hardware_ranks
+        return _shifted(self.local_hardware_ranks, self.shift) if self.shift else self.local_hardware_ranks
 
 
 class Run(NamedTuple):
@@ -99,7 +108,7 @@ class ComponentPlan:
         """The placement of every process, in rank order.
 
         Args:
-            isolate_gpu: a process sees only its own accelerators (none, if it was given none); False: all of its node's.
+            isolate_gpu: a process sees only its own accelerators (if any); False: all of its node's.
         """
         return list(chain.from_iterable(self._of_run(run, isolate_gpu) for run in self.runs))
 
@@ -108,7 +117,7 @@ class ComponentPlan:
         return replace(self, name=name)
 
     def _of_run(self, run: Run, isolate_gpu: bool) -> Iterable[Placement]:
-        node_rank, kind, node_group, hardware_ranks, local_hardware_ranks = run.cut
+        node_rank, kind, node_group, _, local_hardware_ranks, _ = run.cut
         node = self.topology.nodes[node_rank]
         return map(
             Placement,
@@ -119,7 +128,7 @@ class ComponentPlan:
             range(run.first_local_rank, run.local_world_size),
             repeat(run.local_world_size),
             repeat(kind.hardware_type),
-            hardware_ranks,
+            run.cut.ranks_in_group,
             local_hardware_ranks,
             _visible(node.accelerator_names, local_hardware_ranks, kind.accelerators, isolate_gpu),
             repeat(isolate_gpu),
@@ -161,18 +170,21 @@ def number_runs(cuts: Iterable[Cut]) -> tuple[Run, ...]:
 
 
 def _merge_neighbours(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    for place, group in groupby(cuts, key=_place):
+    for _, group in groupby(cuts, key=_place):
         first, *others = group
         if others:
-            every = (first, *others)
-            hardware_ranks = tuple(chain.from_iterable(cut.hardware_ranks for cut in every))
-            local_ranks = tuple(chain.from_iterable(cut.local_hardware_ranks for cut in every))
-            first = Cut(*place, hardware_ranks, local_ranks)
+            lists = chain.from_iterable(cut.local_hardware_ranks for cut in (first, *others))
+            first = first._replace(local_hardware_ranks=tuple(lists))
         yield first
 
 
-def _place(cut: Cut) -> tuple[int, ResourceKind, str]:
-    return cut[:3]
+def _place(cut: Cut) -> tuple[Any, ...]:
+    # Where the numbers in the group are given one by one, a cut stays by itself: its lists are its own.
+    return cut[:4] if cut.hardware_ranks is None else (*cut[:4], id(cut))
+
+
+def _shifted(lists: DeviceLists, shift: int) -> DeviceLists:
+    return tuple(tuple(map(shift.__add__, own)) for own in lists)
 
 
 def _visible(

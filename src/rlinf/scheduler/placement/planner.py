@@ -74,9 +74,10 @@ def try_plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> t
     """Plan what can be planned; and what is wrong with the rest, in the rules' order."""
     plans: dict[str, ComponentPlan] = {}
     errors: list[ConfigError] = []
+    tables: dict[tuple[str, ...], ResourceTable] = {}
     for rule in rules:
         try:
-            plan = plan_rule(topology, rule)
+            plan = _plan_rule(topology, rule, tables)
         except ConfigError as error:
             errors.append(error)
             continue
@@ -94,10 +95,18 @@ def plan_rule(topology: Topology, rule: PlacementRule) -> ComponentPlan:
     Raises:
         PlacementError: the rule cannot be carried out.
     """
+    return _plan_rule(topology, rule, {})
+
+
+def _plan_rule(
+    topology: Topology, rule: PlacementRule, tables: dict[tuple[str, ...], ResourceTable]
+) -> ComponentPlan:
     try:
-        table = _table(topology, rule.node_groups)
+        if rule.node_groups not in tables:
+            tables[rule.node_groups] = _table(topology, rule.node_groups)
     except PlacementError as error:
         raise error.at(path=rule.groups_path, component=rule.name) from None
+    table = tables[rule.node_groups]
     try:
         assignments = _assign(rule.text, table)
         runs = number_runs(chain.from_iterable(_cuts(rule.text, a, table) for a in assignments))

@@ -32,7 +32,7 @@ class PlacementStrategy(ABC):
         Args:
             where: a cluster, a topology, or a number of accelerators per node: then there are as many such nodes as
                 it takes.
-            isolate_gpu: a process sees only its own accelerators (none, if it was given none); False: all of its node's.
+            isolate_gpu: a process sees only its own accelerators (if any); False: all of its node's.
             isolate_accelerator: another name of `isolate_gpu`.
 
         Raises:
@@ -45,7 +45,7 @@ class PlacementStrategy(ABC):
 
     def plan(self, where: HasTopology | Topology | int) -> ComponentPlan:
         """The same as runs of processes, which is short however many there are; arguments and errors as above."""
-        if isinstance(where, int) and not isinstance(where, bool):
+        if isinstance(where, int):
             if where < 1:
                 raise PlacementError(f"{where} accelerators per node: there must be at least one")
             return self._plan(uniform_topology(self._num_nodes_needed(where), where))

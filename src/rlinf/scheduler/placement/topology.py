@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
-from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup, node_group_errors
 from rlinf.scheduler.placement.nearest import list_names, nearest_name
+from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup, node_group_errors
 
 _MAX_NODES = 2**16
 _MAX_ACCELERATORS = 2**20

@@ -1,0 +1,163 @@
+"""`ComponentPlacement`: a config's placements on a cluster. The facade over `config/` and the planner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlinf.scheduler.config import ClusterConfig, try_read_cluster_config
+from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
+from rlinf.scheduler.placement import (
+    ComponentPlan,
+    HasTopology,
+    Placement,
+    PlacementStrategy,
+    Plan,
+    Topology,
+    nearest_name,
+    parse_segments,
+    strategy_of,
+    topology_of,
+    try_plan_components,
+)
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+class ComponentPlacement:
+    """Where every component of a config runs. Everything is decided, and checked, when it is made.
+
+    Args:
+        config: a whole config with a `cluster` section, or that section: a dict, a DictConfig (as of Hydra) or
+            the path of a YAML file.
+        where: the cluster, or a topology to plan on without one. The config's node groups are laid over it; of a
+            bigger cluster the first `num_nodes` nodes are used.
+
+    Raises:
+        ConfigError: a mistake in the section; its text says where.
+        PlacementError: a placement that cannot be; its text names the component and points at the spot.
+        ConfigErrors: several of these.
+
+    >>> config = {"cluster": {"component_placement": {"actor,rollout": "0-3", "env": "4-7:0-15"}}}
+    >>> placement = ComponentPlacement(config, Topology.parse("1x8"))
+    >>> placement.components
+    ('actor', 'rollout', 'env')
+    >>> placement.get_world_size("env"), placement.placements("env")[5].local_hardware_ranks
+    (16, (5,))
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | DictConfig | str | os.PathLike[str],
+        where: HasTopology | Topology,
+    ) -> None:
+        checked, errors = try_read_cluster_config(config)
+        topology, misfits = _lay_over(topology_of(where), checked)
+        errors += misfits
+        # A group that is wrong would make every component on it wrong: those are then only read.
+        if misfits or any(error.path.startswith("cluster.node_groups") for error in errors):
+            errors += _text_errors(checked)
+            self._plan = Plan(topology, {})
+        else:
+            self._plan, unplaced = try_plan_components(topology, checked.rules)
+            errors += unplaced
+        if not checked.rules and not errors:
+            problem = "`component_placement` is missing or empty: no component has a place"
+            errors.append(ConfigError(problem, path="cluster"))
+        raise_config_errors(checked.source.in_order(errors))
+        self._rules = {name: rule for rule in checked.rules for name in rule.components}
+
+    @property
+    def plan(self) -> Plan:
+        """The plans of all components, and the topology with its node groups."""
+        return self._plan
+
+    @property
+    def topology(self) -> Topology:
+        """What was planned on: the nodes in use, with the config's node groups."""
+        return self._plan.topology
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components' names, in the order of the config."""
+        return tuple(self._plan.components)
+
+    def get_strategy(self, name: str) -> PlacementStrategy:
+        """The strategy that places a component as planned.
+
+        It is a `NodePlacementStrategy` where its resources are bare nodes, else a `FlexiblePlacementStrategy`.
+        It needs no node groups on the cluster that it is given: it brings them along.
+
+        Raises:
+            PlacementError: there is no such component.
+        """
+        plan = self._component(name)
+        return strategy_of(self._rules[name], plan)
+
+    def get_world_size(self, name: str) -> int:
+        """How many processes a component has.
+
+        Raises:
+            PlacementError: there is no such component.
+        """
+        return self._component(name).world_size
+
+    def get_hardware_ranks(self, name: str) -> list[int]:
+        """The resources that a component uses, numbered in its node groups, in the order written.
+
+        Raises:
+            PlacementError: there is no such component.
+        """
+        return self._component(name).hardware_ranks
+
+    def placements(self, name: str, isolate_gpu: bool = True) -> list[Placement]:
+        """Where each process of a component runs, in rank order.
+
+        Args:
+            name: the component.
+            isolate_gpu: a process sees only its own accelerators; False: all of its node's.
+
+        Raises:
+            PlacementError: there is no such component.
+        """
+        return self._component(name).placements(isolate_gpu=isolate_gpu)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {plan.world_size}" for name, plan in self._plan.components.items())
+        return f"ComponentPlacement({sizes})"
+
+    def _component(self, name: str) -> ComponentPlan:
+        plan = self._plan.components.get(name)
+        if plan is None:
+            near = nearest_name(str(name), self.components)
+            raise PlacementError(
+                f"there is no component '{name}'; there are: {', '.join(self.components)}",
+                hint=f"did you mean '{near}'?" if near else "",
+            )
+        return plan
+
+
+def _lay_over(topology: Topology, config: ClusterConfig) -> tuple[Topology, list[ConfigError]]:
+    """The nodes in use with the config's node groups; or the topology as it is, and what does not fit."""
+    errors: list[ConfigError] = []
+    if config.num_nodes is not None:
+        try:
+            topology = topology.first_nodes(config.num_nodes)
+        except ConfigError as error:
+            errors.append(error.at(path="cluster.num_nodes"))
+    try:
+        return topology.with_node_groups(config.node_groups), errors
+    except ConfigError as error:
+        return topology, errors + list(getattr(error, "errors", [error]))
+
+
+def _text_errors(config: ClusterConfig) -> list[ConfigError]:
+    errors: list[ConfigError] = []
+    for rule in config.rules:
+        try:
+            parse_segments(rule.text)
+        except PlacementError as error:
+            errors.append(error.at(path=rule.text_path, component=rule.name))
+    return errors

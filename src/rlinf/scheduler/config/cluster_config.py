@@ -1,0 +1,178 @@
+"""`ClusterConfig`: the `cluster:` section, checked, in the planner's own types."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from rlinf.scheduler.config.hardware import HARDWARE_TYPES
+from rlinf.scheduler.config.rules import read_rules
+from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection, check, shown, unknown_key
+from rlinf.scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
+from rlinf.scheduler.errors import ConfigError, raise_config_errors
+from rlinf.scheduler.placement import (
+    HardwareUnit,
+    NodeEnvironment,
+    NodeGroup,
+    PlacementRule,
+    Topology,
+    nearest_name,
+)
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    ConfigInput: TypeAlias = Mapping[str, Any] | DictConfig | str | os.PathLike[str]
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The `cluster:` section.
+
+    Attributes:
+        num_nodes: how many nodes the job uses; None: all there are.
+        simulate: the pretend cluster to run on, e.g. "2x8"; None: a real one.
+        node_groups: the groups it declares, in its order.
+        rules: the entries of `component_placement`, in its order.
+        source: where it comes from; it puts file and line into errors.
+    """
+
+    num_nodes: int | None = None
+    simulate: str | None = None
+    node_groups: tuple[NodeGroup, ...] = ()
+    rules: tuple[PlacementRule, ...] = ()
+    source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
+
+
+def read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
+    """The checked `cluster:` section of a config.
+
+    Args:
+        config: a whole config, or its `cluster` section: a dict, a DictConfig or the path of a YAML file.
+
+    Raises:
+        ConfigError: a mistake; its text says where, and names the nearest key for one that is unknown.
+        ConfigErrors: several mistakes.
+    """
+    checked, errors = try_read_cluster_config(config)
+    raise_config_errors(checked.source.in_order(errors))
+    return checked
+
+
+def try_read_cluster_config(
+    config: ConfigInput | ClusterConfig,
+) -> tuple[ClusterConfig, list[ConfigError]]:
+    """The section without what is wrong with it, and the mistakes, not located yet.
+
+    Raises:
+        ConfigError: there is no section to read.
+    """
+    if isinstance(config, ClusterConfig):
+        return config, []
+    source = read_source(config)
+    section = source.section
+    errors = [
+        unknown_key(key, list(SECTION_KEYS), f"{SECTION}.{key}") for key in section if key not in SECTION_KEYS
+    ]
+    num_nodes = _attempt(errors, _num_nodes, section.get("num_nodes"))
+    simulate = _attempt(errors, _simulate, section.get("simulate"))
+    node_groups = _node_groups(section.get("node_groups"), errors)
+    rules = read_rules(
+        section.get("component_placement"),
+        f"{SECTION}.component_placement",
+        errors,
+        numbers_as_written=source.numbers_as_written,
+    )
+    return ClusterConfig(num_nodes, simulate, tuple(node_groups), tuple(rules), source), errors
+
+
+def _attempt(errors: list[ConfigError], read: Callable[[Any], Value | None], value: Any) -> Value | None:
+    try:
+        return read(value)
+    except ConfigError as error:
+        errors.append(error)
+        return None
+
+
+def _num_nodes(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"this is a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes")
+    return value
+
+
+def _simulate(value: Any) -> str | None:
+    if value is None:
+        return None
+    path = f"{SECTION}.simulate"
+    parts = value if isinstance(value, list) else [value]
+    if not parts or any(isinstance(part, bool) or not isinstance(part, (str, int)) for part in parts):
+        raise ConfigError(f"this is text such as 2x8, not {shown(value)}", path=path)
+    text = ",".join(map(str, parts))
+    try:
+        Topology.parse(text)
+    except ConfigError as error:
+        raise error.at(path=path) from None
+    return text
+
+
+def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
+    path = f"{SECTION}.node_groups"
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        errors.append(ConfigError(f"this is a list of node groups, not {shown(value)}", path=path))
+        return []
+    groups: list[NodeGroup] = []
+    for index, entry in enumerate(value):
+        place = f"{path}[{index}]"
+        section, found = check(NodeGroupSection, entry, place)
+        errors.extend(found)
+        if section is not None:
+            groups.append(_node_group(section, place, errors))
+    return groups
+
+
+def _node_group(section: NodeGroupSection, path: str, errors: list[ConfigError]) -> NodeGroup:
+    environments = [
+        NodeEnvironment(
+            section.node_ranks if entry.node_ranks is None else entry.node_ranks,
+            entry.env_vars,
+            entry.python_interpreter_path or "",
+        )
+        for entry in section.env_configs or ()
+    ]
+    return NodeGroup(
+        label=section.label,
+        node_ranks=section.node_ranks,
+        hardware=tuple(_hardware(section.hardware, f"{path}.hardware", errors)),
+        ignore_hardware=section.ignore_hardware,
+        environments=tuple(environments),
+        path=path,
+    )
+
+
+def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigError]) -> list[HardwareUnit]:
+    if section is None:
+        return []
+    model = HARDWARE_TYPES.get(section.type)
+    if model is None:
+        known = ", ".join(HARDWARE_TYPES)
+        problem = f"there is no hardware type '{section.type}'; there are: {known}"
+        near = nearest_name(section.type.capitalize(), HARDWARE_TYPES)
+        errors.append(
+            ConfigError(problem, path=f"{path}.type", hint=f"did you mean '{near}'?" if near else "")
+        )
+        return []
+    units: list[HardwareUnit] = []
+    for index, entry in enumerate(section.configs):
+        checked, found = check(model, entry, f"{path}.configs[{index}]")
+        errors.extend(found)
+        if checked is not None:
+            units.append(HardwareUnit(section.type, checked.node_rank, checked))
+    return units
