@@ -239,7 +239,7 @@ def test_errors_survive_with_their_fields():
 
 
 def test_what_cannot_be_sent_is_named():
-    with pytest.raises(CodecError, match="_thread.lock cannot be sent"):
+    with pytest.raises(CodecError, match=r"_thread.lock cannot be sent"):
         encode(threading.Lock())
 
 

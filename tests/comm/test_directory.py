@@ -29,7 +29,9 @@ def test_a_look_up_past_its_deadline_names_the_nearest(names, pair):
     here, there = names
     for name in ("actor:0", "rollout:0", "rollout:1"):
         there.register(name, pair[1].endpoint)
-    with pytest.raises(PeerNotFound, match="nobody named 'rolout:0' after .* there are: rollout:0") as caught:
+    with pytest.raises(
+        PeerNotFound, match=r"nobody named 'rolout:0' after .* there are: rollout:0"
+    ) as caught:
         here.lookup("rolout:0", 0.05)
     assert caught.value.known[-1] == "actor:0"
 

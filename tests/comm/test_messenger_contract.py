@@ -127,7 +127,7 @@ def test_a_raised_error_arrives_with_its_type_and_fields(pair):
         raise ChannelTimeout("replay", "default", "get", 1.5, "0 items")
 
     server.serve("fail", fail)
-    with pytest.raises(ChannelTimeout, match="get not done after 1.5 s") as caught:
+    with pytest.raises(ChannelTimeout, match=r"get not done after 1.5 s") as caught:
         client.request(server.endpoint, "fail", None).result(DEADLINE_S)
     assert caught.value.queue_name == "default"
 
@@ -202,14 +202,14 @@ def test_a_server_learns_whether_its_answer_was_taken(pair):
     # The answer is on its way when the request is cancelled.
     answer = client.request(server.endpoint, "hold", None)
     client.request(server.endpoint, "take", None).result(DEADLINE_S)
-    server_has_answered = threading.Event()
-    client_is_held = threading.Event()
-    client.submit(lambda: client_is_held.wait(DEADLINE_S))
+    server_has_answered, client_stands, client_may_go = (threading.Event() for _ in range(3))
+    client.submit(lambda: (client_stands.set(), client_may_go.wait(DEADLINE_S)))
+    assert client_stands.wait(DEADLINE_S)
     held[0].reply(2, settled=lambda taken: settle("cancelled", taken))
     server.submit(server_has_answered.set)
     assert server_has_answered.wait(DEADLINE_S)
     assert answer.cancel()
-    client_is_held.set()
+    client_may_go.set()
     assert both.wait(DEADLINE_S)
     assert fates == {"taken": True, "cancelled": False}
 
