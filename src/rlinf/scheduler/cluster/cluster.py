@@ -1,0 +1,203 @@
+"""`Cluster`: what users open first; every process of a job sees the same one."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from importlib import import_module
+from types import TracebackType
+from typing import Any
+
+from ray.util import get_node_ip_address
+
+from rlinf.scheduler.cluster import session as sessions
+from rlinf.scheduler.cluster.bus import EventBus
+from rlinf.scheduler.cluster.engine import (
+    RayEngine,
+    join_or_start,
+    probe_nodes,
+    simulate_nodes,
+    wait_for_nodes,
+)
+from rlinf.scheduler.cluster.log_lines import show_log_line
+from rlinf.scheduler.cluster.order import order_nodes
+from rlinf.scheduler.cluster.probe import NodeReport
+from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, local_machine_id
+from rlinf.scheduler.config import ClusterConfig, read_cluster_config
+from rlinf.scheduler.errors import ClusterError, ConfigError
+from rlinf.scheduler.events import Listener, NodeJoined
+from rlinf.scheduler.placement import Node, Topology
+
+SIMULATE_VARIABLE = "RLINF_SIMULATE"
+DRIVER_NAME = "driver"
+
+
+class Cluster:
+    """The nodes and accelerators that a job runs on.
+
+    The first `Cluster(...)` of a driver starts or joins Ray; any later one in that process, and `Cluster()` in a
+    worker, is a view of the same cluster. It is a context manager; leaving it, or the end of the
+    process, takes down what was started here.
+
+    Args:
+        cluster_cfg: the `cluster` section of a config, or a config that has one: dict, DictConfig or path.
+        num_nodes: how many nodes there must be; the config's `num_nodes` when None.
+        simulate: instead of a real cluster, start Ray nodes with pretend accelerators on this machine: "2x8" is two
+            nodes of eight. Else the config's `simulate`, else the variable RLINF_SIMULATE.
+        address: a Ray address to join; else Ray's own rule (RAY_ADDRESS, a Ray that runs on this machine, a new one).
+        start_timeout_s: how long to wait for the nodes, in seconds.
+
+    Raises:
+        ConfigError: the section has a mistake, or asks for what this process's cluster is not.
+        ClusterTimeout: too few nodes at the deadline; the text lists those that are there.
+        ClusterError: Ray cannot be started or joined.
+
+    >>> with Cluster(simulate="1x2") as cluster:          # doctest: +SKIP
+    ...     cluster.num_nodes, cluster.num_accelerators
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        cluster_cfg: Any = None,
+        num_nodes: int | None = None,
+        *,
+        simulate: str | None = None,
+        address: str | None = None,
+        start_timeout_s: float = 120,
+    ) -> None:
+        config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
+        wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
+        existing = sessions.current_or_none()
+        self._owner = existing is None
+        if existing is None:
+            shape = _simulated_shape(simulate, config)
+            existing = _open_session(shape, wanted_nodes, address, start_timeout_s)
+        self._session = existing
+        _check_node_count(existing.topology, wanted_nodes)
+        self._topology = _with_groups(existing.topology, config)
+
+    @property
+    def session(self) -> Session:
+        """This process's membership in the job.
+
+        Raises:
+            ClusterError: the cluster was closed.
+        """
+        if self._session.closed:
+            raise ClusterError("this cluster was closed")
+        return self._session
+
+    @property
+    def topology(self) -> Topology:
+        """The nodes in rank order, with the node groups of the config that this view was opened with."""
+        return self._topology
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self._topology.nodes)
+
+    @property
+    def num_accelerators(self) -> int:
+        """How many accelerators there are on all nodes together."""
+        return sum(node.num_accelerators for node in self._topology.nodes)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
+        self.session.bus.subscribe(listener)
+
+    def close(self) -> None:
+        """End what this object started: workers, channels, Ray. On a view of another's cluster it does nothing."""
+        if self._owner:
+            self._session.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._session.closed else ""
+        return f"Cluster({self.num_nodes} nodes, {self.num_accelerators} accelerators{state})"
+
+
+def _simulated_shape(simulate: str | None, config: ClusterConfig | None) -> Topology | None:
+    text = simulate or (config.simulate if config else None) or os.environ.get(SIMULATE_VARIABLE)
+    return Topology.parse(text) if text else None
+
+
+def _check_node_count(topology: Topology, wanted: int | None) -> None:
+    if wanted is not None and wanted > len(topology.nodes):
+        raise ConfigError(
+            f"num_nodes is {wanted}, but this cluster has {len(topology.nodes)} nodes",
+            path="cluster.num_nodes",
+        )
+
+
+def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
+    return topology.with_node_groups(config.node_groups) if config and config.node_groups else topology
+
+
+def _open_session(
+    shape: Topology | None, num_nodes: int | None, address: str | None, timeout_s: float
+) -> Session:
+    if shape is not None:
+        _check_node_count(shape, num_nodes)
+        engine = simulate_nodes([node.num_accelerators for node in shape.nodes])
+        num_nodes = len(shape.nodes)
+    else:
+        engine = join_or_start(address, num_nodes)
+    try:
+        reports = order_nodes(probe_nodes(wait_for_nodes(num_nodes, timeout_s), timeout_s))[:num_nodes]
+        return _join_as_driver(engine, reports)
+    except BaseException:
+        engine.stop()
+        raise
+
+
+def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
+    bus = EventBus()
+    bus.subscribe(show_log_line)
+    crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
+    secret = ClusterSecret.generate()
+    messenger = Messenger(secret, name=DRIVER_NAME, host=_own_address(), tcp=crosses_machines)
+    DirectoryServer(messenger)
+    session = Session(
+        own_name=DRIVER_NAME,
+        topology=Topology(nodes=tuple(_as_node(report) for report in reports)),
+        messenger=messenger,
+        directory=DirectoryClient(messenger, messenger.endpoint),
+        directory_endpoint=messenger.endpoint,
+        secret=secret,
+        crosses_machines=crosses_machines,
+        bus=bus,
+    )
+    for closer in (engine.stop, bus.close, messenger.close):
+        session.on_close(closer)
+    sessions.set_current(session)
+    # By name, because it lies in a layer above: a driver that opens a cluster can start channels.
+    import_module("rlinf.scheduler.worker.driver_runtime").install_driver_runtime(session)
+    atexit.register(session.close)
+    for rank, report in enumerate(reports):
+        bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
+    return session
+
+
+def _own_address() -> str:
+    # Ray has found out which of this machine's addresses the other nodes can reach.
+    return str(get_node_ip_address())
+
+
+def _as_node(report: NodeReport) -> Node:
+    return Node(
+        node_id=report.node_id,
+        ip=report.ip,
+        num_accelerators=report.num_accelerators,
+        accelerator_type=report.accelerator_type,
+        visible=report.mask,
+    )

@@ -1,0 +1,182 @@
+"""Ray: started, joined or simulated; asked for its nodes; stopped. The only module that starts or stops it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster as RayTestCluster
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated_environment
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+
+NAMESPACE = "rlinf"
+# Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.
+PROCESS_ENVIRONMENT = {
+    f"RAY_EXPERIMENTAL_NOSET_{name}": "1"
+    for name in (
+        "CUDA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "ONEAPI_DEVICE_SELECTOR",
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "HABANA_VISIBLE_MODULES",
+        "TPU_VISIBLE_CHIPS",
+    )
+}
+_SIMULATED_STORE_BYTES = 100 * 1024 * 1024
+_HEAD_RESOURCE = "node:__internal_head__"
+
+
+@dataclass
+class RayEngine:
+    """A connection to Ray, and what of it has to be taken down again."""
+
+    started_here: bool
+    simulated: RayTestCluster | None = None
+    _actors: list[Any] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Leave Ray; stop it too where this process started it."""
+        if self.started_here:
+            ray.shutdown()
+        if self.simulated is not None:
+            self.simulated.shutdown()
+            self.simulated = None
+
+
+def simulate_nodes(accelerators: Sequence[int]) -> RayEngine:
+    """Real Ray nodes on this machine, the i-th with `accelerators[i]` pretend accelerators.
+
+    Raises:
+        ClusterError: this process uses a Ray already, or Ray did not start.
+    """
+    if ray.is_initialized():
+        raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
+    with _QuietRay():
+        cluster = RayTestCluster()
+        try:
+            for rank, count in enumerate(accelerators):
+                cluster.add_node(
+                    wait=False,
+                    num_cpus=1,
+                    object_store_memory=_SIMULATED_STORE_BYTES,
+                    include_dashboard=False,
+                    env_vars=simulated_environment(rank, count),
+                )
+            _connect(address=cluster.address)
+        except (RayError, OSError, RuntimeError) as error:
+            cluster.shutdown()
+            raise ClusterError(f"Ray did not start {len(accelerators)} simulated nodes: {error}") from error
+    return RayEngine(started_here=True, simulated=cluster)
+
+
+def join_or_start(address: str | None, num_nodes: int | None) -> RayEngine:
+    """A connection to a Ray cluster: the one this process has, `address`, one found here, or a new one.
+
+    A cluster of several nodes is never started here: it is joined.
+
+    Raises:
+        ClusterError: there is nothing at `address`, or nothing to join.
+    """
+    if ray.is_initialized():
+        return RayEngine(started_here=False)
+    # Ray's own rule for None: RAY_ADDRESS, else the cluster started on this machine, else a new one.
+    wanted = address or ("auto" if num_nodes is not None and num_nodes > 1 else None)
+    try:
+        with _QuietRay():
+            _connect(address=wanted)
+    except ConnectionError as error:
+        raise ClusterError(
+            f"no Ray cluster at {wanted!r}. Run `ray start --head` on the first node and "
+            f"`ray start --address=HEAD:6379` on the others, or try without a cluster: simulate='2x8'"
+        ) from error
+    except (RayError, OSError, RuntimeError, ValueError) as error:
+        raise ClusterError(f"Ray did not start or join ({wanted or 'a new cluster'}): {error}") from error
+    return RayEngine(started_here=True)
+
+
+def wait_for_nodes(num_nodes: int | None, timeout_s: float) -> list[dict[str, Any]]:
+    """Ray's records of the nodes that are alive, once there are at least `num_nodes`.
+
+    Raises:
+        ClusterTimeout: too few at the deadline; the text lists those that are there.
+    """
+    deadline = time.monotonic() + timeout_s
+    wanted = num_nodes or 1
+    while True:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        if len(alive) >= wanted:
+            return alive
+        if time.monotonic() >= deadline:
+            there = "".join(f"\n  {n['NodeManagerAddress']} ({n['NodeManagerHostname']})" for n in alive)
+            raise ClusterTimeout(
+                f"{wanted} nodes were asked for and {len(alive)} are there after {timeout_s:.0f} s:{there}"
+            )
+        # Ray offers no notice of a joining node to a driver; joining takes seconds, so four looks a second do.
+        time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
+
+
+def probe_nodes(nodes: Sequence[Mapping[str, Any]], timeout_s: float) -> list[NodeReport]:
+    """Every node's report of itself, made by a process on that node.
+
+    Raises:
+        ClusterTimeout: some node did not answer; the text names it.
+        ClusterError: a probe failed there.
+    """
+    probe = ray.remote(num_cpus=0, max_retries=0)(probe_this_node)
+    pending = {
+        probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            _HEAD_RESOURCE in node["Resources"],
+            dict(node["Resources"]),
+        ): node
+        for node in nodes
+    }
+    try:
+        return list(ray.get(list(pending), timeout=timeout_s))
+    except GetTimeoutError as error:
+        _, late = ray.wait(list(pending), num_returns=len(pending), timeout=0)
+        names = ", ".join(pending[ref]["NodeManagerAddress"] for ref in late)
+        raise ClusterTimeout(
+            f"no answer from {names} after {timeout_s:.0f} s: no process starts there"
+        ) from error
+    except RayError as error:
+        cause = getattr(error, "cause", None)
+        raise ClusterError(f"probing the nodes failed: {cause or error}") from error
+
+
+def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
+    """Ray's way to say: on this node and no other."""
+    return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+
+
+def _connect(address: str | None) -> None:
+    ray.init(
+        address=address,
+        namespace=NAMESPACE,
+        include_dashboard=None if address else False,
+        log_to_driver=True,
+        logging_level=logging.WARNING,
+        configure_logging=False,
+        runtime_env={"env_vars": PROCESS_ENVIRONMENT},
+    )
+
+
+class _QuietRay:
+    """Ray's notes on how to join or watch it are for people who started it by hand: keep them off."""
+
+    def __enter__(self) -> None:
+        self._logger = logging.getLogger("ray")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.WARNING)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.setLevel(self._level)

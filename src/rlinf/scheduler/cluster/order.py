@@ -1,0 +1,57 @@
+"""Which node is node 0: a pure rule, so that the order is the same in every run."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from rlinf.scheduler.cluster.probe import NodeReport
+from rlinf.scheduler.errors import ClusterError
+
+NODE_RANK_VARIABLE = "RLINF_NODE_RANK"
+
+
+def order_nodes(reports: Sequence[NodeReport]) -> list[NodeReport]:
+    """The nodes in rank order.
+
+    A node that was started with `RLINF_NODE_RANK` has that rank. The others fill the free ranks: the head
+    first, then by numeric IP address, then by node id.
+
+    Raises:
+        ClusterError: two nodes claim one rank, or a rank leaves a gap that no other node fills.
+    """
+    claimed = _claimed_ranks(reports)
+    others = iter(sorted((r for r in reports if r.node_rank_setting is None), key=_fallback_key))
+    ordered: list[NodeReport] = []
+    for rank in range(len(reports)):
+        report = claimed.get(rank) or next(others, None)
+        if report is None:
+            highest = claimed[max(claimed)]
+            raise ClusterError(
+                f"{highest.describe()} has {NODE_RANK_VARIABLE}={max(claimed)}, but the cluster has "
+                f"{len(reports)} nodes and none has rank {rank}"
+            )
+        ordered.append(report)
+    return ordered
+
+
+def _claimed_ranks(reports: Sequence[NodeReport]) -> dict[int, NodeReport]:
+    claimed: dict[int, NodeReport] = {}
+    for report in reports:
+        rank = report.node_rank_setting
+        if rank is None:
+            continue
+        if rank in claimed:
+            raise ClusterError(
+                f"{report.describe()} and {claimed[rank].describe()} both have {NODE_RANK_VARIABLE}={rank}"
+            )
+        claimed[rank] = report
+    return claimed
+
+
+def _fallback_key(report: NodeReport) -> tuple[bool, int, int, str]:
+    try:
+        address = ipaddress.ip_address(report.ip)
+    except ValueError:
+        return (not report.is_head, 9, 0, f"{report.ip} {report.node_id}")
+    return (not report.is_head, address.version, int(address), report.node_id)

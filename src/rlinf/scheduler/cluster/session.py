@@ -1,0 +1,93 @@
+"""A process's place in a job: how it reaches the others, and what is undone when it leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rlinf.scheduler.cluster.bus import EventBus
+from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.placement import Topology
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Session:
+    """One process's membership in a job.
+
+    Attributes:
+        own_name: "driver", or a worker's `group:rank`.
+        topology: the bare cluster: its nodes, without the node groups of any config.
+        messenger: this process's messenger.
+        directory: finds the others by name.
+        directory_endpoint: where the directory is: in the driver.
+        secret: what proves that a process belongs to this job.
+        crosses_machines: whether some node cannot be reached through a Unix socket.
+        bus: what happens in the job, for whoever listens.
+    """
+
+    own_name: str
+    topology: Topology
+    messenger: Messenger
+    directory: DirectoryClient
+    directory_endpoint: Endpoint
+    secret: ClusterSecret
+    crosses_machines: bool
+    bus: EventBus
+    _closers: list[Callable[[], None]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been left."""
+        return self._closed
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called when the session is closed; the last one added is called first."""
+        with self._lock:
+            self._closers.append(closer)
+
+    def close(self) -> None:
+        """Leave the job: undo everything, last first. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            closers = list(reversed(self._closers))
+        if current_or_none() is self:
+            set_current(None)
+        for closer in closers:
+            try:
+                closer()
+            except Exception:  # noqa: BLE001 - one part that cannot be undone must not keep the others up
+                _log.warning("closing the cluster: a step failed", exc_info=True)
+
+
+_current: Session | None = None
+
+
+def set_current(session: Session | None) -> None:
+    """Make `session` the one that this process has; None: it has none any more."""
+    global _current
+    _current = session
+
+
+def current_or_none() -> Session | None:
+    """This process's session, if it has one."""
+    return _current
+
+
+def current() -> Session:
+    """This process's session.
+
+    Raises:
+        ClusterError: it has none.
+    """
+    if _current is None:
+        raise ClusterError("this process belongs to no cluster: call Cluster(...) first")
+    return _current

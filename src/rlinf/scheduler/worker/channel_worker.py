@@ -1,0 +1,22 @@
+"""The worker that holds a channel: the one process that its items go through."""
+
+from __future__ import annotations
+
+from rlinf.scheduler.channel import ChannelSpec, current_runtime, host_channel
+from rlinf.scheduler.worker.context import context_of_this_process
+
+
+class ChannelWorker:
+    """Holds one channel; a group of one rank, whose address is `channel_name:0`.
+
+    Its calls and its channel's operations do not wait for each other: the channel lives on the messenger's thread.
+    """
+
+    def __init__(self, spec: ChannelSpec) -> None:
+        runtime = current_runtime()
+        self._server = host_channel(runtime.messenger, runtime.directory, spec)
+
+    def where(self) -> tuple[int, tuple[int, ...]]:
+        """Its node's rank, and the accelerators it was placed on."""
+        placement = context_of_this_process().info.placement
+        return placement.node_rank, placement.local_hardware_ranks

@@ -1,0 +1,132 @@
+"""What channels need of the driver: it starts the processes that hold them, its own and those of workers."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from rlinf.scheduler.channel import ChannelSpec, set_runtime
+from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger, Request
+from rlinf.scheduler.errors import ChannelError, ChannelExists, CommError, LaunchError, PeerNotFound
+from rlinf.scheduler.events import ChannelOpened
+from rlinf.scheduler.placement import NodePlacementStrategy, Placement
+from rlinf.scheduler.worker.channel_worker import ChannelWorker
+from rlinf.scheduler.worker.group import launch_group
+from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
+
+_AFFINITY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRuntime:
+    """The driver's: it starts channel processes, its own and those that workers ask for.
+
+    A channel outlives the worker that created it, so it is the driver who owns its process.
+    """
+
+    session: Session
+    _starters: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=4, thread_name_prefix="rlinf-channel-start")
+    )
+
+    @property
+    def messenger(self) -> Messenger:
+        """The driver's messenger."""
+        return self.session.messenger
+
+    @property
+    def directory(self) -> DirectoryClient:
+        """Where names are looked up."""
+        return self.session.directory
+
+    @property
+    def own_name(self) -> str:
+        """How the driver is called."""
+        return self.session.own_name
+
+    def start_channel_server(
+        self,
+        name: str,
+        spec: ChannelSpec,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+    ) -> Endpoint:
+        """Start the channel's process beside a worker; on node 0 where none is named.
+
+        Raises:
+            ChannelExists: the name is taken.
+            ChannelError: the worker to be beside is not there, or the process did not start.
+        """
+        if group_affinity is None:
+            if group_rank_affinity is not None:
+                raise ChannelError(
+                    name, "group_rank_affinity needs group_affinity here: the driver has no group"
+                )
+            placement = NodePlacementStrategy([0]).get_placement(self.session)[0]
+        else:
+            beside = WorkerAddress(group_affinity, group_rank_affinity or 0)
+            placement = _alone(self._placement_of(name, beside))
+        try:
+            group = launch_group(
+                self.session,
+                WorkerFactory(ChannelWorker, (spec,), {}),
+                [placement],
+                name,
+                registers_itself=True,
+                timeout_s=START_CHANNEL_TIMEOUT_S,
+            )
+        except LaunchError as error:
+            if "is running already" in error.problem:
+                raise ChannelExists(name, "a channel or a group of this name is there already") from error
+            raise ChannelError(name, f"its process did not start: {error}") from error
+        self.session.bus.emit(ChannelOpened(name, placement.node_rank, spec.maxsize))
+        return group.endpoints[0]
+
+    def serve_workers(self) -> None:
+        """Start channels for workers that ask."""
+        self.messenger.serve(START_CHANNEL, self._on_request)
+        self.session.on_close(lambda: self._starters.shutdown(wait=False, cancel_futures=True))
+
+    def _on_request(self, request: Request) -> None:
+        name, maxsize, channel_id, group, rank = request.head
+        spec = ChannelSpec(name, maxsize, channel_id)
+        # Starting a process takes a second: not on the messenger's thread.
+        started = self._starters.submit(self.start_channel_server, name, spec, group, rank)
+        started.add_done_callback(lambda done: _answer(request, done))
+
+    def _placement_of(self, channel: str, worker: WorkerAddress) -> Placement:
+        try:
+            entry = self.directory.lookup(str(worker), timeout_s=_AFFINITY_TIMEOUT_S)
+        except (PeerNotFound, CommError) as error:
+            raise ChannelError(channel, f"cannot be placed beside '{worker}': {error}") from error
+        placement = entry.info.get("placement")
+        if not isinstance(placement, bytes):
+            raise ChannelError(channel, f"cannot be placed beside '{worker}': it is no worker")
+        found: Placement = pickle.loads(placement)
+        return found
+
+
+def install_driver_runtime(session: Session) -> None:
+    """Make channels usable in the driver, and let workers create them."""
+    runtime = DriverRuntime(session)
+    runtime.serve_workers()
+    set_runtime(runtime)
+    session.on_close(lambda: set_runtime(None))
+
+
+def _alone(placement: Placement) -> Placement:
+    return replace(placement, rank=0, placement_node_rank=0, local_rank=0, local_world_size=1)
+
+
+def _answer(request: Request, started: Future[Endpoint]) -> None:
+    if started.cancelled():
+        request.fail(CommError("the driver is leaving"))
+        return
+    error = started.exception()
+    if error is not None:
+        request.fail(error)
+    else:
+        request.reply(started.result().to_wire())

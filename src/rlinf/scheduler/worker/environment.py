@@ -1,0 +1,52 @@
+"""The variables a rank starts with: pure, so that the rule can be read and tested in one place."""
+
+from __future__ import annotations
+
+from rlinf.scheduler.hardware.vendors import visibility_variable
+from rlinf.scheduler.placement import Placement
+
+
+def rank_environment(
+    placement: Placement,
+    *,
+    group: str,
+    world_size: int,
+    accelerator_type: str,
+    master_address: str,
+    master_port: int,
+) -> dict[str, str]:
+    """What the launch sets for one rank.
+
+    RANK to MASTER_PORT are what `torch.distributed.init_process_group` reads for `env://`. LOCAL_RANK is the index
+    to hand to `torch.cuda.set_device`: 0 of the rank's own mask where it is isolated, the first device's index on
+    the node where all are visible, and the rank's number among its group's ranks on that node where it
+    was given no accelerator.
+
+    Args:
+        placement: where the rank runs and what it sees.
+        group: its group's name.
+        world_size: how many ranks the group has.
+        accelerator_type: the vendor of the node's accelerators, "" where there are none.
+        master_address: the address of rank 0's node.
+        master_port: a port that rank 0 has reserved there.
+    """
+    return {
+        "RANK": str(placement.rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(_device_index(placement)),
+        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
+        "NODE_RANK": str(placement.placement_node_rank),
+        "MASTER_ADDR": master_address,
+        "MASTER_PORT": str(master_port),
+        visibility_variable(accelerator_type): ",".join(placement.visible_accelerators),
+        "RLINF_GROUP": group,
+        "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),
+        "RLINF_WORKER_NODE_RANK": str(placement.node_rank),
+        "RLINF_LOCAL_HARDWARE_RANKS": ",".join(map(str, placement.local_hardware_ranks)),
+    }
+
+
+def _device_index(placement: Placement) -> int:
+    if not placement.has_accelerators:
+        return placement.local_rank
+    return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]

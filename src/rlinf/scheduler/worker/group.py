@@ -1,0 +1,349 @@
+"""`WorkerGroup`: the ranks of a component as one object; calling a method calls it on every rank."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.comm import Endpoint, encode
+from rlinf.scheduler.errors import ConfigError, LaunchError, PlacementError, WorkerDied
+from rlinf.scheduler.events import WorkerLost
+from rlinf.scheduler.placement import (
+    NodePlacementStrategy,
+    PackedPlacementStrategy,
+    Placement,
+    PlacementStrategy,
+)
+from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.worker.launch import LaunchedRank, launch_ranks
+from rlinf.scheduler.worker.protocol import WorkerFactory
+from rlinf.scheduler.worker.result import GroupResult
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.cluster import Cluster
+
+T = TypeVar("T")
+
+OnFailure = Literal["fail", "ignore"]
+_STOP_GRACE_S = 2.0
+
+
+class GroupBuilder(Generic[T]):
+    """A worker class with its arguments, ready to be launched."""
+
+    def __init__(self, worker_class: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        _check_method_names(worker_class)
+        self._factory = WorkerFactory(worker_class, args, kwargs)
+
+    def launch(
+        self,
+        cluster: Cluster,
+        placement_strategy: PlacementStrategy | None = None,
+        name: str | None = None,
+        isolate_gpu: bool = True,
+        max_concurrency: int | None = None,
+        launch_timeout_s: float = 120,
+        on_failure: OnFailure = "fail",
+    ) -> WorkerGroup[T]:
+        """Start every rank where the strategy places it; returns when each has finished `__init__`.
+
+        Args:
+            cluster: where to run.
+            placement_strategy: which rank runs where; None: a rank an accelerator, or a node where there are none.
+            name: the group's name in the job; None: the class's name, with a number where that is taken.
+            isolate_gpu: a rank sees only its own accelerators; False: all of its node's.
+            max_concurrency: how many plain methods may run at a time on a rank; None: one, in order of arrival.
+                `async def` methods run beside them, any number at a time.
+            launch_timeout_s: how long all of it may take, in seconds.
+            on_failure: what the death of a rank means: "fail" ends every pending and later call of the group with
+                WorkerDied; "ignore" ends only the dead rank's own calls.
+
+        Raises:
+            PlacementError: the strategy does not fit the cluster.
+            LaunchError: the name is taken, or a rank failed to start; the text holds its traceback.
+            LaunchTimeout: some ranks were not ready in time; the text says what each waits for.
+        """
+        if on_failure not in ("fail", "ignore"):
+            raise ConfigError(f"on_failure={on_failure!r}: it is 'fail' or 'ignore'")
+        if max_concurrency is not None and max_concurrency < 1:
+            raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
+        strategy = placement_strategy or _a_rank_a_resource(cluster)
+        placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
+        return launch_group(
+            cluster.session,
+            self._factory,
+            placements,
+            name,
+            max_concurrency=max_concurrency or 1,
+            timeout_s=launch_timeout_s,
+            on_failure=on_failure,
+        )
+
+
+def _a_rank_a_resource(cluster: Cluster) -> PlacementStrategy:
+    if cluster.num_accelerators:
+        return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
+    return NodePlacementStrategy(list(range(cluster.num_nodes)))
+
+
+def launch_group(
+    session: Session,
+    factory: WorkerFactory,
+    placements: Sequence[Placement],
+    name: str | None,
+    *,
+    max_concurrency: int = 1,
+    timeout_s: float = 120,
+    on_failure: OnFailure = "fail",
+    registers_itself: bool = False,
+) -> WorkerGroup[Any]:
+    """Launch a group on placements that are decided already; errors as of `GroupBuilder.launch`."""
+    started = time.monotonic()
+    claimed = _claim_name(session, name, factory.worker_class.__name__)
+    try:
+        ranks = launch_ranks(
+            session,
+            placements,
+            factory,
+            claimed,
+            max_concurrency=max_concurrency,
+            timeout_s=timeout_s - (time.monotonic() - started),
+            registers_itself=registers_itself,
+        )
+    except BaseException:
+        session.directory.unregister(_group_entry(claimed))
+        raise
+    return WorkerGroup(session, claimed, factory.worker_class, ranks, on_failure)
+
+
+def _group_entry(name: str) -> str:
+    return f"group/{name}"
+
+
+def _claim_name(session: Session, wanted: str | None, class_name: str) -> str:
+    """Take the group's name in the directory, so that no other group has it."""
+    if wanted is not None and (not wanted or ":" in wanted):
+        raise ConfigError(f"group name {wanted!r}: it must not be empty nor hold a colon")
+    taken = {entry.name for entry in session.directory.list("group/")}
+    name = wanted or class_name
+    number = 2
+    while wanted is None and _group_entry(name) in taken:
+        name = f"{class_name}-{number}"
+        number += 1
+    if _group_entry(name) in taken:
+        raise LaunchError(name, "a group of this name is running already")
+    session.directory.register(_group_entry(name), session.messenger.endpoint, {})
+    return name
+
+
+class RemoteMethod:
+    """A method of a group's class; calling it calls it on the ranks."""
+
+    def __init__(self, group: WorkerGroup[Any], method: str) -> None:
+        self._group = group
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> GroupResult:
+        """Call it on every rank with the same arguments; returns at once."""
+        return self._group.call_method(self._method, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self._method} on {self._group!r}>"
+
+
+class _Ranks:
+    """What all views of one group share: its processes, and what has become of them."""
+
+    def __init__(
+        self, session: Session, name: str, ranks: Sequence[LaunchedRank], on_failure: OnFailure
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.ranks = tuple(ranks)
+        self.on_failure = on_failure
+        self.stopping = False
+        self.dead: dict[int, str] = {}
+        self.pending: weakref.WeakSet[GroupResult] = weakref.WeakSet()
+        self.lock = threading.Lock()
+        for rank in ranks:
+            rank.exited.add_done_callback(partial(self._note_exit, rank))
+        session.on_close(self.stop)
+
+    def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
+        self.on_exit(rank, exited.result())
+
+    def on_exit(self, rank: LaunchedRank, reason: str) -> None:
+        with self.lock:
+            if self.stopping or rank.address.rank in self.dead:
+                return
+            self.dead[rank.address.rank] = reason
+            pending = list(self.pending) if self.on_failure == "fail" else []
+        self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
+        for result in pending:
+            result.abort(WorkerDied(self.name, rank.address.rank, "", reason))
+
+    def check_alive(self, wanted: Sequence[int]) -> None:
+        with self.lock:
+            relevant = {r: why for r, why in self.dead.items() if self.on_failure == "fail" or r in wanted}
+        for number, reason in relevant.items():
+            raise WorkerDied(self.name, number, "", reason)
+
+    def reason_of_death(self, address: WorkerAddress, wait_s: float) -> str:
+        try:
+            return self.ranks[address.rank].exited.result(timeout=wait_s)
+        except TimeoutError:
+            return "its connection broke"
+
+    def stop(self) -> None:
+        with self.lock:
+            if self.stopping:
+                return
+            self.stopping = True
+        living = [rank for rank in self.ranks if not rank.exited.done() and rank.endpoint is not None]
+        for rank in living:
+            if rank.endpoint is not None:
+                self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
+        deadline = time.monotonic() + _STOP_GRACE_S
+        for rank in living:
+            _wait_until(rank, deadline)
+        for rank in self.ranks:
+            rank.kill()
+        self.session.directory.unregister(_group_entry(self.name))
+
+
+def _wait_until(rank: LaunchedRank, deadline: float) -> None:
+    try:
+        rank.exited.result(timeout=max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        return  # it is in a call: it will be killed
+
+
+class WorkerGroup(Generic[T]):
+    """A launched group. `group.method(...)` calls `method` on every rank and returns a `GroupResult` at once."""
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        worker_class: type[T],
+        ranks: Sequence[LaunchedRank],
+        on_failure: OnFailure = "fail",
+    ) -> None:
+        self._shared = _Ranks(session, name, ranks, on_failure)
+        self._worker_class = worker_class
+        self._selected: tuple[int, ...] = tuple(range(len(ranks)))
+
+    @property
+    def name(self) -> str:
+        """Its name in the job."""
+        return self._shared.name
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has, whatever a view selects."""
+        return len(self._shared.ranks)
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Where each rank runs."""
+        return [rank.placement for rank in self._shared.ranks]
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """How each rank's process is reached."""
+        return [rank.endpoint for rank in self._shared.ranks if rank.endpoint is not None]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that calls go to: all of them, or those of an `execute_on` view."""
+        return self._selected
+
+    def execute_on(self, *ranks: int) -> WorkerGroup[T]:
+        """A view whose calls go to these ranks only, in this order; `self` is not changed.
+
+        Raises:
+            PlacementError: the group has no such rank, or one is named twice.
+        """
+        for rank in ranks:
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.world_size:
+                raise PlacementError(
+                    f"group '{self.name}' has ranks 0 to {self.world_size - 1}, not {rank!r}"
+                )
+        if len(set(ranks)) != len(ranks) or not ranks:
+            raise PlacementError(f"execute_on{ranks}: name at least one rank, and each once")
+        view = object.__new__(type(self))
+        view._shared = self._shared
+        view._worker_class = self._worker_class
+        view._selected = ranks
+        return view
+
+    def call_method(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GroupResult:
+        """Call a method by name on the selected ranks; `group.method(...)` is the usual way to write it.
+
+        Raises:
+            WorkerDied: a rank that the call depends on is gone.
+            CodecError: an argument cannot be sent.
+        """
+        shared = self._shared
+        messenger = shared.session.messenger
+        shared.check_alive(self._selected)
+        encoded = encode((args, kwargs))
+        frames = [encoded.head, *encoded.buffers]
+        targets = [shared.ranks[number] for number in self._selected]
+        calls = [
+            (rank.address, messenger.request(rank.endpoint, protocol.CALL, method, frames))
+            for rank in targets
+            if rank.endpoint is not None
+        ]
+        result = GroupResult(method, calls, shared.reason_of_death, shared.session.bus.flush)
+        with shared.lock:
+            shared.pending.add(result)
+            dead = dict(shared.dead) if shared.on_failure == "fail" else {}
+        for number, reason in dead.items():  # it may have died since check_alive
+            result.abort(WorkerDied(shared.name, number, method, reason))
+        return result
+
+    def terminate(self) -> None:
+        """End every rank: after the call that it runs now, or after two seconds by force."""
+        self._shared.stop()
+
+    def __getattr__(self, name: str) -> RemoteMethod:
+        # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.
+        if name.startswith("__") or "_worker_class" not in self.__dict__:
+            raise AttributeError(name)
+        if callable(getattr(self._worker_class, name, None)):
+            return RemoteMethod(self, name)
+        known = _methods_of(self._worker_class)
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise AttributeError(f"{self._worker_class.__name__} has no method '{name}'{hint}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_methods_of(self._worker_class)})
+
+    def __repr__(self) -> str:
+        which = "" if len(self._selected) == self.world_size else f", ranks {list(self._selected)}"
+        return f"WorkerGroup({self.name!r}, {self.world_size} x {self._worker_class.__name__}{which})"
+
+
+def _check_method_names(worker_class: type) -> None:
+    own = {name for name in vars(WorkerGroup) if not name.startswith("_")}
+    clash = sorted(own.intersection(_methods_of(worker_class)))
+    if clash:
+        raise ConfigError(
+            f"{worker_class.__name__} has methods that could not be called on a group: {', '.join(clash)}",
+            hint="rename them: a WorkerGroup has attributes of these names itself",
+        )
+
+
+def _methods_of(worker_class: type) -> list[str]:
+    return [name for name, _ in inspect.getmembers(worker_class, callable) if not name.startswith("_")]

@@ -1,0 +1,94 @@
+"""Ports for rendezvous: picked on the node itself and kept from others until they are used."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from rlinf.scheduler.errors import ClusterError
+
+_RANGE = range(20_000, 32_000)
+_EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+class ReservedPort:
+    """A free TCP port of this machine that no other process of this library takes while this object lives.
+
+    Binding and closing a socket would leave the port free for anyone in between. So the port is not held
+    by a socket but by a lock on a file that all processes of this machine agree on, and it lies outside the
+    range from which the kernel serves outgoing connections.
+    """
+
+    def __init__(self, host: str = "") -> None:
+        """Reserve one.
+
+        Args:
+            host: the address that the port must be free on; "" for every address.
+
+        Raises:
+            ClusterError: no port in the range is free.
+        """
+        folder = _lock_folder()
+        for port in _candidates():
+            lock = _try_lock(folder / f"{port}.lock")
+            if lock is None:
+                continue
+            if _is_free(host, port):
+                self.port = port
+                self._lock = lock
+                return
+            lock.close()
+        raise ClusterError(f"no free TCP port between {_RANGE.start} and {_RANGE.stop - 1} on this node")
+
+    def release(self) -> None:
+        """Let others have the port."""
+        self._lock.close()
+
+
+def _candidates() -> Iterator[int]:
+    low, high = _ephemeral_range()
+    usable = [port for port in _RANGE if not low <= port <= high] or list(_RANGE)
+    # Every process starts elsewhere, so that many that start at once seldom meet.
+    start = (os.getpid() * 131) % len(usable)
+    yield from usable[start:]
+    yield from usable[:start]
+
+
+def _ephemeral_range() -> tuple[int, int]:
+    try:
+        low, high = _EPHEMERAL_RANGE_FILE.read_text().split()
+    except (OSError, ValueError):
+        return 32_768, 60_999
+    return int(low), int(high)
+
+
+def _lock_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"rlinf-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _try_lock(path: Path) -> IO[str] | None:
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # As the rendezvous server itself binds: a port in TIME_WAIT from an earlier job is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,250 @@
+"""`Worker`: the class that users derive their components from."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar, Self, TypeVar
+
+from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.comm import AsyncHandle
+from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process
+from rlinf.scheduler.worker.group import GroupBuilder
+from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
+
+T = TypeVar("T", bound="Worker")
+
+
+class Worker:
+    """One rank of a component: derive, add methods, and launch a group of them.
+
+        class Policy(Worker):
+            def __init__(self, hidden_size: int):
+                super().__init__()
+                self.log_info(f"rank {self.rank} of {self.world_size}")
+
+            def act(self, observation): ...
+
+        group = Policy.create_group(hidden_size=64).launch(cluster, placement_strategy=strategy)
+        actions = group.act(observation).wait()     # one result a rank, in rank order
+
+    Everything below may be used from the first line of `__init__` on. Constructed outside a launched process, a
+    worker is rank 0 of 1 and can compute, but not communicate.
+    """
+
+    _context: WorkerContext
+    _logger: ClassVar[logging.Logger] = logging.getLogger("rlinf.worker")
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """Give the new worker its identity."""
+        worker = super().__new__(cls)
+        # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
+        worker._context = context_of_this_process()
+        return worker
+
+    def __init__(self) -> None:
+        """Nothing to do: the launch has told the process who it is."""
+
+    @classmethod
+    def create_group(cls: type[T], *args: Any, **kwargs: Any) -> GroupBuilder[T]:
+        """A group of this class, to be launched: `.launch(cluster, placement_strategy=...)`.
+
+        Args:
+            *args: handed to `__init__` of every rank; picklable.
+            **kwargs: likewise.
+        """
+        return GroupBuilder(cls, args, kwargs)
+
+    @property
+    def info(self) -> WorkerInfo:
+        """Who and where this worker is."""
+        return self._context.info
+
+    @property
+    def address(self) -> WorkerAddress:
+        """Its name in the job, `group:rank`."""
+        return self.info.address
+
+    @property
+    def group_name(self) -> str:
+        """Its group's name."""
+        return self.info.address.group
+
+    @property
+    def rank(self) -> int:
+        """Its number in the group, from 0."""
+        return self.info.address.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the group has."""
+        return self.info.world_size
+
+    @property
+    def placement(self) -> Placement:
+        """The node and the devices it was given."""
+        return self.info.placement
+
+    @property
+    def local_rank(self) -> int:
+        """Its number among its group's ranks on this node."""
+        return self.placement.local_rank
+
+    @property
+    def local_world_size(self) -> int:
+        """How many of its group's ranks are on this node."""
+        return self.placement.local_world_size
+
+    @property
+    def node_rank(self) -> int:
+        """Its node's number in the cluster."""
+        return self.placement.node_rank
+
+    # The documents' programs use these names.
+    _rank = rank
+    _world_size = world_size
+    _local_rank = local_rank
+    _local_world_size = local_world_size
+    _node_rank = node_rank
+    _group_name = group_name
+    _worker_address = address
+
+    def log_debug(self, message: str) -> None:
+        """Log for those who look for a fault; shown where the driver's logging shows DEBUG."""
+        self._log(logging.DEBUG, message)
+
+    def log_info(self, message: str) -> None:
+        """Log a line; it appears in the driver under the logger `rlinf.worker.<group>`."""
+        self._log(logging.INFO, message)
+
+    def log_warning(self, message: str) -> None:
+        """Log something that someone should look at."""
+        self._log(logging.WARNING, message)
+
+    def log_error(self, message: str) -> None:
+        """Log a failure."""
+        self._log(logging.ERROR, message)
+
+    def _log(self, level: int, message: str) -> None:
+        self._logger.log(level, "%s", message)
+
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> AsyncHandle[None] | None:
+        """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
+
+        Args:
+            obj: any picklable object; tensors and arrays in it travel as bytes, not through pickle.
+            dst_group_name: the receiver's group.
+            dst_rank: its rank there.
+            async_op: return a handle at once; else return when the receiver's process holds the object.
+            timeout_s: how long to wait, in seconds; None: the library's default.
+
+        Raises:
+            PeerNotFound: no such worker at the deadline.
+            PeerDied: the receiver is gone.
+            CommTimeout: the receiver had no room at the deadline.
+        """
+        handle = self._context.mailbox.send(obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s)
+        return handle if async_op else handle.wait()
+
+    def recv(
+        self, src_group_name: str, src_rank: int, async_op: bool = False, timeout_s: float | None = None
+    ) -> Any:
+        """The next object that a worker sent to this one.
+
+        Args:
+            src_group_name: the sender's group.
+            src_rank: its rank there.
+            async_op: return a handle at once.
+            timeout_s: how long to wait, in seconds; None: the library's default.
+
+        Raises:
+            PeerDied: the sender is gone, and nothing of it is left to receive.
+            CommTimeout: nothing came before the deadline.
+        """
+        handle = self._context.mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        return handle if async_op else handle.wait()
+
+    def send_tensor(
+        self,
+        tensor: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> AsyncHandle[None] | None:
+        """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
+        handle = self._context.mailbox.send_tensor(
+            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s
+        )
+        return handle if async_op else handle.wait()
+
+    def recv_tensor(
+        self,
+        tensor: Any,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
+
+        Args:
+            tensor: where the values go: of the shape and dtype that the sender sends.
+            src_group_name: the sender's group.
+            src_rank: its rank there.
+            async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
+            timeout_s: how long to wait, in seconds; None: the library's default.
+
+        Raises:
+            CommError: shape or dtype differ; nothing is taken.
+            PeerDied: the sender is gone.
+            CommTimeout: nothing came before the deadline.
+        """
+        handle = self._context.mailbox.recv_tensor(
+            tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s
+        )
+        return handle if async_op else handle.wait()
+
+    @classmethod
+    def create_channel(
+        cls,
+        channel_name: str,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+        maxsize: int = 0,
+    ) -> Channel:
+        """Create a channel and return this process's end of it.
+
+        Args:
+            channel_name: its name in the job.
+            group_affinity: the group beside whose worker the channel's process runs; None: this worker's group.
+            group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
+            maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
+
+        Raises:
+            ChannelExists: a channel of that name is there already.
+        """
+        return Channel.create(
+            channel_name,
+            maxsize=maxsize,
+            group_affinity=group_affinity,
+            group_rank_affinity=group_rank_affinity,
+        )
+
+    @classmethod
+    def connect_channel(cls, channel_name: str, timeout_s: float | None = None) -> Channel:
+        """This process's end of a channel that someone created, or creates before the deadline.
+
+        Raises:
+            ChannelNotFound: no channel of that name at the deadline.
+        """
+        if timeout_s is None:
+            return Channel.connect(channel_name)
+        return Channel.connect(channel_name, timeout_s=timeout_s)

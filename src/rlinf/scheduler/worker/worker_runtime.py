@@ -1,0 +1,57 @@
+"""What channels need of a worker: it asks the driver to start the processes that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlinf.scheduler.channel import ChannelSpec
+from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRuntime:
+    """A worker's: it asks the driver to start channel processes."""
+
+    session: Session
+    address: WorkerAddress
+
+    @property
+    def messenger(self) -> Messenger:
+        """The worker's messenger."""
+        return self.session.messenger
+
+    @property
+    def directory(self) -> DirectoryClient:
+        """Where names are looked up."""
+        return self.session.directory
+
+    @property
+    def own_name(self) -> str:
+        """The worker's address."""
+        return self.session.own_name
+
+    def start_channel_server(
+        self,
+        name: str,
+        spec: ChannelSpec,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+    ) -> Endpoint:
+        """Have the driver start the channel's process beside a worker; beside this one where none is named.
+
+        Raises:
+            ChannelExists: the name is taken.
+            ChannelError: the worker to be beside is not there, or the process did not start.
+        """
+        group = self.address.group if group_affinity is None else group_affinity
+        rank = group_rank_affinity
+        if rank is None:
+            rank = self.address.rank if group == self.address.group else 0
+        head = [name, spec.maxsize, spec.channel_id, group, rank]
+        request = self.messenger.request(
+            self.session.directory_endpoint, START_CHANNEL, head, timeout_s=2 * START_CHANNEL_TIMEOUT_S
+        )
+        return Endpoint.from_wire(request.result().head)

@@ -1,0 +1,43 @@
+"""The documents' program, run as a user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "hello" / "main.py"
+
+
+def run_hello(tmp_path, *overrides, **environment):
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), f"hydra.run.dir={tmp_path}", *overrides],
+        env={**os.environ, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("overrides", "environment"),
+    [((), {"RLINF_SIMULATE": "1x8"}), (("+cluster.simulate=1x8",), {})],
+    ids=["from the environment", "from the config"],
+)
+def test_hello_prints_one_line_a_rank(tmp_path, overrides, environment):
+    done = run_hello(tmp_path, *overrides, **environment)
+    assert done.returncode == 0, done.stderr
+    output = done.stdout + done.stderr
+    for rank in range(4):
+        assert output.count(f"Hello from TestWorker rank {rank}!") == 1, output
+    assert "Traceback" not in output
+
+
+def test_hello_with_too_few_accelerators_says_what_is_there(tmp_path):
+    done = run_hello(tmp_path, "+cluster.simulate=1x2")
+    assert done.returncode != 0
+    assert "test_worker" in done.stderr
+    assert "0-3" in done.stderr

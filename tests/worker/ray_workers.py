@@ -1,0 +1,166 @@
+"""Worker classes that the tests launch; in a module of their own, so that workers import them by name."""
+
+import asyncio
+import os
+import signal
+import threading
+
+from rlinf.scheduler import Cluster, Worker
+
+
+class Probe(Worker):
+    """Says what it sees."""
+
+    def __init__(self, offset=0):
+        super().__init__()
+        self.offset = offset
+        self.gate = threading.Event()
+
+    def add(self, a, b=0):
+        return a + b + self.rank + self.offset
+
+    def environment(self, *names):
+        return {name: os.environ.get(name) for name in names}
+
+    def who(self):
+        return {
+            "rank": self.rank,
+            "_rank": self._rank,
+            "world_size": self.world_size,
+            "local_rank": self.local_rank,
+            "node_rank": self.node_rank,
+            "address": str(self.address),
+            "pid": self.info.pid,
+            "real_pid": os.getpid(),
+            "main_thread": threading.current_thread() is threading.main_thread(),
+        }
+
+    def fail_on(self, rank):
+        if self.rank == rank:
+            raise LookupError(f"no such thing on rank {rank}")
+        return self.rank
+
+    def fail_on_rank_zero_others_wait(self):
+        if self.rank == 0:
+            raise ValueError("rank 0 cannot")
+        self.gate.wait(30)
+
+    def die(self, rank):
+        if self.rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.gate.wait(30)
+
+    def wait_for_gate(self):
+        return self.gate.wait(30)
+
+    async def hold(self):
+        """Comes back after `let_go`."""
+        self.held = asyncio.Event()
+        await self.held.wait()
+        return self.rank
+
+    async def let_go(self):
+        while not hasattr(self, "held"):
+            await asyncio.sleep(0)
+        self.held.set()
+        return self.rank
+
+    async def rendezvous(self, number):
+        """Comes back only when two calls are inside at the same time."""
+        self.inside = getattr(self, "inside", 0) + 1
+        while self.inside < number:
+            await asyncio.sleep(0)
+        return self.inside
+
+    def topology_seen(self):
+        cluster = Cluster()
+        return cluster.num_nodes, cluster.num_accelerators
+
+    def unpicklable(self):
+        return threading.Lock()
+
+    def raise_unpicklable(self):
+        class OnlyHere(Exception):
+            def __init__(self, lock):
+                super().__init__(lock)
+
+        raise OnlyHere(threading.Lock())
+
+    def log(self, text):
+        self.log_info(text)
+
+    def echo(self, value):
+        return value
+
+    def exchange(self, partner_group, partner_rank, value):
+        self.send(value, partner_group, partner_rank)
+        return self.recv(partner_group, partner_rank, timeout_s=20)
+
+    def send_many(self, group, rank, count):
+        handles = [self.send(index, group, rank, async_op=True) for index in range(count)]
+        for handle in handles:
+            handle.wait(20)
+
+    def recv_many(self, group, rank, count):
+        return [self.recv(group, rank, timeout_s=20) for _ in range(count)]
+
+    def recv_with_timeout(self, group, rank, timeout_s):
+        return self.recv(group, rank, timeout_s=timeout_s)
+
+    def send_tensor_to(self, group, rank):
+        import torch
+
+        self.send_tensor(torch.arange(6, dtype=torch.float32).reshape(2, 3), group, rank)
+
+    def recv_tensor_from(self, group, rank):
+        import torch
+
+        target = torch.zeros(2, 3)
+        self.recv_tensor(target, group, rank, timeout_s=20)
+        return target
+
+    def all_reduce(self):
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        value = torch.tensor([float(self.rank)])
+        dist.all_reduce(value)
+        result = (value.item(), dist.get_rank(), dist.get_world_size(), self.node_rank)
+        dist.destroy_process_group()
+        return result
+
+
+class Forgetful(Worker):
+    """Forgets to call super().__init__()."""
+
+    def __init__(self):
+        self.seen = self.rank
+
+    def get(self):
+        return self.seen
+
+
+class Broken(Worker):
+    def __init__(self, broken_rank):
+        super().__init__()
+        if self.rank == broken_rank:
+            raise RuntimeError("the checkpoint is not there")
+
+
+class Dies(Worker):
+    def __init__(self):
+        super().__init__()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NeverReady(Worker):
+    def __init__(self, slow_rank):
+        super().__init__()
+        if self.rank == slow_rank:
+            threading.Event().wait(60)
+
+
+class Clashing(Worker):
+    def terminate(self):
+        return None

@@ -1,0 +1,52 @@
+"""send and recv between workers of any two groups."""
+
+import pytest
+from ray_workers import Probe
+
+from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler.errors import WorkerError
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def pair(ray_cluster):
+    """Two groups, on different nodes."""
+    left = Probe.create_group().launch(
+        ray_cluster, placement_strategy=PackedPlacementStrategy(0, 1), name="left"
+    )
+    right = Probe.create_group().launch(
+        ray_cluster, placement_strategy=PackedPlacementStrategy(4, 4), name="right"
+    )
+    yield left, right
+    left.terminate()
+    right.terminate()
+
+
+def test_two_groups_exchange_any_object(pair):
+    left, right = pair
+    there = left.execute_on(1).exchange("right", 0, {"a": [1, (2, 3)], "b": b"x"})
+    back = right.exchange("left", 1, "answer")
+    assert there.wait(30) == ["answer"]
+    assert back.wait(30) == [{"a": [1, (2, 3)], "b": b"x"}]
+
+
+def test_objects_arrive_in_the_order_of_their_sends(pair):
+    left, right = pair
+    sent = left.execute_on(0).send_many("right", 0, 200)
+    assert right.recv_many("left", 0, 200).wait(30) == [list(range(200))]
+    sent.wait(30)
+
+
+def test_a_tensor_is_received_in_place(pair):
+    left, right = pair
+    sent = left.execute_on(0).send_tensor_to("right", 0)
+    (tensor,) = right.recv_tensor_from("left", 0).wait(30)
+    sent.wait(30)
+    assert tensor.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+def test_a_recv_that_nobody_answers_ends_at_its_deadline_naming_the_sender(pair):
+    left, _ = pair
+    with pytest.raises(WorkerError, match="right:0"):
+        left.execute_on(0).recv_with_timeout("right", 0, 0.2).wait(30)
