@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,23 +22,12 @@ from rlinf.scheduler.channel.operation import (
     Operation,
     OperationFuture,
 )
+from rlinf.scheduler.channel.refusals import refusal_error
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request
-from rlinf.scheduler.errors import (
-    BatchImpossible,
-    ChannelArgumentError,
-    ChannelClosed,
-    ChannelEmpty,
-    ChannelError,
-    ChannelFull,
-    ChannelLost,
-    ChannelTimeout,
-    CommError,
-    CommTimeout,
-)
-from rlinf.scheduler.queueing import Reason
+from rlinf.scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, CommError, CommTimeout
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002
@@ -271,35 +260,16 @@ class Connection:
     def _on_refused(self, ticket: int, reason: str, state: str) -> None:
         operation = self._pending.get(ticket)
         if operation is not None:
-            self._fail(ticket, self._error(operation, reason, state))
-
-    def _error(self, operation: Operation, reason: str, state: str) -> BaseException:
-        name = self.ref.spec.name
-        queue = f"queue '{operation.queue_name}'"
-        if reason == wire.TIMED_OUT:
-            return ChannelTimeout(name, operation.queue_name, operation.kind, operation.waited_s, state)
-        if reason == Reason.CLOSED.value:
-            return ChannelClosed(name)
-        if reason == Reason.FULL.value:
-            return ChannelFull(name, f"{queue} is full: {state}")
-        if reason == Reason.EMPTY.value:
-            return ChannelEmpty(name, f"{queue} has nothing for this get: {state}")
-        if reason == Reason.IMPOSSIBLE.value:
-            problem = (
-                f"{queue} cannot come to a batch of weight {operation.batch_weight}: it is full with {state}"
-            )
-            return BatchImpossible(name, problem)
-        if reason == Reason.CANCELLED.value:
-            return CancelledError()
-        return ChannelArgumentError(name, f"{queue}: {state}")
+            self._fail(ticket, refusal_error(self.ref.spec.name, operation, reason, state))
 
     # -- ends ------------------------------------------------------------------------------------
 
     def lose(self, reason: str) -> None:
         """End everything: the channel's server cannot be reached any more."""
         if self.lost is None:
-            self.lost = self._gone(reason)
+            # In this order: whoever sees `lost` may make the next connection, which takes the service over.
             self._messenger.unserve(self._news)
+            self.lost = self._gone(reason)
             self._outbox.clear()
             for ticket in list(self._pending):
                 self._fail(ticket, self._gone(reason))
@@ -349,33 +319,3 @@ class Connection:
         name = self.ref.spec.name
         state = "the channel's server does not answer"
         return ChannelTimeout(name, operation.queue_name, operation.kind, operation.waited_s, state)
-
-
-class Connections:
-    """The connections of one process, by channel."""
-
-    def __init__(self, messenger: Messenger) -> None:
-        self._messenger = messenger
-        self._by_id: dict[str, Connection] = {}
-        self._lock = threading.Lock()
-        messenger.on_peer_lost(self._on_peer_lost)
-
-    def to(self, ref: ChannelRef) -> Connection:
-        """Return the connection to a channel; a new one where there is none or it was lost."""
-        with self._lock:
-            connection = self._by_id.get(ref.spec.channel_id)
-            if connection is None or connection.lost is not None:
-                connection = self._by_id[ref.spec.channel_id] = Connection(self._messenger, ref)
-            return connection
-
-    def close(self) -> None:
-        """End everything that waits in this process; what was taken here is confirmed first."""
-        for connection in list(self._by_id.values()):
-            if connection.lost is None:
-                connection.flush()
-                connection.lose("this process left the cluster")
-
-    def _on_peer_lost(self, process_id: str) -> None:
-        for connection in list(self._by_id.values()):
-            if connection.ref.endpoint.process_id == process_id:
-                connection.lose(f"the connection to '{connection.ref.spec.address}' dropped")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rlinf.scheduler.channel.connection import Connections
+from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint

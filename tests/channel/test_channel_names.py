@@ -1,0 +1,104 @@
+"""Names of channels, and the processes and threads that use them wrongly."""
+
+from __future__ import annotations
+
+import queue
+import signal
+
+import channel_roles
+import pytest
+
+from rlinf.scheduler.channel import Channel, current_runtime, set_runtime
+from rlinf.scheduler.errors import ChannelError, ChannelExists, ChannelLost, ChannelNotFound, ClusterError
+
+DEADLINE_S = 30.0
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_name_that_another_process_holds_is_taken(sockets):
+    _, channel = sockets.start_server()
+    with pytest.raises(ChannelExists, match=channel.name):
+        Channel.create(channel.name)
+
+
+def test_a_channel_may_be_made_again_after_its_process_died(sockets):
+    server, before = sockets.start_server()
+    before.put("lost")
+    server.kill()
+    with pytest.raises(ChannelLost):
+        before.get()
+    after = Channel.create(before.name)
+    after.put("new")
+    task = sockets.run(channel_roles.connect_and_consume, before.name, 1)
+    assert task.result(DEADLINE_S) == ["new"]
+    with pytest.raises(ChannelLost):
+        before.get()
+
+
+def test_a_server_that_leaves_ends_every_wait(in_process):
+    channel = in_process.create()
+    channel.put("x")
+    waits = channel.get("q", async_op=True)
+    channel.qsize()
+    current_runtime().stop_channel_server(channel.name)
+    for operation in (waits.wait, channel.get, channel.stats):
+        with pytest.raises(ChannelLost):
+            operation()
+
+
+def test_what_is_no_channel_is_not_connected_to(in_process):
+    runtime = current_runtime()
+    runtime.directory.register("worker:0", runtime.messenger.endpoint)
+    with pytest.raises(ChannelNotFound, match="not a channel"):
+        Channel.connect("worker")
+
+
+def test_a_process_without_a_cluster_is_told_so(in_process):
+    channel = in_process.create()
+    channel.put("x")
+    handle = channel.get("q", async_op=True)
+    before = current_runtime()
+    set_runtime(None)
+    with pytest.raises(ChannelLost, match="left the cluster"):
+        handle.wait(DEADLINE_S)
+    for operation in (channel.get, lambda: Channel.create("a"), lambda: Channel.connect("a")):
+        with pytest.raises(ClusterError, match="no cluster in this process"):
+            operation()
+    set_runtime(before)
+    assert channel.get(timeout_s=DEADLINE_S) == "x"
+
+
+def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_waiting_for_ever(in_process):
+    channel = in_process.create()
+    outcomes = queue.Queue()
+
+    def call():
+        for operation in (channel.get, channel.qsize, lambda: channel.put("x")):
+            try:
+                outcomes.put(operation())
+            except ChannelError as error:
+                outcomes.put(error)
+
+    current_runtime().messenger.submit(call)
+    for _ in range(3):
+        assert "async_op=True" in str(outcomes.get(timeout=DEADLINE_S))
+
+
+def test_a_get_that_a_signal_interrupts_takes_nothing(in_process):
+    channel = in_process.create()
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted):
+            channel.get(timeout_s=DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    channel.put("x")
+    assert channel.get(timeout_s=DEADLINE_S) == "x"
