@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlinf.scheduler.placement.grammar import (
     RankRange,
@@ -37,13 +37,9 @@ from rlinf.scheduler.placement.strategies import (
 )
 from rlinf.scheduler.placement.topology import HasTopology, Node, Topology, topology_of
 
-if TYPE_CHECKING:
-    from rlinf.scheduler.component_placement import ComponentPlacement
-
 __all__ = [
     "CLUSTER_GROUP",
     "NODE_GROUP",
-    "ComponentPlacement",
     "ComponentPlan",
     "FlexiblePlacementStrategy",
     "HardwareUnit",
