@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from rlinf.scheduler.placement.explain import SharedDevice, Sharing, plan_as_data
 from rlinf.scheduler.placement.grammar import (
     RankRange,
     Segment,
@@ -56,11 +57,14 @@ __all__ = [
     "RankRange",
     "Run",
     "Segment",
+    "SharedDevice",
+    "Sharing",
     "Topology",
     "format_segments",
     "nearest_name",
     "parse_ranks",
     "parse_segments",
+    "plan_as_data",
     "plan_components",
     "plan_rule",
     "strategy_of",

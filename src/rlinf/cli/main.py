@@ -1,0 +1,41 @@
+"""The `rlinf` command: each subcommand parses, calls one library function, and renders."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import typer
+
+from rlinf.cli.plan import plan
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Typer's panels are drawn in pipes too; its plain help is for both.
+    rich_markup_mode=None,
+)
+app.command()(plan)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rlinf-scheduler {version('rlinf-scheduler')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rlinf(
+    _version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Placement and data flow for reinforcement-learning systems.
+
+    Exits with 0 when done, 1 when the answer is no, 2 when the question was wrong.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    app(prog_name="rlinf")
