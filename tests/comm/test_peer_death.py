@@ -107,3 +107,27 @@ def test_messages_of_several_threads_each_keep_their_order(messenger, start_proc
     start_process(comm_peers.send_much, messenger.endpoint, num_messages)
     assert all_there.wait(DEADLINE_S)
     assert all(numbers == list(range(first, num_messages, 4)) for first, numbers in seen.items())
+
+
+def test_last_words_arrive_when_both_have_dialled_each_other(new_messenger):
+    for _ in range(20):
+        one, other = new_messenger("one:0"), new_messenger("other:0")
+        heard, lost = [], threading.Event()
+        one.serve("note", lambda request, heard=heard: heard.append(request.head))
+        other.serve("note", lambda request: None)
+        one.on_peer_lost(lambda _process_id, lost=lost: lost.set())
+        start = threading.Barrier(2)
+
+        def talk(sender, receiver, start=start):
+            start.wait(DEADLINE_S)
+            for number in range(100):
+                sender.notify(receiver.endpoint, "note", number, [bytes(5000)])
+
+        thread = threading.Thread(target=talk, args=(one, other))
+        thread.start()
+        talk(other, one)
+        other.close()
+        thread.join(DEADLINE_S)
+        assert lost.wait(DEADLINE_S)
+        assert heard == list(range(100))
+        one.close()

@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request
-from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
+from rlinf.scheduler.errors import CommError, CommTimeout, NameTaken, PeerDied, PeerNotFound
 
 SERVICE = "directory"
 DEFAULT_TIMEOUT_S = 1800.0
@@ -97,9 +97,9 @@ class DirectoryServer:
     def _register(self, request: Request, name: str, endpoint: list[str], info: dict[str, Any]) -> None:
         entry = Entry(name, Endpoint.from_wire(endpoint), info)
         held = self._entries.get(name)
-        if held is not None and held.endpoint.process_id != entry.endpoint.process_id:
+        if held is not None:
             owner = self._messenger.peer_name(held.endpoint.process_id)
-            raise CommError(f"the name '{name}' is taken, by process '{owner}'")
+            raise NameTaken(name, owner)
         self._entries[name] = entry
         self._gone.pop(name, None)
         # The connection is how we learn that the process has died; who registers for another has none yet.
@@ -182,7 +182,7 @@ class DirectoryClient:
         """Put `endpoint` under `name`, until `unregister` or the end of its process.
 
         Raises:
-            CommError: another living process has that name.
+            NameTaken: a living process has that name, be it the same one.
             PeerDied: the directory's process is gone.
         """
         self._ask("register", name, endpoint.to_wire(), info or {})

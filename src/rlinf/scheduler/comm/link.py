@@ -45,6 +45,9 @@ class Link(Protocol):
     def idle(self) -> bool:
         """Whether everything queued has been handed to the operating system."""
 
+    def finish(self, reason: str) -> None:
+        """Deliver what has arrived already, then be lost; on the I/O thread."""
+
     def close(self) -> None:
         """Drop the connection; on the I/O thread."""
 

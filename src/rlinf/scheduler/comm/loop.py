@@ -44,6 +44,9 @@ class IoLoop:
 
     Args:
         name: the thread's name.
+
+    Attributes:
+        batching: whether the thread is at work on several messages, so that sending at once would not pay.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,6 +57,7 @@ class IoLoop:
         self._timers_lock = threading.Lock()
         self._cancelled = 0
         self._order = itertools.count()
+        self.batching = False
         self._sleeping = False
         self._closing = False
         self._finally: list[Callable[[], None]] = []
@@ -165,6 +169,8 @@ class IoLoop:
             self._guarded(self._ready.popleft())
 
     def _until_next_timer(self) -> float | None:
+        if not self._timers:
+            return None
         with self._timers_lock:
             if not self._timers:
                 return None

@@ -284,11 +284,16 @@ class Messenger:
             peer = self._peer_of(link)
             if peer is None:
                 return
-            del self._peers[peer.process_id]
+            peer.links.remove(link)
+            others = list(peer.links)
+            if not others:
+                del self._peers[peer.process_id]
+        if others:
+            # Two processes that dialled each other at once have two connections: the other one may still
+            # hold the peer's last messages. It reports its own end, and with the last one the peer is lost.
+            others[0].finish(reason)
+            return
         peer.lose(reason)
-        for other in peer.links:
-            if other is not link:
-                other.close()
         self._report_lost(peer.process_id)
 
     def _report_lost(self, process_id: str) -> None:
@@ -298,6 +303,7 @@ class Messenger:
     # -- messages --------------------------------------------------------------------------------
 
     def _serve_messages(self, peer: Peer, messages: list[Message]) -> None:
+        self._loop.batching = len(messages) > 1
         for kind, ident, service, head, frames in messages:
             if kind == framing.REQUEST:
                 request = Request(peer, ident, head, frames)
@@ -311,6 +317,7 @@ class Messenger:
                 peer.take_cancel(ident)
             elif kind == framing.SETTLED:
                 peer.take_settled(ident)
+        self._loop.batching = False
 
     def _handle(self, service: str, request: Request) -> None:
         handler = self._services.get(service)
@@ -321,7 +328,8 @@ class Messenger:
         try:
             handler(request)
         except SchedulerError as error:
-            request.fail(error)
+            if not request.fail(error):
+                logger.warning("service '%s' failed on a notice: %s", service, error)
         except Exception as error:
             error.add_note(f"in service '{service}' of '{self.name}':\n{traceback.format_exc()}")
             if not request.fail(error):

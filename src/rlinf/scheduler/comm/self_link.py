@@ -40,5 +40,8 @@ class SelfLink:
         """See `Link.idle`."""
         return True
 
+    def finish(self, reason: str) -> None:
+        """See `Link.finish`."""
+
     def close(self) -> None:
         """See `Link.close`."""

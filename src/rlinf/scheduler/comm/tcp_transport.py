@@ -296,7 +296,13 @@ class TcpTransport:
                 self._take(*parts)
             except (ProtocolError, TypeError, ValueError) as error:
                 logger.warning("bytes that are no message are dropped: %s", error)
+                self._drop_stream(parts[0])
         self._loop.submit(self._receive)
+
+    def _drop_stream(self, sender: bytes) -> None:
+        inbound = self._inbound.pop(sender, None)
+        if inbound is not None and inbound.link is not None:
+            self.lose(inbound.link, "it sent bytes that are no message")
 
     def _take(self, sender: bytes, tag: bytes, body: bytes) -> None:
         stream = tag[1:]
@@ -424,6 +430,10 @@ class TcpLink:
         with self._lock:
             self._ended = True
             self._queue.clear()
+
+    def finish(self, reason: str) -> None:
+        """See `Link.finish`."""
+        self._transport.lose(self, reason)
 
     def close(self) -> None:
         """See `Link.close`."""

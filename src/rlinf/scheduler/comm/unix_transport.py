@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hmac
 import logging
+import math
 import os
 import secrets
 import socket
@@ -39,6 +40,7 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 BACKLOG = 1024
 CONNECT_RETRY_S = 0.01
+ACCEPT_PAUSE_S = 0.1
 SOCKET_BUFFER_BYTES = 4 << 20
 SCRATCH_BYTES = 256 << 10
 # The kernel takes 1024 (IOV_MAX) pieces a call.
@@ -83,13 +85,20 @@ class UnixListener:
         for link in list(self._unproven):
             link.close()
 
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.modify(self._socket.fileno(), READABLE)
+
     def _accept(self, _events: int) -> None:
         try:
             connection, _ = self._socket.accept()
         except BlockingIOError:
             return
         except OSError as error:
-            logger.warning("cannot accept a connection: %s", error)
+            # Out of descriptors, most likely: the connection stays in the queue, and we would be called at once.
+            logger.warning("cannot accept a connection for now: %s", error)
+            self._loop.modify(self._socket.fileno(), 0)
+            self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
             return
         link = UnixLink(self._loop, self._identity(), self._events, self._scratch)
         self._unproven.add(link)
@@ -220,8 +229,8 @@ class UnixLink:
                 return
             if self._backlog or not self._open:
                 self._queue(pieces, snapshot)
-            elif len(pieces) == 1 and self._loop.is_current():
-                # Answers given while a batch of requests is served leave together when it is done.
+            elif len(pieces) == 1 and self._loop.batching:
+                # What is sent while a batch of messages is served leaves together when that is done.
                 self._backlog.append(pieces[0])
             else:
                 rest = self._send_now(pieces)
@@ -291,14 +300,14 @@ class UnixLink:
         if events & (READABLE | FINISHED):
             self._receive()
 
-    def _receive(self) -> None:
+    def _receive(self, budget_bytes: float = MAX_BYTES_PER_TURN) -> None:
         if self._expect is not None:
             self._receive_handshake()
             return
         messages: list[Message] = []
         reason = ""
         try:
-            reason = self._read(messages)
+            reason = self._read(messages, budget_bytes)
         except ProtocolError as error:
             reason = f"it sent bytes that are no message: {error}"
             logger.warning("a connection is dropped: %s", reason)
@@ -307,10 +316,9 @@ class UnixLink:
         if reason:
             self._lose(reason)
 
-    def _read(self, messages: list[Message]) -> str:
+    def _read(self, messages: list[Message], budget_bytes: float) -> str:
         """Read what there is; the reason of the end, if it is one."""
-        budget = MAX_BYTES_PER_TURN
-        while budget > 0 and self._socket is not None:
+        while budget_bytes > 0 and self._socket is not None:
             target = self._reader.target()
             memory = self._scratch if target is None else target
             try:
@@ -321,7 +329,7 @@ class UnixLink:
                 return f"its connection broke ({errno.errorcode.get(error.errno or 0, error)})"
             if count == 0:
                 return "its connection closed"
-            budget -= count
+            budget_bytes -= count
             if target is not None:
                 self._reader.advance(count, messages)
             else:
@@ -375,6 +383,12 @@ class UnixLink:
         if not self._closed:
             self.close()
             self._events.on_lost(self, reason)
+
+    def finish(self, reason: str) -> None:
+        """See `Link.finish`."""
+        if self._expect is None and not self._closed:
+            self._receive(math.inf)
+        self._lose(reason)
 
     def close(self) -> None:
         """See `Link.close`."""
