@@ -16,3 +16,21 @@ def ray_cluster():
         cluster = Cluster(simulate="2x4")
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def driver_runtime(ray_cluster):
+    """What `Cluster` installed in this process; tests of channels without Ray install others in between."""
+    from rlinf.scheduler.worker.driver_runtime import DriverRuntime
+
+    return DriverRuntime(ray_cluster.session)
+
+
+@pytest.fixture
+def driver(ray_cluster, driver_runtime):
+    """The cluster, with channels usable in this process."""
+    from rlinf.scheduler.channel import set_runtime
+
+    set_runtime(driver_runtime)
+    yield ray_cluster
+    set_runtime(None)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from rlinf.scheduler.channel import Channel, set_runtime
+from rlinf.scheduler.errors import WorkerError
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 30.0
@@ -177,6 +178,66 @@ def in_process():
     backend.close()
 
 
-@pytest.fixture(params=["in_process", "sockets"])
+class OnRay(Backend):
+    """Every part but the test is a worker on Ray; the tasks run on two nodes in turn."""
+
+    class _Task:
+        def __init__(self, result):
+            self._result = result
+
+        def result(self, timeout_s):
+            try:
+                return self._result.wait(timeout_s)[0]
+            except WorkerError as error:
+                raise (error.cause or error) from error
+
+    class _Runtime:
+        """The driver's runtime, with the channels held by one worker: a process each would take a second each."""
+
+        own_name = "driver"
+
+        def __init__(self, session, holder):
+            self.messenger = session.messenger
+            self.directory = session.directory
+            self._holder = holder
+
+        def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
+            return OnRay._Task(self._holder.hold(spec)).result(DEADLINE_S)
+
+    def __init__(self, cluster):
+        from channel_workers import Holder, Runner
+
+        from rlinf.scheduler import NodePlacementStrategy
+
+        self.holder = Holder.create_group().launch(cluster, NodePlacementStrategy([0]), name="holder")
+        self.runners = Runner.create_group().launch(
+            cluster, NodePlacementStrategy([0, 1]), name="runners", max_concurrency=8
+        )
+        self.runtime = self._Runtime(cluster.session, self.holder)
+
+    def run(self, function, *args):
+        runner = self.runners.execute_on(next(_numbers) % 2)
+        return self._Task(runner.run(function, *args))
+
+    def close(self):
+        self.runners.terminate()
+        self.holder.terminate()
+
+
+@pytest.fixture(scope="session")
+def ray_workers(ray_cluster):
+    backend = OnRay(ray_cluster)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def on_ray(ray_workers):
+    set_runtime(ray_workers.runtime)
+    yield ray_workers
+    set_runtime(None)
+
+
+@pytest.fixture(params=["in_process", "sockets", pytest.param("on_ray", marks=pytest.mark.ray)])
 def backend(request):
     return request.getfixturevalue(request.param)

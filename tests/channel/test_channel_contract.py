@@ -222,6 +222,14 @@ def test_a_deadline_of_zero_is_met_by_what_is_there(backend):
         channel.get(timeout_s=0)
 
 
+def test_a_deadline_beyond_all_clocks_is_none(backend):
+    channel = backend.create(maxsize=1)
+    for forever in (1e300, math.inf):
+        handle = channel.get(async_op=True, timeout_s=forever)
+        channel.put("x", timeout_s=forever)
+        assert handle.wait(DEADLINE_S) == "x"
+
+
 def test_closing_refuses_puts_and_lets_getters_drain(backend):
     channel = backend.create(maxsize=2)
     channel.put("a", weight=1)

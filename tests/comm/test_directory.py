@@ -4,7 +4,7 @@ import time
 import pytest
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.errors import CommError, PeerDied, PeerNotFound
+from rlinf.scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
 
 DEADLINE_S = 20.0
 
@@ -54,8 +54,9 @@ def test_entries_are_listed_by_prefix_and_sorted(names, pair):
 def test_a_name_has_one_living_owner(names, pair):
     here, there = names
     there.register("actor:0", pair[1].endpoint)
-    there.register("actor:0", pair[1].endpoint, {"again": True})
-    with pytest.raises(CommError, match="the name 'actor:0' is taken, by process 'server:0'"):
+    with pytest.raises(NameTaken):
+        there.register("actor:0", pair[1].endpoint, {"again": True})
+    with pytest.raises(NameTaken, match="the name 'actor:0' is taken, by process 'server:0'"):
         here.register("actor:0", pair[0].endpoint)
 
 

@@ -263,6 +263,11 @@ def test_a_peer_elsewhere_without_tcp_is_an_error_that_says_so(new_messenger):
         client.request(server.endpoint, "echo", None).result(DEADLINE_S)
 
 
+def test_an_address_that_cannot_be_listened_on_is_an_error(secret):
+    with pytest.raises(CommError, match=r"cannot listen on TCP at '203\.0\.113\.7'"):
+        Messenger(secret, tcp=True, host="203.0.113.7")
+
+
 def test_one_thread_serves_any_number_of_peers_and_requests(new_messenger):
     before = threading.active_count()
     server = new_messenger("server:0")

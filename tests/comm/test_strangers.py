@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
-from rlinf.scheduler.comm.tcp_transport import CurveKeys
-from rlinf.scheduler.comm.unix_transport import MAGIC
+from rlinf.scheduler.comm.curve import CurveKeys
+from rlinf.scheduler.comm.handshake import MAGIC
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0
@@ -174,7 +174,7 @@ def test_the_socket_lies_in_a_directory_that_only_its_user_may_enter(server):
 
 @pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, friend, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.unix_transport.HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlinf.scheduler.comm.unix_link.HANDSHAKE_TIMEOUT_S", 0.1)
     with connect(server) as connection:
         assert read_to_the_end(connection) == b""
     assert refused.wait(DEADLINE_S)

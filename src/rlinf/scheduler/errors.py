@@ -10,6 +10,7 @@ boundaries through pickle unchanged.
     ├── ClusterError                        the cluster cannot be started, joined or used
     │   └── ClusterTimeout (TimeoutError)
     ├── LaunchError                         a worker group did not come up
+    │   ├── GroupExists
     │   └── LaunchTimeout (TimeoutError)
     ├── WorkerError                         a worker's method raised
     │   └── WorkerDied                      a worker's process is gone
@@ -17,6 +18,7 @@ boundaries through pickle unchanged.
     ├── CommError                           bytes did not get through
     │   ├── PeerDied                        the other side is gone
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
+    │   ├── NameTaken                       a name of the directory is in use
     │   ├── CommTimeout (TimeoutError)
     │   └── CodecError                      an object cannot be sent
     └── ChannelError
@@ -156,6 +158,10 @@ class LaunchError(SchedulerError):
         return "\n".join([f"group '{self.group}': {self.problem}", *(f"  {line}" for line in self.details)])
 
 
+class GroupExists(LaunchError):
+    """A group or a channel of that name is there already."""
+
+
 class LaunchTimeout(LaunchError, TimeoutError):
     """Some ranks were not ready at the launch's deadline; `details` says which, and what each waits for."""
 
@@ -259,6 +265,23 @@ class PeerNotFound(CommError, TimeoutError):
     def __str__(self) -> str:
         there = f"; there are: {', '.join(self.known)}" if self.known else "; nobody is registered"
         return f"nobody named '{self.name}' after {self.waited_s:.1f} s{there}"
+
+
+class NameTaken(CommError):
+    """A name of the directory is in use.
+
+    Args:
+        name: the name.
+        owner: the process that has it.
+    """
+
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__(name, owner)
+        self.name = name
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return f"the name '{self.name}' is taken, by process '{self.owner}'"
 
 
 class CommTimeout(CommError, TimeoutError):

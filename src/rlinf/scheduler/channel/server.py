@@ -6,7 +6,7 @@ waits. Payloads are frames that are held and passed on, never decoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.errors import ChannelError, ChannelExists, CommError, CommTimeout, PeerDied
+from rlinf.scheduler.errors import ChannelError, ChannelExists, CommError, NameTaken
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Refuse
 
 
@@ -236,19 +236,30 @@ class ChannelServer:
         self._state = ChannelState(self.spec.maxsize)
 
 
-def host_channel(messenger: Messenger, directory: DirectoryClient, spec: ChannelSpec) -> ChannelServer:
+def host_channel(
+    messenger: Messenger,
+    directory: DirectoryClient,
+    spec: ChannelSpec,
+    about: Mapping[str, Any] | None = None,
+) -> ChannelServer:
     """Start the server of a channel in this process and make it known.
+
+    Args:
+        messenger: this process's messenger.
+        directory: where the channel becomes known.
+        spec: the channel.
+        about: what the directory shall know besides, msgpack-able.
 
     Raises:
         ChannelExists: the name is taken.
     """
     server = ChannelServer(messenger, spec)
     try:
-        directory.register(spec.address, messenger.endpoint, spec.to_info())
-    except (PeerDied, CommTimeout):
+        directory.register(spec.address, messenger.endpoint, {**(about or {}), **spec.to_info()})
+    except NameTaken as error:
+        server.stop()
+        raise ChannelExists(spec.name, str(error)) from error
+    except CommError:
         server.stop()
         raise
-    except CommError as error:
-        server.stop()
-        raise ChannelExists(spec.name, f"its name cannot be had: {error}") from error
     return server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from rlinf.scheduler.channel import ChannelSpec, current_runtime, host_channel
 from rlinf.scheduler.worker.context import context_of_this_process
 
@@ -14,9 +16,6 @@ class ChannelWorker:
 
     def __init__(self, spec: ChannelSpec) -> None:
         runtime = current_runtime()
-        self._server = host_channel(runtime.messenger, runtime.directory, spec)
-
-    def where(self) -> tuple[int, tuple[int, ...]]:
-        """Its node's rank, and the accelerators it was placed on."""
         placement = context_of_this_process().info.placement
-        return placement.node_rank, placement.local_hardware_ranks
+        about = {"placement": pickle.dumps(placement)}
+        self._server = host_channel(runtime.messenger, runtime.directory, spec, about)

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from rlinf.scheduler.channel import ChannelSpec, set_runtime
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger, Request
-from rlinf.scheduler.errors import ChannelError, ChannelExists, CommError, LaunchError, PeerNotFound
+from rlinf.scheduler.errors import (
+    ChannelError,
+    ChannelExists,
+    CommError,
+    GroupExists,
+    LaunchError,
+    PeerNotFound,
+)
 from rlinf.scheduler.events import ChannelOpened
 from rlinf.scheduler.placement import NodePlacementStrategy, Placement
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
@@ -78,9 +85,9 @@ class DriverRuntime:
                 registers_itself=True,
                 timeout_s=START_CHANNEL_TIMEOUT_S,
             )
+        except GroupExists as error:
+            raise ChannelExists(name, error.problem) from error
         except LaunchError as error:
-            if "is running already" in error.problem:
-                raise ChannelExists(name, "a channel or a group of this name is there already") from error
             raise ChannelError(name, f"its process did not start: {error}") from error
         self.session.bus.emit(ChannelOpened(name, placement.node_rank, spec.maxsize))
         return group.endpoints[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import threading
 import time
 import weakref
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Endpoint, encode
-from rlinf.scheduler.errors import ConfigError, LaunchError, PlacementError, WorkerDied
+from rlinf.scheduler.errors import ConfigError, GroupExists, NameTaken, PlacementError, WorkerDied
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.placement import (
     NodePlacementStrategy,
@@ -133,16 +134,16 @@ def _claim_name(session: Session, wanted: str | None, class_name: str) -> str:
     """Take the group's name in the directory, so that no other group has it."""
     if wanted is not None and (not wanted or ":" in wanted):
         raise ConfigError(f"group name {wanted!r}: it must not be empty nor hold a colon")
-    taken = {entry.name for entry in session.directory.list("group/")}
-    name = wanted or class_name
-    number = 2
-    while wanted is None and _group_entry(name) in taken:
-        name = f"{class_name}-{number}"
-        number += 1
-    if _group_entry(name) in taken:
-        raise LaunchError(name, "a group of this name is running already")
-    session.directory.register(_group_entry(name), session.messenger.endpoint, {})
-    return name
+    for number in itertools.count(1):
+        name = wanted or (class_name if number == 1 else f"{class_name}-{number}")
+        try:
+            session.directory.register(_group_entry(name), session.messenger.endpoint)
+        except NameTaken as error:
+            if wanted is not None:
+                raise GroupExists(name, "a group or a channel of this name is there already") from error
+        else:
+            return name
+    raise AssertionError("unreachable: some number is free")
 
 
 class RemoteMethod:

@@ -1,0 +1,76 @@
+"""Channels as a job creates them: a process each, placed beside a worker."""
+
+import pytest
+from channel_workers import Maker
+
+from rlinf.scheduler import Channel, PackedPlacementStrategy
+from rlinf.scheduler.errors import ChannelError, ChannelExists, WorkerError
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def makers(ray_cluster):
+    """Two ranks: accelerator 1 of node 0, accelerator 2 of node 1."""
+    from rlinf.scheduler import FlexiblePlacementStrategy
+
+    group = Maker.create_group().launch(ray_cluster, FlexiblePlacementStrategy([[1], [6]]), name="makers")
+    yield group
+    group.terminate()
+
+
+def where(cluster, name):
+    """The node and the accelerators of the process that holds a channel."""
+    import pickle
+
+    entries = {entry.name: entry for entry in cluster.session.directory.list()}
+    info = entries[f"{name}:0"].info
+    placement = pickle.loads(info["placement"])
+    return placement.node_rank, placement.local_hardware_ranks
+
+
+def test_from_the_driver_a_channel_is_held_on_node_zero(driver, makers):
+    channel = Channel.create("driven")
+    makers.execute_on(1).put("driven", ["a", "b"]).wait(30)
+    assert [channel.get(timeout_s=20), channel.get(timeout_s=20)] == ["a", "b"]
+    assert where(driver, "driven") == (0, ())
+
+
+def test_a_worker_creates_a_channel_beside_itself(driver, makers):
+    makers.execute_on(1).make("beside-me").wait(60)
+    assert where(driver, "beside-me") == (1, (2,))
+    makers.execute_on(0).put("beside-me", [1, 2, 3]).wait(30)
+    assert makers.execute_on(1).get_async("beside-me", 3).wait(30) == [[1, 2, 3]]
+
+
+def test_affinity_places_a_channel_beside_any_worker(driver, makers):
+    Channel.create("beside-rank-1", group_affinity="makers", group_rank_affinity=1)
+    assert where(driver, "beside-rank-1") == (1, (2,))
+    makers.execute_on(1).make("beside-rank-0", group_affinity="makers", group_rank_affinity=0).wait(60)
+    assert where(driver, "beside-rank-0") == (0, (1,))
+
+
+def test_a_name_that_is_taken_is_refused_to_driver_and_worker(driver, makers):
+    Channel.create("taken")
+    with pytest.raises(ChannelExists, match="taken"):
+        Channel.create("taken")
+    with pytest.raises(WorkerError, match="ChannelExists"):
+        makers.execute_on(0).make("taken").wait(60)
+    with pytest.raises(ChannelExists, match="makers"):
+        Channel.create("makers")
+
+
+def test_affinity_to_nobody_is_an_error_that_names_whom(driver, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.worker.driver_runtime._AFFINITY_TIMEOUT_S", 0.1)
+    with pytest.raises(ChannelError, match="nobody:3"):
+        Channel.create("lonely", group_affinity="nobody", group_rank_affinity=3)
+    with pytest.raises(ChannelError, match="group_affinity"):
+        Channel.create("lonely", group_rank_affinity=3)
+
+
+def test_a_channel_outlives_the_worker_that_created_it(driver):
+    short = Maker.create_group().launch(driver, PackedPlacementStrategy(0, 0), name="short-lived")
+    short.make("heritage").wait(60)
+    short.put("heritage", ["kept"]).wait(30)
+    short.terminate()
+    assert Channel.connect("heritage").get(timeout_s=20) == "kept"
