@@ -148,8 +148,12 @@ class IoLoop:
         finally:
             for callback in self._finally:
                 self._guarded(callback)
-            self._epoll.close()
-            os.close(self._wake_fd)
+            self.dispose()
+
+    def dispose(self) -> None:
+        """Give the descriptors back: the thread's last act, or its maker's if it was never started."""
+        self._epoll.close()
+        os.close(self._wake_fd)
 
     def _run_once(self) -> None:
         self._sleeping = True

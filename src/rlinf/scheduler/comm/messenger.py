@@ -72,15 +72,22 @@ class Messenger:
         unix_path = self._run_directory.path / "s"
         self._listener = UnixListener(unix_path, self._loop, lambda: self._identity, self)
         process_id = secrets.token_hex(16)
-        self._tcp = (
-            TcpTransport(host, process_id, secret, self._loop, lambda: self._identity, self) if tcp else None
-        )
+        self._tcp = self._listen_on_tcp(host, process_id, secret) if tcp else None
         tcp_address = self._tcp.address if self._tcp is not None else ""
         self.endpoint = Endpoint(process_id, machine_id or local_machine_id(), str(unix_path), tcp_address)
         hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
         self._identity = Identity(secret, hello)
         self._add_self()
         self._loop.start()
+
+    def _listen_on_tcp(self, host: str, process_id: str, secret: ClusterSecret) -> TcpTransport:
+        try:
+            return TcpTransport(host, process_id, secret, self._loop, lambda: self._identity, self)
+        except CommError:
+            self._listener.close()
+            self._run_directory.close()
+            self._loop.dispose()
+            raise
 
     # -- serving ---------------------------------------------------------------------------------
 

@@ -18,29 +18,24 @@ The taken bytes bound what lies in ZeroMQ's own queues, which is why those need 
 from __future__ import annotations
 
 import logging
-import secrets
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import zmq
-from zmq.utils import z85
 
-from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.curve import ZAP_ADDRESS, CurveKeys, judge
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
 from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
 from rlinf.scheduler.comm.loop import READABLE, IoLoop
 from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.tcp_link import CHUNK_BYTES, WINDOW_BYTES, TcpLink
 from rlinf.scheduler.errors import CommError
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 1 << 20
-WINDOW_BYTES = 8 << 20
 HEARTBEAT_MS = 1000
 SILENCE_MS = 4000
 # A dead peer's last words may still be on their way when the connection to it breaks: they come on the other
@@ -49,7 +44,6 @@ LAST_WORDS_S = 0.1
 LINGER_MS = 1000
 MAX_CHUNKS_PER_TURN = 64
 WARNING_INTERVAL_S = 1.0
-ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -59,18 +53,6 @@ _REFUSED = (
 
 
 _ACCEPTING = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-
-
-class CurveKeys:
-    """The two key pairs that a cluster's secret determines."""
-
-    def __init__(self, secret: ClusterSecret) -> None:
-        if not zmq.has("curve"):
-            raise CommError("this ZeroMQ was built without CURVE, so that no other machine can be reached")
-        self.server_secret = z85.encode(secret.derive(b"curve server"))
-        self.server_public = zmq.curve_public(self.server_secret)
-        self.client_secret = z85.encode(secret.derive(b"curve client"))
-        self.client_public = zmq.curve_public(self.client_secret)
 
 
 class TcpTransport:
@@ -255,20 +237,11 @@ class TcpTransport:
     # -- accepted connections --------------------------------------------------------------------
 
     def _authenticate(self) -> None:
-        """Answer ZeroMQ's questions who may come in (ZAP 1.0, RFC 27)."""
-        while (request := _receive_parts(self._zap)) is not None:
-            version, ident, _domain, address, _identity, mechanism, *credentials = request
-            allowed = (
-                mechanism == b"CURVE"
-                and len(credentials) == 1
-                and secrets.compare_digest(z85.encode(credentials[0]), self._keys.client_public)
-            )
+        while (question := _receive_parts(self._zap)) is not None:
+            allowed, address, answer = judge(question, self._keys)
             if not allowed:
-                self._warn(
-                    "a connection from %s is refused: it does not hold the cluster's key", address.decode()
-                )
-            status = (b"200", b"OK") if allowed else (b"400", b"not of this cluster")
-            self._zap.send_multipart([version, ident, *status, b"", b""])
+                self._warn("a connection from %s is refused: it does not hold the cluster's key", address)
+            self._zap.send_multipart(answer)
 
     def _note_strangers(self) -> None:
         for event, descriptor, address in _events(self._listener_monitor):
@@ -343,101 +316,6 @@ class _Inbound:
         self.reader = StreamReader()
         self.link: TcpLink | None = None
         self.untold_bytes = 0
-
-
-class TcpLink:
-    """The connections to and from one process of another machine.
-
-    Attributes:
-        endpoint: whose it is.
-        stream: the id of what we send on it; new for every link.
-        greeted: whether the process has connected back and said who it is.
-    """
-
-    transport = "tcp+curve"
-
-    def __init__(self, transport: TcpTransport, loop: IoLoop, endpoint: Endpoint) -> None:
-        self.peer: Any = None
-        self.endpoint = endpoint
-        self.stream = secrets.token_hex(8).encode()
-        self.greeted = False
-        self._transport = transport
-        self._loop = loop
-        self._lock = threading.Lock()
-        self._queue: deque[Buffer] = deque()
-        self._offset = 0  # how much of the first piece has left
-        self._untaken_bytes = 0
-        self._started = False
-        self._ended = False
-        self._flush_submitted = False
-
-    def start(self, hello: list[Buffer]) -> None:
-        """Send, now that the connection is dialled: who we are, then what was queued."""
-        with self._lock:
-            self._queue.extendleft(reversed(hello))
-            self._started = True
-        self._flush()
-
-    def send(self, pieces: list[Buffer], snapshot: bool) -> None:
-        """See `Link.send`. Nothing goes at once here, so a snapshot is always a copy."""
-        with self._lock:
-            if self._ended:
-                return
-            self._queue.extend(map(framing.detached, pieces) if snapshot else pieces)
-            if self._flush_submitted or not self._started:
-                return
-            self._flush_submitted = True
-        self._loop.submit(self._flush)
-
-    def note_taken(self, count: int) -> None:
-        """The other side took `count` more bytes."""
-        self._untaken_bytes -= count
-        self._flush()
-
-    def _flush(self) -> None:
-        with self._lock:
-            self._flush_submitted = False
-            while self._queue and self._untaken_bytes < WINDOW_BYTES and not self._ended:
-                chunk = self._next_chunk()
-                self._untaken_bytes += len(chunk)
-                if not self._transport.send_part(self.stream, b"D" + self.stream, chunk):
-                    # Its end was or will be reported by the monitor; until then nothing can be done with it.
-                    self._queue.clear()
-                    return
-
-    def _next_chunk(self) -> Buffer:
-        """The next bytes to send: a part of a large piece, or many small pieces joined; under the lock."""
-        piece = self._queue[0]
-        left = len(piece) - self._offset
-        if left > CHUNK_BYTES:
-            chunk = memoryview(piece)[self._offset : self._offset + CHUNK_BYTES]
-            self._offset += CHUNK_BYTES
-            return chunk
-        parts: list[Buffer] = [memoryview(self._queue.popleft())[self._offset :]]
-        self._offset = 0
-        size = left
-        while self._queue and size + len(self._queue[0]) <= CHUNK_BYTES:
-            parts.append(self._queue.popleft())
-            size += len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def idle(self) -> bool:
-        """See `Link.idle`."""
-        return not self._queue
-
-    def end(self) -> None:
-        """Drop what is queued and take no more."""
-        with self._lock:
-            self._ended = True
-            self._queue.clear()
-
-    def finish(self, reason: str) -> None:
-        """See `Link.finish`."""
-        self._transport.lose(self, reason)
-
-    def close(self) -> None:
-        """See `Link.close`."""
-        self._transport.forget(self)
 
 
 def _receive_parts(socket: zmq.Socket[bytes]) -> list[bytes] | None:
