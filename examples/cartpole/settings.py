@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
@@ -83,8 +82,8 @@ class Settings:
     ppo: PPOSettings
 
 
-def parse_settings(section: Mapping[str, Any]) -> Settings:
-    """Check plain data against `Settings`.
+def parse_settings(section: Any) -> Settings:
+    """The settings in `section`, plain data as a YAML file holds it.
 
     Raises:
         pydantic.ValidationError: a key is missing, unknown or has a wrong value; it lists all of them.

@@ -7,6 +7,7 @@ from functools import partial
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
@@ -142,3 +143,19 @@ class _Tape:
     def rewind(self) -> None:
         self._starts[:] = 0
         self._end = 0
+
+
+def spaces_of(env_id: str) -> tuple[int, int]:
+    """The size of an environment's observations, and its number of actions.
+
+    Raises:
+        ValueError: its observations are no vectors, or its actions are not discrete.
+    """
+    env = gymnasium.make(env_id)
+    observations, actions = env.observation_space, env.action_space
+    env.close()
+    vectors = isinstance(observations, Box) and len(observations.shape) == 1
+    if not vectors or not isinstance(actions, Discrete):
+        problem = f"observations must be vectors and actions discrete; they are {observations} and {actions}"
+        raise ValueError(f"{env_id}: {problem}")
+    return observations.shape[0], int(actions.n)

@@ -1,0 +1,90 @@
+"""The component `actor`: learns from trajectories and sends the new weights to every rank of the rollout."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+import channels
+from phases import PhaseClock
+from policy import ActorCritic
+from ppo import Learner
+from report import UpdateReport
+from rlinf.scheduler import Worker
+from settings import Settings
+from simulation import spaces_of
+from trajectory import Trajectory, Weights
+
+
+class ActorWorker(Worker):
+    """Holds the policy that learns.
+
+    Args:
+        settings: of the training.
+        num_rollouts: how many ranks want the weights.
+    """
+
+    def __init__(self, settings: Settings, num_rollouts: int) -> None:
+        super().__init__()
+        torch.set_num_threads(1)
+        torch.manual_seed(settings.seed)
+        observation_size, num_actions = spaces_of(settings.env.id)
+        self._settings = settings
+        self._num_rollouts = num_rollouts
+        self._policy = ActorCritic(
+            observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
+        )
+        self._learner = Learner(self._policy, settings.ppo, seed=settings.seed)
+        self._version = 0
+        self._num_steps = 0
+        self._returns: deque[float] = deque(maxlen=settings.window)
+        self._trajectories = self.connect_channel(channels.TRAJECTORIES, timeout_s=settings.timeout_s)
+        self._weights = self.connect_channel(channels.WEIGHTS, timeout_s=settings.timeout_s)
+        self._clock = PhaseClock()
+
+    def publish(self) -> None:
+        """Send the present weights to every rank of the rollout."""
+        with self._clock.phase("send weights"):
+            weights = Weights(self._policy.parameters_as_arrays(), self._version)
+            sent = [
+                self._weights.put(
+                    weights,
+                    queue_name=channels.weights_for(rank),
+                    async_op=True,
+                    timeout_s=self._settings.timeout_s,
+                )
+                for rank in range(self._num_rollouts)
+            ]
+            for put in sent:
+                put.wait()
+
+    def update(self, batch_weight: int) -> UpdateReport:
+        """Take trajectories of `batch_weight` steps or a little more, learn from them, send the new weights."""
+        with self._clock.phase("wait for trajectories"):
+            batch: list[Trajectory] = self._trajectories.get_batch(
+                batch_weight, timeout_s=self._settings.timeout_s
+            )
+        with self._clock.phase("learn"):
+            progress = self._version / self._settings.max_updates
+            stats = self._learner.update(batch, progress=progress)
+        lag = self._version - min(trajectory.version for trajectory in batch)
+        self._version += 1
+        self.publish()
+        returns = tuple(t.episode_return for t in batch if t.episode_return is not None)
+        self._returns.extend(returns)
+        self._num_steps += sum(len(trajectory) for trajectory in batch)
+        return UpdateReport(
+            version=self._version,
+            num_steps=self._num_steps,
+            returns=returns,
+            mean_return=sum(self._returns) / max(1, len(self._returns)),
+            num_judged=len(self._returns),
+            lag=lag,
+            entropy=stats.entropy,
+            kl=stats.kl,
+        )
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase since the start."""
+        return self._clock.read()

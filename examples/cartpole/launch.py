@@ -1,0 +1,59 @@
+"""Brings up what a training needs: three channels and three worker groups."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import channels
+from actor_worker import ActorWorker
+from env_worker import EnvWorker
+from rlinf.scheduler import Channel, Cluster, ComponentPlacement, Worker, WorkerGroup
+from rlinf.scheduler.worker.group import GroupBuilder
+from rollout_worker import RolloutWorker
+from schedule import COMPONENTS, Schedule
+from settings import Settings
+
+W = TypeVar("W", bound=Worker)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The groups by component, and the channels by name."""
+
+    env: WorkerGroup[EnvWorker]
+    rollout: WorkerGroup[RolloutWorker]
+    actor: WorkerGroup[ActorWorker]
+    channels: dict[str, Channel]
+
+
+def launch(cluster: Cluster, placement: ComponentPlacement, schedule: Schedule, settings: Settings) -> Parts:
+    """Start all groups and channels at the same time, because each takes seconds to import what it needs.
+
+    Raises:
+        rlinf.scheduler.errors.LaunchError: some process did not start; nothing goes on without it.
+    """
+    num_envs, num_rollouts = (placement.get_world_size(name) for name in ("env", "rollout"))
+    questions_each = max_questions(num_envs, num_rollouts, schedule)
+    with ThreadPoolExecutor(max_workers=len(COMPONENTS) + len(channels.ALL)) as starters:
+        opened = {name: starters.submit(Channel.create, name) for name in channels.ALL}
+
+        def start(name: str, builder: GroupBuilder[W]) -> Future[WorkerGroup[W]]:
+            strategy = placement.get_strategy(name)
+            return starters.submit(builder.launch, cluster, placement_strategy=strategy, name=name)
+
+        env = start("env", EnvWorker.create_group(settings, schedule.stages))
+        rollout = start("rollout", RolloutWorker.create_group(settings, questions_each))
+        actor = start("actor", ActorWorker.create_group(settings, num_rollouts))
+        return Parts(
+            channels={name: channel.result() for name, channel in opened.items()},
+            env=env.result(),
+            rollout=rollout.result(),
+            actor=actor.result(),
+        )
+
+
+def max_questions(num_envs: int, num_rollouts: int, schedule: Schedule) -> int:
+    """A fair share of the questions that all environments can ask at a time, for one rank of the rollout."""
+    return -(-num_envs * schedule.stages // num_rollouts)

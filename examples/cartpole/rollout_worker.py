@@ -1,0 +1,105 @@
+"""The component `rollout`: answers the environments' questions with the newest weights that it has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import channels
+from phases import PhaseClock
+from policy import ActorCritic
+from rlinf.scheduler import Worker
+from rlinf.scheduler.errors import ChannelClosed
+from settings import Settings
+from simulation import spaces_of
+from trajectory import Decision, Question, Weights
+
+
+class RolloutWorker(Worker):
+    """Batches the questions that are there, decides on all their rows at once, and answers each.
+
+    Args:
+        settings: of the training.
+        max_questions: how many questions it takes at a time at most.
+    """
+
+    def __init__(self, settings: Settings, max_questions: int) -> None:
+        super().__init__()
+        torch.set_num_threads(1)
+        torch.manual_seed(settings.seed * 1_000_003 + self.rank)
+        self._timeout_s = settings.timeout_s
+        self._max_questions = max_questions
+        observation_size, num_actions = spaces_of(settings.env.id)
+        self._policy = ActorCritic(
+            observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
+        )
+        self._version = -1
+        self._steps = self.connect_channel(channels.STEPS, timeout_s=self._timeout_s)
+        self._weights = self.connect_channel(channels.WEIGHTS, timeout_s=self._timeout_s)
+        self._clock = PhaseClock()
+
+    def serve(self) -> dict[str, float]:
+        """Answer until the channel of the questions is closed; return seconds by phase."""
+        next_weights = self._expect_weights()
+        expected = deque(self._expect_question() for _ in range(self._max_questions))
+        answered: list[Any] = []
+        while True:
+            with self._clock.phase("wait for questions"):
+                try:
+                    questions = self._take_questions(expected)
+                except ChannelClosed:
+                    return self._clock.read()
+            with self._clock.phase("wait for weights"):
+                wanted = max(question.min_version for question in questions)
+                while self._version < wanted or next_weights.done():
+                    self._install(next_weights.wait(self._timeout_s))
+                    next_weights = self._expect_weights()
+            with self._clock.phase("infer"):
+                decisions = self._decide(questions)
+            with self._clock.phase("answer"):
+                for put in answered:
+                    put.wait()
+                answered = [
+                    self._answer(question, decision)
+                    for question, decision in zip(questions, decisions, strict=True)
+                ]
+
+    def _expect_question(self) -> Any:
+        return self._steps.get(queue_name=channels.QUESTIONS, async_op=True, timeout_s=self._timeout_s)
+
+    def _expect_weights(self) -> Any:
+        # The actor may take any time for an update, so this get has no deadline of its own: the wait for it has.
+        return self._weights.get(queue_name=channels.weights_for(self.rank), async_op=True)
+
+    def _take_questions(self, expected: deque[Any]) -> list[Question]:
+        """Wait for one question and take with it the others that have come."""
+        questions = [expected.popleft().wait()]
+        while expected and expected[0].done():
+            questions.append(expected.popleft().wait())
+        expected.extend(self._expect_question() for _ in questions)
+        return questions
+
+    def _install(self, weights: Weights) -> None:
+        self._policy.load_arrays(weights.parameters)
+        self._version = weights.version
+
+    def _decide(self, questions: Sequence[Question]) -> list[Decision]:
+        rows = np.concatenate([question.observations for question in questions])
+        decision = self._policy.decide(rows, version=self._version)
+        ends = np.cumsum([len(question.observations) for question in questions])[:-1]
+        columns = (decision.actions, decision.log_probs, decision.values)
+        parts = zip(*(np.split(column, ends) for column in columns), strict=True)
+        return [Decision(actions, log_probs, values, self._version) for actions, log_probs, values in parts]
+
+    def _answer(self, question: Question, decision: Decision) -> Any:
+        return self._steps.put(
+            decision,
+            weight=len(decision.actions),
+            queue_name=question.reply_to,
+            async_op=True,
+            timeout_s=self._timeout_s,
+        )
