@@ -129,12 +129,12 @@ def _spanning(blocks: list[Block], resources: Sequence[int], rank: int) -> str:
     parts: list[str] = []
     noun_before = ""
     for (node_rank, noun), indexes in taken.items():
-        plural = noun if len(indexes) == 1 else f"{noun}s"
-        indices = _listed(indexes)
         if noun == BARE_NODE.noun:
             parts.append(f"node {node_rank} itself")
         else:
-            parts.append(f"{'' if noun == noun_before else plural + ' '}{indices} of node {node_rank}")
+            many = sum(block.kind.noun == noun for block in blocks) > 1
+            subject = "" if noun == noun_before else f"{noun}{'s' if many else ''} "
+            parts.append(f"{subject}{_listed(indexes)} of node {node_rank}")
         noun_before = noun
     several_nodes = len({block.node_rank for block in blocks}) > 1
     rule = "a process stays on one node" if several_nodes else "a process keeps to one kind of hardware"

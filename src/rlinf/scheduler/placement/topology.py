@@ -162,7 +162,8 @@ class Topology:
             ConfigError: there are fewer nodes, or a group names one that is left out.
         """
         if num_nodes > len(self.nodes):
-            raise ConfigError(f"num_nodes is {num_nodes}, but there are only {len(self.nodes)} nodes")
+            there = "is only 1 node" if len(self.nodes) == 1 else f"are only {len(self.nodes)} nodes"
+            raise ConfigError(f"num_nodes is {num_nodes}, but there {there}")
         return self if num_nodes == len(self.nodes) else replace(self, nodes=self.nodes[:num_nodes])
 
 
