@@ -41,13 +41,13 @@ def test_an_item_on_its_way_to_a_killed_consumer_comes_back(sockets):
 def test_items_that_arrived_and_were_not_taken_come_back_to_the_head_in_order(sockets):
     channel, ready = sockets.create(), sockets.create()
     for number in range(6):
-        channel.put(number)
+        channel.put(number, weight=1)
     task = sockets.run(channel_roles.receive_items_and_take_none, channel, ready, 4)
     assert ready.get(timeout_s=DEADLINE_S) == "arrived"
     assert channel.qsize() == 2
     # Four that come back and two that never left make the batch complete.
     task.kill()
-    assert channel_roles.consume(channel, 6)[-2:] == [4, 5]
+    assert channel.get_batch(6, timeout_s=DEADLINE_S) == list(range(6))
 
 
 def test_a_closed_channel_waits_for_items_on_their_way(sockets):

@@ -46,7 +46,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def check(self, instructions, expected):
         events = [as_event(instruction) for instruction in instructions]
-        # The order of news matters to one client about its puts to one queue, and about its gets from it.
+        # The order of news matters among those of one kind to one client about one queue.
         assert self.by_line(events) == self.by_line(expected)
         for event in events:
             kind, client, ticket = event[:3]
@@ -60,8 +60,8 @@ class ChannelMachine(RuleBasedStateMachine):
     def by_line(self, events):
         grouped = defaultdict(list)
         for event in events:
-            _, client, ticket = event[:3]
-            grouped[client, self.queue_of[ticket], ticket in self.producer].append(event)
+            kind, client, ticket = event[:3]
+            grouped[kind, client, self.queue_of[ticket], ticket in self.producer].append(event)
         return grouped
 
     def new_ticket(self, client, name):

@@ -1,1 +1,7 @@
 """Helpers for tests of programs built on rlinf."""
+
+from __future__ import annotations
+
+from rlinf.testing.local import LocalAddress, LocalRuntime
+
+__all__ = ["LocalAddress", "LocalRuntime"]

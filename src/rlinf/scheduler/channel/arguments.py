@@ -11,6 +11,8 @@ from rlinf.scheduler.queueing import check_batch_weight, check_maxsize, check_we
 DEFAULT_QUEUE = "default"
 # The largest integer that travels as one.
 MAX_INTEGER = 2**63 - 1
+# Thirty years: a longer deadline is none.
+FOREVER_S = 1e9
 
 
 def checked_queue_name(channel: str, queue_name: Any, key: Any) -> str:
@@ -32,7 +34,7 @@ def checked_timeout(channel: str, timeout_s: Any) -> float | None:
     if timeout_s is None:
         return None
     if isinstance(timeout_s, (int, float)) and timeout_s >= 0:
-        return None if timeout_s == float("inf") else float(timeout_s)
+        return None if timeout_s > FOREVER_S else float(timeout_s)
     raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
 

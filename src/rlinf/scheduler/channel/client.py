@@ -75,15 +75,22 @@ class Channel:
         return cls(ChannelRef(spec, endpoint))
 
     @classmethod
-    def connect(cls, name: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Channel:
+    def connect(cls, name: str, timeout_s: float | None = None) -> Channel:
         """Return the channel `name`, as soon as somebody has created it.
+
+        Args:
+            name: its name in the cluster.
+            timeout_s: how long to wait for that, in seconds; 120 by default.
 
         Raises:
             ChannelNotFound: nobody created it within `timeout_s` seconds.
             ChannelLost: it was there, and its process is gone.
         """
+        limit_s = checked_timeout(name, timeout_s)
+        if limit_s is None:
+            limit_s = CONNECT_TIMEOUT_S
         try:
-            entry = current_runtime().directory.lookup(address_of(checked_name(name)), timeout_s)
+            entry = current_runtime().directory.lookup(address_of(checked_name(name)), limit_s)
         except PeerNotFound as error:
             there = ", ".join(error.known) or "nothing"
             problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
