@@ -23,6 +23,7 @@ from rlinf.scheduler.cluster.log_lines import show_log_line
 from rlinf.scheduler.cluster.order import order_nodes
 from rlinf.scheduler.cluster.probe import NodeReport
 from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.cluster.signals import exit_on_sigterm
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, local_machine_id
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.errors import ClusterError, ConfigError
@@ -177,7 +178,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
         crosses_machines=crosses_machines,
         bus=bus,
     )
-    for closer in (engine.stop, bus.close, messenger.close):
+    for closer in (exit_on_sigterm(), engine.stop, bus.close, messenger.close):
         session.on_close(closer)
     sessions.set_current(session)
     # By name, because it lies in a layer above: a driver that opens a cluster can start channels.
