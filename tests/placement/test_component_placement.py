@@ -181,7 +181,7 @@ def test_unquoted_colon_stays_text_in_a_file(tmp_path):
 @pytest.mark.parametrize("written", ["1:0", "[0, 2:5]", "{placement: 1:0}"])
 def test_number_that_another_loader_made_of_a_colon_is_recognised(written):
     config = OmegaConf.create(f"cluster:\n  component_placement:\n    actor: {written}\n")
-    with pytest.raises(PlacementError, match="YAML 1.1 reads that, without quotes, as") as caught:
+    with pytest.raises(PlacementError, match=r"YAML 1\.1 reads that, without quotes, as") as caught:
         ComponentPlacement(config, Topology.parse("100x8"))
     assert caught.value.hint.startswith("put it in quotes, '")
 

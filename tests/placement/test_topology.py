@@ -1,6 +1,7 @@
 """Topologies and node groups: short texts, what they refuse, and how groups lie over nodes."""
 
 import pickle
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -53,10 +54,8 @@ def test_error_in_a_short_text_points_at_the_part(text, caret):
 
 @given(st.text("0123456789xX, -a", max_size=10))
 def test_any_text_is_a_topology_or_a_config_error(text):
-    try:
+    with suppress(ConfigError):
         assert Topology.parse(text).nodes
-    except ConfigError as error:
-        assert str(error)
 
 
 def test_topology_is_frozen_data_that_compares_and_pickles():

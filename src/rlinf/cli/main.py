@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import typer
 
 from rlinf.cli.plan import plan
@@ -20,6 +18,9 @@ app.command()(plan)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        # It takes longer to load than all of Python, and only this asks for it.
+        from importlib.metadata import version  # noqa: PLC0415
+
         typer.echo(f"rlinf-scheduler {version('rlinf-scheduler')}")
         raise typer.Exit
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
-
-from rich.box import ROUNDED
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from itertools import pairwise, zip_longest
 
 from rlinf.scheduler.placement import ComponentPlan, Plan, Run, Sharing
 from rlinf.scheduler.placement.explain import devices_of, run_devices
 
 # Up to this many processes a row each is easier to read than a summary.
 _MOST_RANKS_LISTED = 32
-_NO_FOLDING = 10_000
+# Drawing takes about a millisecond a row.
+_MOST_ROWS_DRAWN = 500
+
+_HEADINGS = ("component", "rank", "node", "devices", "visible", "shared with")
+_NUMBERS = ("rank", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,11 @@ class Row:
     devices: str
     visible: str
     shared_with: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row under the table's headings."""
+        return self.component, self.ranks, self.nodes, self.devices, self.visible, self.shared_with
 
     @property
     def num_nodes(self) -> int:
@@ -64,32 +68,40 @@ def render_plan(plan: Plan, *, every_rank: bool = False) -> str:
         every_rank: a row for every rank; else a large plan gets a row for all the ranks that are placed alike.
     """
     num_processes = sum(component.world_size for component in plan.components.values())
-    rows = plan_rows(plan, every_rank=every_rank or num_processes <= _MOST_RANKS_LISTED)
-    terminal = sys.stdout.isatty()
-    # For a pipe nothing is folded: a line a row, whatever its width.
-    console = Console(file=sys.stdout, width=None if terminal else _NO_FOLDING, highlight=False)
-    with console.capture() as capture:
-        console.print(_table(rows, terminal=terminal))
-        console.print(_summary_line(plan, num_processes))
-    text = capture.get()
-    return text if terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    rows = list(plan_rows(plan, every_rank=every_rank or num_processes <= _MOST_RANKS_LISTED))
+    drawn = sys.stdout.isatty() and len(rows) <= _MOST_ROWS_DRAWN
+    return (_drawn_table(rows) if drawn else _plain_table(rows)) + _summary_line(plan, num_processes) + "\n"
 
 
-def _table(rows: Iterator[Row], *, terminal: bool) -> Table:
-    table = Table(
-        box=ROUNDED if terminal else None, header_style="bold" if terminal else "", pad_edge=terminal
-    )
-    for heading in ("component", "rank", "node", "devices", "visible", "shared with"):
-        table.add_column(heading, justify="right" if heading in ("rank", "node") else "left")
-    before = ""
-    for row in rows:
-        if before not in ("", row.component):
-            table.add_section()
-        before = row.component
-        cells = (row.component, row.ranks, row.nodes, row.devices, row.visible, row.shared_with)
+def _plain_table(rows: list[Row]) -> str:
+    """A line a row, whatever its width."""
+    lines = [_HEADINGS, *(row.cells for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join("  ".join(map(_justified, line, widths, _HEADINGS)).rstrip() + "\n" for line in lines)
+
+
+def _justified(cell: str, width: int, heading: str) -> str:
+    return cell.rjust(width) if heading in _NUMBERS else cell.ljust(width)
+
+
+def _drawn_table(rows: list[Row]) -> str:
+    # Loaded for terminals only: it takes as long as everything else here.
+    from rich.box import ROUNDED  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=ROUNDED)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
+    for row, following in zip_longest(rows, rows[1:]):
         # As text, not as markup: a name may hold brackets.
-        table.add_row(*map(Text, cells))
-    return table
+        last = following is not None and following.component != row.component
+        table.add_row(*map(Text, row.cells), end_section=last)
+    console = Console(file=sys.stdout, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
 
 
 def _summary_line(plan: Plan, num_processes: int) -> str:

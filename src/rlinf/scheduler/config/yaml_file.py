@@ -15,7 +15,7 @@ import yaml
 
 from rlinf.scheduler.errors import ConfigError
 
-_MAX_VALUES = 1_000_000
+_MAX_VALUES = 300_000
 
 
 @dataclass(frozen=True, slots=True)

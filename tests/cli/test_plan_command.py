@@ -1,0 +1,174 @@
+"""`rlinf plan`: the table, the data, the exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf.cli.main import app
+
+MIXED = """\
+cluster:
+  num_nodes: 2
+  component_placement:
+    actor: 0-3
+    critic: 2-3:0
+    env: {node_group: arms, placement: 0-1:0-3}
+    agent: {node_group: node, placement: all}
+  node_groups:
+    - label: arms
+      node_ranks: 1
+      hardware:
+        type: Robot
+        configs: [{node_rank: 1, address: 10.0.0.1}, {node_rank: 1, address: 10.0.0.2}]
+"""
+
+
+@pytest.fixture
+def conf(tmp_path):
+    def write(text):
+        file = tmp_path / "conf.yaml"
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def rlinf(*arguments):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def test_table_shows_component_rank_node_devices_and_sharing(conf):
+    result = rlinf("plan", conf(MIXED), "--nodes", "2x4")
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0] == ["component", "rank", "node", "devices", "visible", "shared", "with"]
+    assert rows[1] == ["actor", "0", "0", "GPU", "0", "0", "-"]
+    assert rows[3] == ["actor", "2", "0", "GPU", "2", "2", "critic"]
+    assert rows[5] == ["critic", "0", "0", "GPU", "2-3", "2,3", "actor"]
+    assert rows[6] == ["env", "0", "1", "Robot", "0", "-", "-"]
+    assert rows[-2] == ["agent", "1", "1", "node", "-", "-"]
+    assert result.stdout.splitlines()[-1] == "11 processes of 4 components on 2 nodes with 8 accelerators"
+
+
+def test_table_in_a_pipe_is_plain(conf):
+    result = rlinf("plan", conf(MIXED), "--nodes", "2x4")
+    assert result.stdout.isascii()
+    assert not any(line.endswith(" ") for line in result.stdout.splitlines())
+
+
+LARGE = """\
+cluster:
+  component_placement:
+    actor: all
+    rollout: 0-2047:0-1023
+    env: 8-15:0-31
+    agent: {node_group: node, placement: 0-1:0-3}
+"""
+
+
+def test_large_plan_has_a_row_for_ranks_that_are_placed_alike(conf):
+    result = rlinf("plan", conf(LARGE), "--nodes", "512x8")
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()[1:-1]]
+    assert rows == [
+        "actor 0-7 0 GPU 0-7, 1 each its own rollout",
+        "actor 8-15 1 GPU 0-7, 1 each its own rollout, env",
+        "actor 16-2047 2-255 GPU 0-7, 1 each its own rollout",
+        "actor 2048-4095 256-511 GPU 0-7, 1 each its own -",
+        "rollout 0-3 0 GPU 0-7, 2 each its own actor",
+        "rollout 4-7 1 GPU 0-7, 2 each its own actor, env",
+        "rollout 8-1023 2-255 GPU 0-7, 2 each its own actor",
+        "env 0-31 1 GPU 0-7, 4 ranks on each its own actor, rollout",
+        "agent 0-3 0-1 node - -",
+    ]
+
+
+def test_every_rank_is_listed_when_asked(conf):
+    result = rlinf("plan", conf(LARGE), "--nodes", "512x8", "--ranks")
+    assert len(result.stdout.splitlines()) == 4096 + 1024 + 32 + 4 + 2
+
+
+def test_json_is_the_same_as_data(conf):
+    result = rlinf("plan", conf(MIXED), "--nodes", "2x4", "--json")
+    assert result.exit_code == 0
+    data = json.loads(result.stdout)
+    assert list(data["components"]) == ["actor", "critic", "env", "agent"]
+    assert data["components"]["actor"]["placements"][2]["shares_with"] == ["critic"]
+    assert data["shared"][0]["components"] == ["actor", "critic"]
+
+
+def test_nodes_default_to_what_the_file_simulates(conf):
+    result = rlinf("plan", conf("cluster: {simulate: 1x2, component_placement: {actor: all}}"))
+    assert result.exit_code == 0
+    assert "2 processes of 1 component on 1 node with 2 accelerators" in result.stdout
+
+
+def test_without_nodes_the_error_says_what_to_add(conf):
+    result = rlinf("plan", conf("cluster: {num_nodes: 3, component_placement: {actor: all}}"))
+    assert result.exit_code == 2
+    assert "how many accelerators do the nodes have?" in result.stderr
+    assert "add `--nodes 3x8`, or `simulate: 3x8` under `cluster:`" in result.stderr
+
+
+@pytest.mark.parametrize("extra", [(), ("--nodes", "2x8")])
+def test_mistake_in_the_file_exits_2_with_one_readable_message(conf, extra):
+    file = conf("cluster:\n  simulate: 2x8\n  component_placement:\n    actor: 0-1,1-3\n")
+    result = rlinf("plan", file, *extra)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        f"rlinf: {file}:4: cluster.component_placement.actor: component 'actor': "
+        "resource 1 is used twice in one component\n"
+        "  0-1,1-3\n"
+        "      ^^^\n"
+    )
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(conf):
+    file = conf("cluster:\n  simulate: 2y8\n  component_placement:\n    actor: 0,\n    env: {placment: 1}\n")
+    result = rlinf("plan", file)
+    assert result.exit_code == 2
+    assert [line.split(": ")[1] for line in result.stderr.splitlines() if line.startswith("- ")] == [
+        "cluster.simulate",
+        "cluster.component_placement.env.placment",
+    ]
+    assert rlinf("plan", file, "--nodes", "2x8").stderr.startswith("rlinf: 3 mistakes\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("plan",),
+        ("plan", "nowhere.yaml", "--nodes", "2x8"),
+        ("plan", "x", "--nodes", ""),
+        ("plan", "x", "--nodez", "1"),
+        ("plam",),
+    ],
+)
+def test_wrong_question_exits_2(arguments):
+    result = rlinf(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_version_and_help_are_there():
+    assert rlinf("--version").stdout.startswith("rlinf-scheduler ")
+    assert "plan" in rlinf("--help").stdout
+
+
+def test_installed_command_answers_without_ray(conf):
+    program = Path(sys.executable).with_name("rlinf")
+    shown = subprocess.run(
+        [sys.executable, "-X", "importtime", program, "plan", conf(MIXED), "--nodes", "2x4"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert shown.stdout.startswith("component")
+    imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+    assert not imported & {"ray", "torch", "numpy", "zmq", "omegaconf"}

@@ -1,0 +1,374 @@
+"""The `cluster:` section: what it becomes, and what every mistake in it is told."""
+
+import copy
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from rlinf.scheduler import ComponentPlacement, Topology
+from rlinf.scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
+from rlinf.scheduler.errors import ConfigError, ConfigErrors
+from rlinf.scheduler.placement import HardwareUnit, NodeEnvironment
+
+
+def group(**other):
+    return {"label": "a", "node_ranks": 0, **other}
+
+
+def robot(**other):
+    return group(hardware={"type": "Robot", "configs": [{"node_rank": 0, **other}]})
+
+
+def section(**content):
+    return {"cluster": content}
+
+
+def failure(config):
+    with pytest.raises(ConfigError) as caught:
+        read_cluster_config(config)
+    return caught.value
+
+
+def test_section_becomes_the_planners_own_types():
+    config = read_cluster_config(
+        section(
+            num_nodes=2,
+            simulate="2x8",
+            component_placement={"actor,critic": {"node_group": ["a", 4090], "placement": [0, "1-2:1-2"]}},
+            node_groups=[robot(address="10.0.0.7"), {"label": 4090, "node_ranks": ["0-1", 3]}],
+        )
+    )
+    assert (config.num_nodes, config.simulate) == (2, "2x8")
+    first, second = config.node_groups
+    assert first.hardware == (HardwareUnit("Robot", 0, RobotConfig(node_rank=0, address="10.0.0.7")),)
+    assert (second.label, second.node_ranks) == ("4090", (0, 1, 3))
+    (rule,) = config.rules
+    assert rule.components == ("actor", "critic")
+    assert (rule.text, rule.node_groups) == ("0,1-2:1-2", ("a", "4090"))
+    assert rule.text_path == "cluster.component_placement.actor,critic.placement"
+
+
+def test_empty_section_is_all_defaults():
+    assert read_cluster_config({"cluster": {}}) == ClusterConfig()
+    assert read_cluster_config({"num_nodes": None}) == ClusterConfig()
+
+
+def test_checked_config_is_taken_as_it_is():
+    config = read_cluster_config(section(num_nodes=1))
+    assert read_cluster_config(config) is config
+
+
+def test_variables_are_a_mapping_or_a_list_of_mappings():
+    entries = [
+        {"node_ranks": 0, "env_vars": [{"A": 1}, {"B": "x"}], "python_interpreter_path": "/opt/python"},
+        {"env_vars": {"C": 0.5}},
+        {},
+    ]
+    (only,) = read_cluster_config(
+        section(node_groups=[group(node_ranks="0-1", env_configs=entries)])
+    ).node_groups
+    assert only.environments == (
+        NodeEnvironment((0,), (("A", "1"), ("B", "x")), "/opt/python"),
+        NodeEnvironment((0, 1), (("C", "0.5"),)),
+        NodeEnvironment((0, 1)),
+    )
+
+
+@pytest.mark.parametrize(("written", "text"), [("2x8", "2x8"), (8, "8"), ([8, 4, 0], "8,4,0")])
+def test_simulated_cluster_is_text_a_number_or_a_list(written, text):
+    assert read_cluster_config(section(simulate=written)).simulate == text
+
+
+def test_whole_config_keeps_the_users_own_sections():
+    config = {"model": {"unknown": object()}, "cluster": {"num_nodes": 1}, "simulat": 3}
+    before = copy.copy(config)
+    assert read_cluster_config(config).num_nodes == 1
+    assert config == before
+
+
+def test_dictconfig_is_read_with_its_interpolations():
+    config = OmegaConf.create(
+        {
+            "n": 2,
+            "mine": "${nowhere}",
+            "cluster": {"num_nodes": "${n}", "component_placement": {"a": "0-${n}"}},
+        }
+    )
+    read = read_cluster_config(config)
+    assert (read.num_nodes, read.rules[0].text) == (2, "0-2")
+    assert read_cluster_config(config.cluster) == read
+    assert read_cluster_config({"cluster": config.cluster}) == read
+
+
+def test_interpolations_in_a_dict_are_resolved_too():
+    config = {"n": 2, "mine": "${nowhere}", "cluster": {"num_nodes": "${n}"}}
+    assert read_cluster_config(config).num_nodes == 2
+
+
+@pytest.mark.parametrize("value", ["${nowhere}", "???", "${"])
+def test_value_that_cannot_be_resolved_is_a_config_error(value):
+    section = {"cluster": {"component_placement": {"a": value}}}
+    with pytest.raises(ConfigError):
+        read_cluster_config(
+            OmegaConf.create(section, flags={"allow_objects": True}) if value != "${" else section
+        )
+
+
+# Every row: the config, the path that the error names, a part of its problem, a part of its hint.
+MISTAKES = [
+    (3, "", "not int", ""),
+    ({}, "", "there is no `cluster:` section", ""),
+    ({"clutser": {}}, "", "there is no `cluster:` section", "is 'clutser' meant"),
+    ({"cluster": None}, "cluster", "here it is empty", ""),
+    ({"cluster": [1]}, "cluster", "here it is a list", ""),
+    (section(num_node=1), "cluster.num_node", "unknown key 'num_node'", "'num_nodes'"),
+    (section(num_nodes=0), "cluster.num_nodes", "a whole number from 1, not 0", ""),
+    (section(num_nodes=True), "cluster.num_nodes", "not true", ""),
+    (section(num_nodes="2"), "cluster.num_nodes", "not '2'", ""),
+    (section(simulate="2y8"), "cluster.simulate", "no number of nodes", "2x8"),
+    (section(simulate=1.5), "cluster.simulate", "text such as 2x8, not 1.5", ""),
+    (section(simulate=[]), "cluster.simulate", "text such as 2x8, not []", ""),
+    (section(node_groups={}), "cluster.node_groups", "this is a list of node groups", ""),
+    (section(node_groups=["a"]), "cluster.node_groups[0]", "this is a mapping, not 'a'", ""),
+    (section(node_groups=[{"node_ranks": 0}]), "cluster.node_groups[0]", "the key 'label' is missing", ""),
+    (section(node_groups=[{"label": "a"}]), "cluster.node_groups[0]", "the key 'node_ranks' is missing", ""),
+    (
+        section(node_groups=[group(nodes=1)]),
+        "cluster.node_groups[0].nodes",
+        "unknown key 'nodes'",
+        "'node_ranks'",
+    ),
+    (
+        section(node_groups=[group(node_rank=1)]),
+        "cluster.node_groups[0].node_rank",
+        "unknown key",
+        "'node_ranks'",
+    ),
+    (section(node_groups=[group(label=True)]), "cluster.node_groups[0].label", "a label is text", ""),
+    (
+        section(node_groups=[group(node_ranks="0-")]),
+        "cluster.node_groups[0].node_ranks",
+        "neither a rank",
+        "",
+    ),
+    (section(node_groups=[group(node_ranks="3-1")]), "cluster.node_groups[0].node_ranks", "backwards", "1-3"),
+    (section(node_groups=[group(node_ranks=[0, 0])]), "cluster.node_groups[0].node_ranks", "twice", ""),
+    (section(node_groups=[group(node_ranks=-1)]), "cluster.node_groups[0].node_ranks", "neither a rank", ""),
+    (section(node_groups=[group(node_ranks=[])]), "cluster.node_groups[0].node_ranks", "here it is []", ""),
+    (
+        section(node_groups=[group(node_ranks=None)]),
+        "cluster.node_groups[0].node_ranks",
+        "here it is empty",
+        "",
+    ),
+    (
+        section(node_groups=[group(node_ranks=[[0]])]),
+        "cluster.node_groups[0].node_ranks",
+        "here it is [[0]]",
+        "",
+    ),
+    (
+        section(node_groups=[group(ignore_hardware="yes")]),
+        "cluster.node_groups[0].ignore_hardware",
+        "true or false",
+        "",
+    ),
+    (
+        section(node_groups=[group(hardware="Robot")]),
+        "cluster.node_groups[0].hardware",
+        "this is a mapping",
+        "",
+    ),
+    (
+        section(node_groups=[group(hardware={"type": "Robt", "configs": [{}]})]),
+        "cluster.node_groups[0].hardware.type",
+        "there is no hardware type 'Robt'; there are: Robot",
+        "'Robot'",
+    ),
+    (
+        section(node_groups=[group(hardware={"type": "Robot", "configs": []})]),
+        "cluster.node_groups[0].hardware.configs",
+        "there must be at least one",
+        "",
+    ),
+    (
+        section(node_groups=[group(hardware={"configs": [{"node_rank": 0}]})]),
+        "cluster.node_groups[0].hardware",
+        "the key 'type' is missing",
+        "",
+    ),
+    (
+        section(node_groups=[robot(adress="10.0.0.1")]),
+        "cluster.node_groups[0].hardware.configs[0].adress",
+        "unknown key 'adress'; there are node_rank, address",
+        "'address'",
+    ),
+    (
+        section(node_groups=[robot(node_rank=-1)]),
+        "cluster.node_groups[0].hardware.configs[0].node_rank",
+        "this is at least 0, not -1",
+        "",
+    ),
+    (
+        section(node_groups=[robot(node_rank="0")]),
+        "cluster.node_groups[0].hardware.configs[0].node_rank",
+        "this is a whole number, not '0'",
+        "",
+    ),
+    (
+        section(node_groups=[robot(address=10)]),
+        "cluster.node_groups[0].hardware.configs[0].address",
+        "this is text, not 10",
+        "",
+    ),
+    (
+        section(node_groups=[group(env_configs=[{"env_var": {}}])]),
+        "cluster.node_groups[0].env_configs[0].env_var",
+        "unknown key 'env_var'",
+        "'env_vars'",
+    ),
+    (
+        section(node_groups=[group(env_configs=[{"env_vars": {"A": True}}])]),
+        "cluster.node_groups[0].env_configs[0].env_vars",
+        "the value of A is true: write it as text",
+        "",
+    ),
+    (
+        section(node_groups=[group(env_configs=[{"env_vars": [{"A": 1}, {"A": 2}]}])]),
+        "cluster.node_groups[0].env_configs[0].env_vars",
+        "the variable A stands here twice",
+        "",
+    ),
+    (
+        section(node_groups=[group(env_configs=[{"env_vars": "A=1"}])]),
+        "cluster.node_groups[0].env_configs[0].env_vars",
+        "a mapping or a list of mappings, not 'A=1'",
+        "",
+    ),
+    (section(component_placement="0-3"), "cluster.component_placement", "maps components to placements", ""),
+    (section(component_placement={"a": None}), "cluster.component_placement.a", "the placement is empty", ""),
+    (section(component_placement={"a": []}), "cluster.component_placement.a", "the placement is empty", ""),
+    (section(component_placement={"a": True}), "cluster.component_placement.a", "here it is true", "0-1:0-3"),
+    (section(component_placement={"a": 1.5}), "cluster.component_placement.a", "here it is 1.5", "0-1:0-3"),
+    (section(component_placement={"a": [[0]]}), "cluster.component_placement.a", "here it is [0]", "0-1:0-3"),
+    (
+        section(component_placement={"a": 60}),
+        "cluster.component_placement.a",
+        "may have been written 1:0",
+        "'1:0'",
+    ),
+    (section(component_placement={"a": [0, 75]}), "cluster.component_placement.a", "written 1:15", "'75'"),
+    (
+        section(component_placement={"a,,b": 0}),
+        "cluster.component_placement.a,,b",
+        "a component's name is empty",
+        "",
+    ),
+    (
+        section(component_placement={"a": 0, "b,a": 1}),
+        "cluster.component_placement.b,a",
+        "'a' is placed twice",
+        "",
+    ),
+    (
+        section(component_placement={"a": {}}),
+        "cluster.component_placement.a",
+        "the key 'placement' is missing",
+        "",
+    ),
+    (
+        section(component_placement={"a": {"nodegroup": "x", "placement": 0}}),
+        "cluster.component_placement.a.nodegroup",
+        "unknown key 'nodegroup'; there are node_group, placement",
+        "'node_group'",
+    ),
+    (
+        section(component_placement={"a": {"node_group": "x,", "placement": 0}}),
+        "cluster.component_placement.a.node_group",
+        "a node group's label is missing",
+        "",
+    ),
+    (
+        section(component_placement={"a": {"node_group": {}, "placement": 0}}),
+        "cluster.component_placement.a.node_group",
+        "a label is text, not {}",
+        "",
+    ),
+    (
+        section(component_placement={"a": {"placement": {}}}),
+        "cluster.component_placement.a.placement",
+        "here it is {}",
+        "0-1:0-3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "path", "problem", "hint"), MISTAKES)
+def test_mistake_names_its_path_and_what_is_there(config, path, problem, hint):
+    error = failure(config)
+    assert not isinstance(error, ConfigErrors)
+    assert error.path == path
+    assert problem in error.problem
+    assert hint in error.hint
+    assert bool(hint) == bool(error.hint)
+
+
+def test_mistake_in_a_component_names_it():
+    assert failure(section(component_placement={"a,b": None})).component == "a,b"
+
+
+def test_several_mistakes_are_reported_together_in_the_order_of_the_section():
+    error = failure(
+        section(
+            node_groups=[group(node_ranks="x"), {"lable": "b", "node_ranks": 1}],
+            num_node=1,
+            component_placement={"a": 60, "b": 0},
+        )
+    )
+    assert isinstance(error, ConfigErrors)
+    assert [e.path for e in error.errors] == [
+        "cluster.node_groups[0].node_ranks",
+        "cluster.node_groups[1]",
+        "cluster.node_groups[1].lable",
+        "cluster.num_node",
+        "cluster.component_placement.a",
+    ]
+    assert str(error).startswith("5 mistakes\n- cluster.node_groups[0].node_ranks: 'x' is neither a rank")
+
+
+def test_value_that_holds_itself_is_a_config_error():
+    looped = {"component_placement": {}}
+    looped["component_placement"]["a"] = looped
+    assert "holds itself" in failure({"cluster": looped}).problem
+
+
+keys = st.sampled_from(
+    [
+        *(
+            "num_nodes",
+            "component_placement",
+            "node_groups",
+            "simulate",
+            "label",
+            "node_ranks",
+            "hardware",
+            "type",
+        ),
+        *("configs", "node_rank", "node_group", "placement", "env_configs", "env_vars", "actor", "a,b", "x"),
+    ]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 99) | st.floats() | st.text("0-3:,al${} x", max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(keys, values, max_size=4), st.sampled_from(["1x8", "2,0,4"]))
+def test_any_config_is_placed_or_a_config_error(content, nodes):
+    with suppress(ConfigError):
+        ComponentPlacement({"cluster": content}, Topology.parse(nodes))
