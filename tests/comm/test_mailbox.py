@@ -118,7 +118,7 @@ def test_a_send_without_room_times_out_and_is_not_delivered(boxes):
     env, rollout = boxes
     env.send(bytes(9000), "rollout:0", timeout_s=DEADLINE_S).wait()
     late = env.send(bytes(9001), "rollout:0", timeout_s=0.1)
-    with pytest.raises(CommTimeout, match=r"send with 'rollout:0' not done after 0.1 s, waiting for room"):
+    with pytest.raises(CommTimeout, match=r"send with 'rollout:0' not done after \d.\d s, waiting for room"):
         late.wait(DEADLINE_S)
     env.send("after", "rollout:0", timeout_s=DEADLINE_S)
     assert len(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == 9000
@@ -136,7 +136,7 @@ def test_a_cancelled_send_is_not_delivered(boxes):
 
 def test_recvs_that_timed_out_or_were_cancelled_take_nothing(boxes):
     env, rollout = boxes
-    with pytest.raises(CommTimeout, match=r"recv with 'env:0' not done after 0.1 s, waiting for an item"):
+    with pytest.raises(CommTimeout, match=r"recv with 'env:0' not done after \d.\d s, waiting for an item"):
         rollout.recv("env:0", timeout_s=0.1).wait()
     assert rollout.recv("env:0", timeout_s=DEADLINE_S).cancel()
     env.send("whole", "rollout:0", timeout_s=DEADLINE_S).wait()
@@ -161,7 +161,7 @@ def test_a_peer_that_never_comes_is_named_at_the_deadline(boxes, operation):
     wait = (
         env.recv("actor:0", timeout_s=0.1) if operation == "recv" else env.send(1, "actor:0", timeout_s=0.1)
     )
-    with pytest.raises(PeerNotFound, match=r"nobody named 'actor:0' after 0.* there are: "):
+    with pytest.raises(PeerNotFound, match=r"nobody named 'actor:0' after .* there are: "):
         wait.wait(DEADLINE_S)
 
 

@@ -127,7 +127,7 @@ def test_a_raised_error_arrives_with_its_type_and_fields(pair):
         raise ChannelTimeout("replay", "default", "get", 1.5, "0 items")
 
     server.serve("fail", fail)
-    with pytest.raises(ChannelTimeout, match=r"get not done after 1.5 s") as caught:
+    with pytest.raises(ChannelTimeout, match=r"get not done after 1\.5 s") as caught:
         client.request(server.endpoint, "fail", None).result(DEADLINE_S)
     assert caught.value.queue_name == "default"
 

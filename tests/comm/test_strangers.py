@@ -181,6 +181,18 @@ def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, frien
     friend()
 
 
+def test_friends_that_come_and_go_are_no_strangers(server, friend, new_messenger, transport, caplog):
+    for number in range(3):
+        guest = new_messenger(f"guest:{number}", "here" if transport == "tcp" else None)
+        assert guest.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+        gone = threading.Event()
+        server.on_peer_lost(lambda _process_id, gone=gone: gone.set())
+        guest.close()
+        assert gone.wait(DEADLINE_S)
+        friend()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("transport", ["tcp"], indirect=True)
 def test_it_listens_only_where_it_was_told(server):
     assert server.endpoint.tcp_address.startswith("tcp://127.0.0.1:")

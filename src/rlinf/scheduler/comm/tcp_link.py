@@ -36,6 +36,7 @@ class TcpLink:
         endpoint: whose it is.
         stream: the id of what we send on it; new for every link.
         greeted: whether the process has connected back and said who it is.
+        started: whether the connection is dialled, so that ZeroMQ takes what is sent on it.
     """
 
     transport = "tcp+curve"
@@ -51,7 +52,7 @@ class TcpLink:
         self._queue: deque[Buffer] = deque()
         self._offset = 0  # how much of the first piece has left
         self._untaken_bytes = 0
-        self._started = False
+        self.started = False
         self._ended = False
         self._flush_submitted = False
 
@@ -59,7 +60,7 @@ class TcpLink:
         """Send, now that the connection is dialled: who we are, then what was queued."""
         with self._lock:
             self._queue.extendleft(reversed(hello))
-            self._started = True
+            self.started = True
         self._flush()
 
     def send(self, pieces: list[Buffer], snapshot: bool) -> None:
@@ -68,7 +69,7 @@ class TcpLink:
             if self._ended:
                 return
             self._queue.extend(map(framing.detached, pieces) if snapshot else pieces)
-            if self._flush_submitted or not self._started:
+            if self._flush_submitted or not self.started:
                 return
             self._flush_submitted = True
         self._loop.submit(self._flush)

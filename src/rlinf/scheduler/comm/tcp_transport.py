@@ -9,8 +9,10 @@ nothing.
 Over a connection runs the same stream of bytes as over a Unix socket (see `framing`), cut into chunks. A
 message of ZeroMQ is
 
-    tag     b"D" and the id of the stream: the next chunk of it; or b"W" and the id of a stream of yours
-    body    the chunk; or how many more bytes of that stream were taken
+    tag     b"D" and the id of the stream: the next chunk of it
+            b"W" and the id of a stream of yours: how many more bytes of it were taken
+            b"X" and the id of a stream of yours: it is not received any more
+    body    the chunk, or the number, or nothing
 
 The taken bytes bound what lies in ZeroMQ's own queues, which is why those need no high-water mark.
 """
@@ -52,7 +54,7 @@ _REFUSED = (
 )
 
 
-_ACCEPTING = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_ACCEPTING = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
 
 class TcpTransport:
@@ -87,7 +89,9 @@ class TcpTransport:
         self._links: dict[str, TcpLink] = {}
         self._by_address: dict[str, TcpLink] = {}
         self._inbound: dict[bytes, _Inbound] = {}
-        self._unproven: set[int] = set()  # descriptors of accepted connections whose handshake goes on
+        # Descriptors of accepted connections from which no message has come. ZeroMQ reports a finished
+        # handshake without saying of which connection; what it hands us has passed it.
+        self._unproven: set[int] = set()
         self._warned_at = 0.0
         self._context = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
@@ -158,6 +162,7 @@ class TcpTransport:
         with self._lock:
             living, self._links = list(self._links.values()), {}
         for link in living:
+            self._say_goodbye(link)
             link.end()
         for _, descriptor in self._watched:
             self._loop.unregister(descriptor)
@@ -180,6 +185,9 @@ class TcpTransport:
             self.lose(link, f"its address {address} cannot be used ({error.strerror})")
             return
         link.start(self._identity().hello)
+        inbound = self._inbound.get(link.endpoint.process_id.encode())
+        if inbound is not None:
+            self._tell_taken(inbound)
         self._loop.call_later(
             HANDSHAKE_TIMEOUT_S,
             lambda: None if link.greeted else self.lose(link, "it did not connect back in time"),
@@ -201,8 +209,10 @@ class TcpTransport:
             link = self._by_address.get(address)
             if link is None:
                 continue
-            if event & _REFUSED:
-                self.lose(link, "it does not hold the cluster's key")
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self.lose(link, "it does not accept this process's key")
+            elif event & _REFUSED:
+                self.lose(link, "the handshake failed: it ended meanwhile, or belongs to another cluster")
             elif event == zmq.EVENT_DISCONNECTED:
                 self._loop.call_later(LAST_WORDS_S, lambda link=link: self._lose_after_last_words(link))  # type: ignore[misc]
             else:
@@ -224,6 +234,7 @@ class TcpTransport:
             if self._links.get(process_id) is not link:
                 return False
             del self._links[process_id]
+        self._say_goodbye(link)
         link.end()
         self._inbound.pop(process_id.encode(), None)
         if self._by_address.get(link.endpoint.tcp_address) is link:
@@ -233,6 +244,12 @@ class TcpTransport:
             except zmq.ZMQError:  # ZeroMQ has dropped it already
                 logger.debug("the connection to %s was gone", link.endpoint.tcp_address)
         return True
+
+    def _say_goodbye(self, link: TcpLink) -> None:
+        """Tell the other side, if it is still there, that this link is over: it has another connection to us."""
+        inbound = self._inbound.get(link.endpoint.process_id.encode())
+        if inbound is not None and link.started:
+            self.send_part(link.stream, b"X" + inbound.stream, b"")
 
     # -- accepted connections --------------------------------------------------------------------
 
@@ -247,8 +264,6 @@ class TcpTransport:
         for event, descriptor, address in _events(self._listener_monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self._unproven.add(descriptor)
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._unproven.discard(descriptor)
             elif descriptor in self._unproven:
                 self._unproven.discard(descriptor)
                 self._warn("a connection to %s is refused: it did not finish the handshake", address)
@@ -262,39 +277,55 @@ class TcpTransport:
 
     def _receive(self) -> None:
         for _ in range(MAX_CHUNKS_PER_TURN):
-            parts = _receive_parts(self._listener)
-            if parts is None:
-                return
             try:
-                self._take(*parts)
+                sender = self._listener.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            tag, body = self._listener.recv_multipart()
+            try:
+                self._take(sender, tag, body)
             except (ProtocolError, TypeError, ValueError) as error:
                 logger.warning("bytes that are no message are dropped: %s", error)
-                self._drop_stream(parts[0])
+                self._drop_stream(sender.bytes)
         self._loop.submit(self._receive)
 
     def _drop_stream(self, sender: bytes) -> None:
-        inbound = self._inbound.pop(sender, None)
+        inbound = self._inbound.get(sender)
         if inbound is not None and inbound.link is not None:
             self.lose(inbound.link, "it sent bytes that are no message")
+        self._inbound.pop(sender, None)
 
-    def _take(self, sender: bytes, tag: bytes, body: bytes) -> None:
-        stream = tag[1:]
-        if tag[:1] == b"W":
-            link = self._links.get(sender.decode())
-            if link is not None and link.stream == stream:
-                link.note_taken(*struct.unpack("<Q", body))
+    def _take(self, frame: zmq.Frame, tag: bytes, body: bytes) -> None:
+        sender, stream = frame.bytes, tag[1:]
+        if tag[:1] != b"D":
+            self._take_news(sender, tag[:1], stream, body)
             return
         inbound = self._inbound.get(sender)
         if inbound is None or inbound.stream != stream:
             inbound = self._inbound[sender] = _Inbound(stream)
+            self._unproven.discard(int(frame.get(zmq.SRCFD)))
         messages: list[Message] = []
         inbound.reader.feed(memoryview(body), messages)
         if messages:
             self._deliver(inbound, messages)
         inbound.untold_bytes += len(body)
-        if inbound.link is not None and inbound.untold_bytes >= WINDOW_BYTES // 4:
+        if inbound.untold_bytes >= WINDOW_BYTES // 4:
+            self._tell_taken(inbound)
+
+    def _take_news(self, sender: bytes, kind: bytes, stream: bytes, body: bytes) -> None:
+        link = self._links.get(sender.decode())
+        if link is None or link.stream != stream:
+            return
+        if kind == b"W":
+            link.note_taken(*struct.unpack("<Q", body))
+        else:
+            self.lose(link, "it closed the connection")
+
+    def _tell_taken(self, inbound: _Inbound) -> None:
+        """Let the sender send more; if the connection to it is not dialled yet, it is told when that is done."""
+        if inbound.link is not None and inbound.link.started:
             count, inbound.untold_bytes = inbound.untold_bytes, 0
-            self.send_part(inbound.link.stream, b"W" + stream, struct.pack("<Q", count))
+            self.send_part(inbound.link.stream, b"W" + inbound.stream, struct.pack("<Q", count))
 
     def _deliver(self, inbound: _Inbound, messages: list[Message]) -> None:
         if inbound.link is None:
