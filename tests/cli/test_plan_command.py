@@ -1,5 +1,6 @@
 """`rlinf plan`: the table, the data, the exit codes."""
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rlinf.cli.main import app
+from rlinf.cli.plan_table import plan_rows, render_plan
+from rlinf.scheduler.placement import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
 MIXED = """\
 cluster:
@@ -172,3 +175,45 @@ def test_installed_command_answers_without_ray(conf):
     assert shown.stdout.startswith("component")
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
     assert not imported & {"ray", "torch", "numpy", "zmq", "omegaconf"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_table_on_a_terminal_is_drawn(monkeypatch):
+    rules = [PlacementRule(("actor", "[red]"), "0-3:0-1"), PlacementRule(("env",), "0,1-2:1-6,3:7")]
+    plan = plan_components(Topology.parse("1x4"), rules)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    drawn = render_plan(plan)
+    assert drawn.startswith("╭")
+    assert "[red]" in drawn
+    assert drawn.count("├") == 3
+
+
+def test_summary_says_how_devices_are_shared_out():
+    groups = [
+        NodeGroup("left", (0,), (HardwareUnit("Robot", 0, "a"), HardwareUnit("Robot", 0, "b"))),
+        NodeGroup("right", (0,), (HardwareUnit("Robot", 0, "c"),)),
+    ]
+    topology = Topology.parse("1x8").with_node_groups(groups)
+    rules = [
+        PlacementRule(("pairs",), "0-3:0-1"),
+        PlacementRule(("threes",), "0-1:0-5"),
+        PlacementRule(("uneven",), "0-1:0,2:1"),
+        PlacementRule(("odd",), "0:0-1,1:2"),
+        PlacementRule(("gap",), "0-1,4,6-7"),
+        PlacementRule(("arms",), "0-2:0", ("left", "right")),
+        PlacementRule(("bare",), "0:0-2", ("node",)),
+    ]
+    rows = plan_rows(plan_components(topology, rules), every_rank=False)
+    assert {row.component: row.devices for row in rows} == {
+        "pairs": "GPU 0-3, 2 each",
+        "threes": "GPU 0-1, 3 ranks on each",
+        "uneven": "GPU 0-2",
+        "odd": "GPU 0-1, shared",
+        "gap": "GPU 0-1,4,6-7, 1 each",
+        "arms": "Robot 0-2",
+        "bare": "node",
+    }

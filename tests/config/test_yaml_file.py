@@ -67,7 +67,7 @@ def test_anchors_and_merges_are_read():
         ("a: !!bool perhaps", "f", "a value cannot be read"),
         ("? [1]\n: 2", "f:1", "unhashable key"),
         ("a: " + "1" * 5000, "f", "a value cannot be read"),
-        ("[" * 400, "f", "a value cannot be read"),
+        ("[" * 800, "f", "a value cannot be read"),
         ("\x00", "f", "this is not YAML"),
         ("a: 1\n--- \nb: 2", "f:2", "this is not YAML"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from placement_cases import COMPONENT_CASES, PACKED_CASES, as_expected, config_of_case, topology_of_case
 
 from rlinf.scheduler import ComponentPlacement, PackedPlacementStrategy
-from rlinf.scheduler.errors import ConfigError, PlacementError
+from rlinf.scheduler.errors import PlacementError
 from rlinf.scheduler.placement import FlexiblePlacementStrategy, NodePlacementStrategy
 
 
@@ -15,7 +15,7 @@ def test_component_placement_holds(case):
     topology, config = topology_of_case(case), config_of_case(case)
     before = copy.deepcopy(config)
     if case["expect"] == "error":
-        with pytest.raises(ConfigError):
+        with pytest.raises(PlacementError):
             ComponentPlacement(config, topology)
         return
     placement = ComponentPlacement(config, topology)

@@ -1,5 +1,7 @@
 """The rules of component placement that the case file does not cover, one by one."""
 
+import pickle
+
 import pytest
 
 from rlinf.scheduler.errors import ConfigErrors, PlacementError
@@ -230,6 +232,11 @@ def test_independent_mistakes_are_reported_together():
     with pytest.raises(ConfigErrors) as caught:
         plan_components(Topology.parse("1x4"), rules)
     assert [error.component for error in caught.value.errors] == ["a", "c"]
+    # The documents promise an AssertionError, for several mistakes too.
+    assert isinstance(caught.value, PlacementError)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value)
+    assert type(copy) is type(caught.value)
 
 
 def test_component_is_placed_once():

@@ -7,6 +7,7 @@ boundaries through pickle unchanged.
     ├── ConfigError (ValueError)            a mistake in the file or the arguments
     │   ├── PlacementError (AssertionError) a mistake in a placement; the documents promise AssertionError
     │   └── ConfigErrors                    several independent mistakes, reported together
+    │       └── PlacementErrors (PlacementError) several, at least one of them in a placement
     ├── ClusterError                        the cluster cannot be started, joined or used
     │   └── ClusterTimeout (TimeoutError)
     ├── LaunchError                         a worker group did not come up
@@ -120,15 +121,20 @@ class ConfigErrors(ConfigError):
 
     def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigErrors:
         """The same mistakes, each with its place filled in, where it says nothing of it yet."""
-        return ConfigErrors([error.at(path=path, component=component, file=file) for error in self.errors])
+        return type(self)([error.at(path=path, component=component, file=file) for error in self.errors])
+
+
+class PlacementErrors(ConfigErrors, PlacementError):
+    """Several mistakes, at least one of them in a placement: caught as either."""
 
 
 def raise_config_errors(errors: Sequence[ConfigError]) -> None:
-    """Raise what was found: nothing for no mistake, the mistake itself for one, `ConfigErrors` for several."""
+    """Raise what was found: nothing, the only mistake itself, or `ConfigErrors` with all of them."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ConfigErrors(errors)
+        in_placement = any(isinstance(error, PlacementError) for error in errors)
+        raise (PlacementErrors if in_placement else ConfigErrors)(errors)
 
 
 class ClusterError(SchedulerError):
