@@ -13,7 +13,6 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ValidationError
 from rich.console import Console
 
 from console import LearningProgress
@@ -39,6 +38,10 @@ def train(cfg: DictConfig, settings: Settings, console: Console) -> TrainingRepo
         schedule = schedule_of({name: placement.placements(name) for name in COMPONENTS})
         print(render_plan(placement.plan), end="")
         console.print(schedule.describe(), highlight=False)
+        cluster_s = time.monotonic() - started
+        console.print(
+            f"the cluster is up after {cluster_s:.1f} s; starting workers and channels", highlight=False
+        )
         parts = launch(cluster, placement, schedule, settings)
         startup_s = time.monotonic() - started
         with LearningProgress(console, settings) as progress:
@@ -72,7 +75,7 @@ def exit_code(cfg: DictConfig, folder: Path) -> int:
     """What the program exits with; failures end in one readable message."""
     try:
         return run(cfg, folder, Console(soft_wrap=True))
-    except (ConfigError, ValidationError) as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG_CONFIG
     except SchedulerError as error:

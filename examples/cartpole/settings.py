@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+
+from rlinf.scheduler.errors import ConfigError, ConfigErrors
 
 _STRICT = ConfigDict(extra="forbid")
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -86,6 +97,15 @@ def parse_settings(section: Any) -> Settings:
     """The settings in `section`, plain data as a YAML file holds it.
 
     Raises:
-        pydantic.ValidationError: a key is missing, unknown or has a wrong value; it lists all of them.
+        rlinf.scheduler.errors.ConfigErrors: keys that are missing, unknown or have a wrong value: all of them.
     """
-    return TypeAdapter(Settings).validate_python(section)
+    try:
+        return TypeAdapter(Settings).validate_python(section)
+    except ValidationError as error:
+        raise ConfigErrors([_config_error(detail) for detail in error.errors()]) from error
+
+
+def _config_error(detail: ErrorDetails) -> ConfigError:
+    path = ".".join(map(str, ("training", *detail["loc"])))
+    given = "" if detail["type"] == "missing" else f"; it is {detail['input']!r}"
+    return ConfigError(f"{detail['msg'].lower()}{given}", path=path)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from pydantic import ValidationError
 
+from rlinf.scheduler.errors import ConfigErrors
 from settings import parse_settings
 
 CONF = Path(__file__).parents[2] / "examples" / "cartpole" / "conf"
@@ -25,13 +25,14 @@ def test_every_mistake_is_reported_with_its_key():
     bad = section()
     bad["env"]["num_envs"] = 0
     bad["ppo"]["gama"] = bad["ppo"].pop("gamma")
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ConfigErrors) as caught:
         parse_settings(bad)
-    assert {".".join(map(str, error["loc"])) for error in caught.value.errors()} == {
-        "env.num_envs",
-        "ppo.gama",
-        "ppo.gamma",
+    assert {error.path for error in caught.value.errors} == {
+        "training.env.num_envs",
+        "training.ppo.gama",
+        "training.ppo.gamma",
     }
+    assert "greater than 0; it is 0" in str(caught.value)
 
 
 def test_only_the_placement_differs_between_the_modes():

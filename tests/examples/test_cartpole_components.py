@@ -1,0 +1,123 @@
+"""The three components against each other, over real channels that this process holds: no Ray, no other process."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import channels
+from actor_worker import ActorWorker
+from env_worker import EnvWorker
+from rlinf.scheduler import Channel
+from rlinf.scheduler.errors import ChannelTimeout, ResultTimeout
+from rlinf.testing import LocalRuntime
+from rollout_worker import RolloutWorker
+from settings import parse_settings
+
+BASE = Path(__file__).parents[2] / "examples" / "cartpole" / "conf" / "base.yaml"
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def settings():
+    loaded = parse_settings(OmegaConf.to_container(OmegaConf.load(BASE).training))
+    return replace(loaded, timeout_s=DEADLINE_S, env=replace(loaded.env, num_envs=5, steps=40))
+
+
+@pytest.fixture
+def threads():
+    # The workers of one process share its threads for torch: they set one, as they do in processes of their own.
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(max_workers=3) as executor:
+        yield executor
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def opened():
+    with LocalRuntime():
+        yield {name: Channel.create(name) for name in channels.ALL}
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_collections_and_updates_alternate_without_losing_a_step(settings, threads, opened, stages):
+    env, rollout, actor = (
+        EnvWorker(settings, stages),
+        RolloutWorker(settings, stages),
+        ActorWorker(settings, 1),
+    )
+    serving = threads.submit(rollout.serve)
+    actor.publish()
+    reports = []
+    for version in range(3):
+        env.collect(min_version=version)
+        reports.append(actor.update(batch_weight=5 * 40))
+    opened[channels.STEPS].close()
+    rollout_phases = serving.result(timeout=DEADLINE_S)
+
+    assert [report.version for report in reports] == [1, 2, 3]
+    assert [report.num_steps for report in reports] == [200, 400, 600]
+    assert [report.lag for report in reports] == [0, 0, 0], "each collection acted with the newest weights"
+    assert opened[channels.TRAJECTORIES].qsize() == 0
+    assert opened[channels.STEPS].stats().num_items == 0
+    assert {"wait for questions", "infer"} <= rollout_phases.keys()
+    assert {"simulate", "wait for decisions"} <= env.phases().keys()
+    assert {"learn", "send weights"} <= actor.phases().keys()
+
+
+def test_a_collection_goes_on_beside_an_update_one_version_behind(settings, threads, opened):
+    env, rollout, actor = EnvWorker(settings, 2), RolloutWorker(settings, 2), ActorWorker(settings, 1)
+    serving = threads.submit(rollout.serve)
+    actor.publish()
+    env.collect(min_version=0)
+    collecting = threads.submit(env.collect, min_version=0)
+    first = actor.update(batch_weight=200)
+    collecting.result(timeout=DEADLINE_S)
+    second = actor.update(batch_weight=400 - first.num_steps)
+    opened[channels.STEPS].close()
+    serving.result(timeout=DEADLINE_S)
+    assert first.lag == 0
+    assert second.lag <= 1
+    assert second.num_steps == 400
+
+
+def test_questions_wait_for_weights_that_are_new_enough(settings, threads, opened):
+    env, rollout, actor = EnvWorker(settings, 1), RolloutWorker(settings, 1), ActorWorker(settings, 1)
+    serving = threads.submit(rollout.serve)
+    collecting = threads.submit(env.collect, min_version=1)
+    actor.publish()
+    # What the first update learns from is beside the point here: it only has to make version 1.
+    with pytest.raises(ChannelTimeout):
+        opened[channels.TRAJECTORIES].get_batch(1, timeout_s=0.2)
+    actor._version = 1
+    actor.publish()
+    collecting.result(timeout=DEADLINE_S)
+    trajectories = opened[channels.TRAJECTORIES].get_batch(200, timeout_s=DEADLINE_S)
+    opened[channels.STEPS].close()
+    serving.result(timeout=DEADLINE_S)
+    assert {trajectory.version for trajectory in trajectories} == {1}
+
+
+def test_an_env_that_nobody_answers_says_what_it_waits_for(settings, opened):
+    env = EnvWorker(replace(settings, timeout_s=0.2), 1)
+    with pytest.raises(ChannelTimeout, match=r"decisions:0:0.*0\.2 s|0\.2 s.*decisions:0:0"):
+        env.collect(min_version=0)
+
+
+def test_an_actor_that_gets_nothing_says_what_it_waits_for(settings, opened):
+    actor = ActorWorker(replace(settings, timeout_s=0.2), 1)
+    with pytest.raises(ChannelTimeout, match=channels.TRAJECTORIES):
+        actor.update(batch_weight=200)
+
+
+def test_a_rollout_without_weights_says_so(settings, threads, opened):
+    patient = EnvWorker(settings, 1)
+    rollout = RolloutWorker(replace(settings, timeout_s=0.3), 1)
+    collecting = threads.submit(patient.collect, min_version=0)
+    with pytest.raises((ResultTimeout, ChannelTimeout), match=channels.WEIGHTS):
+        rollout.serve()
+    opened[channels.STEPS].close()
+    assert collecting.exception(timeout=DEADLINE_S) is not None
