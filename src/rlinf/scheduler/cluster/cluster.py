@@ -70,11 +70,13 @@ class Cluster:
     ) -> None:
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
+        shape = _simulated_shape(simulate, config)
         existing = sessions.current_or_none()
         self._owner = existing is None
         if existing is None:
-            shape = _simulated_shape(simulate, config)
             existing = _open_session(shape, wanted_nodes, address, start_timeout_s)
+        elif shape is not None:
+            _check_shape(existing.topology, shape)
         self._session = existing
         _check_node_count(existing.topology, wanted_nodes)
         self._topology = _with_groups(existing.topology, config)
@@ -140,6 +142,16 @@ def _check_node_count(topology: Topology, wanted: int | None) -> None:
         )
 
 
+def _check_shape(topology: Topology, wanted: Topology) -> None:
+    there, asked = ([node.num_accelerators for node in t.nodes] for t in (topology, wanted))
+    if there != asked:
+        raise ConfigError(
+            f"nodes of {asked} accelerators are to be simulated, but this process has a cluster of {there} already",
+            path="cluster.simulate",
+            hint="close that one first",
+        )
+
+
 def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
     return topology.with_node_groups(config.node_groups) if config and config.node_groups else topology
 
@@ -152,7 +164,7 @@ def _open_session(
         engine = simulate_nodes([node.num_accelerators for node in shape.nodes])
         num_nodes = len(shape.nodes)
     else:
-        engine = join_or_start(address, num_nodes)
+        engine = join_or_start(address, num_nodes, timeout_s)
     try:
         reports = order_nodes(probe_nodes(wait_for_nodes(num_nodes, timeout_s), timeout_s))[:num_nodes]
         return _join_as_driver(engine, reports)

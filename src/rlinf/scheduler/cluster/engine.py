@@ -13,6 +13,7 @@ from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rlinf.scheduler.cluster.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
@@ -59,7 +60,7 @@ def simulate_nodes(accelerators: Sequence[int]) -> RayEngine:
     """
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
-    with _QuietRay():
+    with _QuietRay(), unannounced():
         cluster = RayTestCluster()
         try:
             for rank, count in enumerate(accelerators):
@@ -77,28 +78,23 @@ def simulate_nodes(accelerators: Sequence[int]) -> RayEngine:
     return RayEngine(started_here=True, simulated=cluster)
 
 
-def join_or_start(address: str | None, num_nodes: int | None) -> RayEngine:
+def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) -> RayEngine:
     """A connection to a Ray cluster: the one this process has, `address`, one found here, or a new one.
 
     A cluster of several nodes is never started here: it is joined.
 
     Raises:
-        ClusterError: there is nothing at `address`, or nothing to join.
+        ClusterTimeout: nothing answers at `address` before the deadline.
+        ClusterError: there is nothing to join, or Ray did not start.
     """
     if ray.is_initialized():
         return RayEngine(started_here=False)
-    # Ray's own rule for None: RAY_ADDRESS, else the cluster started on this machine, else a new one.
-    wanted = address or ("auto" if num_nodes is not None and num_nodes > 1 else None)
+    wanted = find_address(address, num_nodes, timeout_s)
     try:
         with _QuietRay():
             _connect(address=wanted)
-    except ConnectionError as error:
-        raise ClusterError(
-            f"no Ray cluster at {wanted!r}. Run `ray start --head` on the first node and "
-            f"`ray start --address=HEAD:6379` on the others, or try without a cluster: simulate='2x8'"
-        ) from error
     except (RayError, OSError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"Ray did not start or join ({wanted or 'a new cluster'}): {error}") from error
+        raise ClusterError(f"Ray did not start or join ({wanted}): {error}") from error
     return RayEngine(started_here=True)
 
 
@@ -158,11 +154,11 @@ def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
-def _connect(address: str | None) -> None:
+def _connect(address: str) -> None:
     ray.init(
         address=address,
         namespace=NAMESPACE,
-        include_dashboard=None if address else False,
+        include_dashboard=False if address == LOCAL else None,
         log_to_driver=True,
         logging_level=logging.WARNING,
         configure_logging=False,

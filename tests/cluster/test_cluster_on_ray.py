@@ -1,0 +1,120 @@
+"""The cluster as a driver meets it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rlinf.scheduler import Cluster, errors
+from rlinf.scheduler.cluster.bus import EventBus
+from rlinf.scheduler.events import WorkerLogged
+
+DRIVER = """
+import sys, threading
+from rlinf.scheduler import Cluster, Worker
+
+class Busy(Worker):
+    def pid(self):
+        import os
+        return os.getpid()
+
+    def wait(self):
+        threading.Event().wait(60)
+
+cluster = Cluster(simulate="1x1")
+group = Busy.create_group().launch(cluster)
+print("pid", *group.pid().wait(30), flush=True)
+{end}
+"""
+
+
+@pytest.mark.ray
+def test_the_simulated_nodes_have_their_accelerators_and_keep_their_order(ray_cluster):
+    nodes = ray_cluster.topology.nodes
+    assert [node.num_accelerators for node in nodes] == [4, 4]
+    assert len({node.node_id for node in nodes}) == 2
+    assert (ray_cluster.num_nodes, ray_cluster.num_accelerators) == (2, 8)
+
+
+@pytest.mark.ray
+def test_a_second_cluster_is_a_view_that_closes_nothing(ray_cluster):
+    groups = [{"label": "second", "node_ranks": 1}]
+    view = Cluster({"num_nodes": 2, "component_placement": {"a": "0"}, "node_groups": groups})
+    assert "second" in view.topology.group_labels
+    assert "second" not in ray_cluster.topology.group_labels
+    view.close()
+    assert not ray_cluster.session.closed
+
+
+@pytest.mark.ray
+def test_more_nodes_than_there_are_is_an_error_that_counts_both(ray_cluster):
+    with pytest.raises(errors.ConfigError, match="num_nodes is 3, but this cluster has 2 nodes"):
+        Cluster(num_nodes=3)
+
+
+@pytest.mark.parametrize("shape", ["2y8", "0x2", "-1"])
+def test_a_shape_that_cannot_be_read_is_refused_before_anything_starts(shape):
+    with pytest.raises(errors.ConfigError):
+        Cluster(simulate=shape)
+
+
+@pytest.mark.ray
+def test_another_shape_than_this_process_has_is_refused(ray_cluster):
+    assert Cluster(simulate="2x4").num_accelerators == 8
+    with pytest.raises(errors.ConfigError, match=r"\[8, 8\].*\[4, 4\]"):
+        Cluster(simulate="2x8")
+
+
+def start_driver(end):
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER.format(end=end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    for line in process.stdout:
+        if line.startswith("pid"):
+            return process, int(line.split()[1])
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("end", "number", "status", "text"),
+    [
+        ("sys.exit(3)", None, 3, ""),
+        ("group.wait().wait()", signal.SIGINT, None, "KeyboardInterrupt"),
+        ("group.wait().wait()", signal.SIGTERM, 143, ""),
+    ],
+    ids=["exit status", "Ctrl-C", "SIGTERM"],
+)
+def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(end, number, status, text):
+    process, worker = start_driver(end)
+    if number is not None:
+        os.kill(process.pid, number)
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == status if status is not None else process.returncode != 0
+    assert text in output
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_a_listener_that_fails_holds_up_no_other(caplog):
+    bus = EventBus()
+    heard = []
+
+    def broken(event):
+        raise RuntimeError("no")
+
+    bus.subscribe(broken)
+    bus.subscribe(heard.append)
+    event = WorkerLogged("g", 0, 20, "text")
+    bus.emit(event)
+    assert bus.flush(5)
+    bus.close()
+    assert heard == [event]
+    assert "a listener failed" in caplog.text
