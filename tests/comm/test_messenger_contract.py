@@ -160,6 +160,13 @@ def test_a_handler_that_fails_harms_no_other_request(pair):
     assert whole.result(DEADLINE_S).head == 1
 
 
+def test_an_answer_that_cannot_be_packed_fails_its_request(pair):
+    client, server = pair
+    server.serve("bad", lambda request: request.reply(object()))
+    with pytest.raises(TypeError, match="object"):
+        client.request(server.endpoint, "bad", None).result(DEADLINE_S)
+
+
 def test_cancelling_a_request_tells_the_server(pair):
     client, server = pair
     arrived, told = threading.Event(), threading.Event()

@@ -111,13 +111,16 @@ class Request:
             False if nobody waits for the answer (cancelled, dead, answered before); `settled` is then not
             called.
         """
+        if self._ident not in self._peer.incoming:
+            return False
+        # Packed while the request is still open: a head that cannot be packed leaves it to `fail`.
+        kind = framing.REPLY if settled is None else framing.REPLY_SETTLE
+        pieces = framing.pack(kind, self._ident, "", head, frames)
         if self._peer.incoming.pop(self._ident, None) is None:
             return False
-        kind = framing.REPLY
         if settled is not None:
-            kind = framing.REPLY_SETTLE
             self._peer.settling[self._ident] = settled
-        self._peer.send(framing.pack(kind, self._ident, "", head, frames), snapshot=snapshot)
+        self._peer.send(pieces, snapshot=snapshot)
         self._peer.settle_if_lost(self._ident)
         return True
 
