@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from rlinf.scheduler.placement.environments import EnvironmentTable, ProcessEnvironment, environment_of
 from rlinf.scheduler.placement.explain import SharedDevice, Sharing, plan_as_data
 from rlinf.scheduler.placement.grammar import (
     RankRange,
@@ -42,6 +43,7 @@ __all__ = [
     "CLUSTER_GROUP",
     "NODE_GROUP",
     "ComponentPlan",
+    "EnvironmentTable",
     "FlexiblePlacementStrategy",
     "HardwareUnit",
     "HasTopology",
@@ -54,12 +56,14 @@ __all__ = [
     "PlacementRule",
     "PlacementStrategy",
     "Plan",
+    "ProcessEnvironment",
     "RankRange",
     "Run",
     "Segment",
     "SharedDevice",
     "Sharing",
     "Topology",
+    "environment_of",
     "format_segments",
     "nearest_name",
     "parse_ranks",

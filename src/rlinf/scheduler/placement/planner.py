@@ -8,6 +8,7 @@ from itertools import chain
 
 from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
 from rlinf.scheduler.placement.cutting import cut_evenly
+from rlinf.scheduler.placement.environments import EnvironmentTable
 from rlinf.scheduler.placement.grammar import MAX_RANK, RankRange, Segment, Span, error_at, parse_segments
 from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP
 from rlinf.scheduler.placement.plan import ComponentPlan, Cut, Plan, number_runs
@@ -75,9 +76,11 @@ def try_plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> t
     plans: dict[str, ComponentPlan] = {}
     errors: list[ConfigError] = []
     tables: dict[tuple[str, ...], ResourceTable] = {}
+    environments = EnvironmentTable(topology.node_groups)
     for rule in rules:
         try:
             plan = _plan_rule(topology, rule, tables)
+            _check_environments(environments, plan, rule)
         except ConfigError as error:
             errors.append(error)
             continue
@@ -120,6 +123,16 @@ def _plan_rule(
         resource_ranks=tuple(a.resources for a in assignments),
         has_hardware=table.has_hardware,
     )
+
+
+def _check_environments(environments: EnvironmentTable, plan: ComponentPlan, rule: PlacementRule) -> None:
+    if not environments:
+        return
+    for run in plan.runs:
+        try:
+            environments.on_node(run.cut.node_group, run.node_rank)
+        except ConfigError as error:
+            raise error.at(component=rule.name) from None
 
 
 def _table(topology: Topology, labels: Sequence[str]) -> ResourceTable:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
+from rlinf.scheduler.placement.environments import environment_errors
 from rlinf.scheduler.placement.nearest import list_names, nearest_name
 from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup, node_group_errors
 
@@ -83,7 +84,10 @@ class Topology:
         object.__setattr__(self, "node_groups", tuple(self.node_groups))
         if not self.nodes:
             raise ConfigError("a topology has at least one node")
-        raise_config_errors(node_group_errors(self.node_groups, len(self.nodes)))
+        errors = node_group_errors(self.node_groups, len(self.nodes))
+        for group in self.node_groups:
+            errors.extend(environment_errors(group))
+        raise_config_errors(errors)
 
     @classmethod
     def parse(cls, text: str) -> Topology:
