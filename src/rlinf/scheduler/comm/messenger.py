@@ -264,9 +264,6 @@ class Messenger:
         peer.link = SelfLink(self._loop.submit, lambda messages: self._serve_messages(peer, messages))
         self._peers[peer.process_id] = peer
 
-    def _peer_of(self, link: Link) -> Peer | None:
-        return next((peer for peer in self._peers.values() if link in peer.links), None)
-
     def on_hello(self, link: Link, endpoint: Endpoint, name: str) -> None:
         """See `LinkEvents`."""
         with self._peers_lock:
@@ -286,22 +283,32 @@ class Messenger:
 
     def on_lost(self, link: Link, reason: str) -> None:
         """See `LinkEvents`."""
+        peer = self._take_link(link)
+        if peer is None:
+            return
+        if not peer.links:
+            # Two processes that dialled each other at once have two connections, and the last messages may
+            # lie in the one that is still being accepted.
+            self._listener.receive_unproven()
+        if peer.links:
+            # It reports its own end, and with the last one the peer is lost.
+            peer.links[0].finish(reason)
+        elif self._remove(peer):
+            peer.lose(reason)
+            self._report_lost(peer.process_id)
+
+    def _take_link(self, link: Link) -> Peer | None:
         # Under the lock: a link may be lost while the thread that dialled it still enters its peer.
         with self._peers_lock:
-            peer = self._peer_of(link)
-            if peer is None:
-                return
-            peer.links.remove(link)
-            others = list(peer.links)
-            if not others:
-                del self._peers[peer.process_id]
-        if others:
-            # Two processes that dialled each other at once have two connections: the other one may still
-            # hold the peer's last messages. It reports its own end, and with the last one the peer is lost.
-            others[0].finish(reason)
-            return
-        peer.lose(reason)
-        self._report_lost(peer.process_id)
+            peer = next((peer for peer in self._peers.values() if link in peer.links), None)
+            if peer is not None:
+                peer.links.remove(link)
+        return peer
+
+    def _remove(self, peer: Peer) -> bool:
+        """Whether the peer was there; its last link may have been lost while the others were read."""
+        with self._peers_lock:
+            return self._peers.pop(peer.process_id, None) is not None
 
     def _report_lost(self, process_id: str) -> None:
         for callback in self._lost_callbacks:

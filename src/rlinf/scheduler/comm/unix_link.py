@@ -303,9 +303,15 @@ class UnixLink:
 
     def finish(self, reason: str) -> None:
         """See `Link.finish`."""
+        self.receive_rest()
+        self._lose(reason)
+
+    def receive_rest(self) -> None:
+        """Read everything that has arrived."""
+        if self._handshake is not None:
+            self._receive()
         if self._handshake is None and not self._closed:
             self._receive(math.inf)
-        self._lose(reason)
 
     def close(self) -> None:
         """See `Link.close`."""

@@ -47,6 +47,11 @@ class UnixListener:
         self._loop.submit(lambda: link.connect(endpoint.unix_path))
         return link
 
+    def receive_unproven(self) -> None:
+        """Read what has arrived on connections whose other side is not known yet."""
+        for link in list(self._unproven):
+            link.receive_rest()
+
     def close(self) -> None:
         """Stop listening and drop who has not proved himself; on the I/O thread."""
         self._loop.unregister(self._socket.fileno())
