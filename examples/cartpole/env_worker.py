@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import channels
 from phases import PhaseClock
 from rlinf.scheduler import Worker
+from rlinf.scheduler.comm import AsyncHandle
 from settings import Settings
 from simulation import Simulation
 from trajectory import Decision, Question, Trajectory
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Stage:
-    """One part of a worker's environments: a vector with at most one question in flight."""
+    """One part of a worker's environments, with at most one question in flight."""
 
     simulation: Simulation
     reply_to: str
-    asked: Any = None
-    answer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A question on its way, and the decision that will answer it."""
+
+    question: AsyncHandle[None]
+    decision: AsyncHandle[Decision]
 
 
 class EnvWorker(Worker):
@@ -28,7 +34,7 @@ class EnvWorker(Worker):
 
     Args:
         settings: of the training.
-        stages: into how many parts the environments are divided.
+        stages: into how many parts the environments are divided, where there are as many.
     """
 
     def __init__(self, settings: Settings, stages: int) -> None:
@@ -37,8 +43,9 @@ class EnvWorker(Worker):
         self._num_steps = settings.env.steps
         self._steps = self.connect_channel(channels.STEPS, timeout_s=self._timeout_s)
         self._trajectories = self.connect_channel(channels.TRAJECTORIES, timeout_s=self._timeout_s)
+        stages = min(stages, settings.env.num_envs)
         self._stages = [self._stage(settings, stage, stages) for stage in range(stages)]
-        self._sent: list[Any] = []
+        self._sent: list[AsyncHandle[None]] = []
         self._clock = PhaseClock()
 
     def collect(self, min_version: int) -> None:
@@ -47,17 +54,16 @@ class EnvWorker(Worker):
         Args:
             min_version: the oldest weights that may choose the actions.
         """
-        for stage in self._stages:
-            self._ask(stage, min_version)
+        asked = [self._ask(stage, min_version) for stage in self._stages]
         for _ in range(self._num_steps):
-            for stage in self._stages:
-                decision = self._await_decision(stage)
+            for index, stage in enumerate(self._stages):
+                decision = self._await_decision(asked[index])
                 with self._clock.phase("simulate"):
                     complete = stage.simulation.advance(decision)
-                self._ask(stage, min_version)
+                asked[index] = self._ask(stage, min_version)
                 self._hand_over(complete)
-        for stage in self._stages:
-            self._hand_over(stage.simulation.finish(self._await_decision(stage)))
+        for stage, last in zip(self._stages, asked, strict=True):
+            self._hand_over(stage.simulation.finish(self._await_decision(last)))
         self._confirm_handed_over()
 
     def phases(self) -> dict[str, float]:
@@ -76,26 +82,24 @@ class EnvWorker(Worker):
         )
         return _Stage(simulation, channels.decisions_for(self.rank, stage))
 
-    def _ask(self, stage: _Stage, min_version: int) -> None:
+    def _ask(self, stage: _Stage, min_version: int) -> _InFlight:
         with self._clock.phase("ask"):
             rows = stage.simulation.rows()
             # The get goes first and waits in the channel: the decision comes without a further round trip.
-            stage.answer = self._steps.get(
-                queue_name=stage.reply_to, async_op=True, timeout_s=self._timeout_s
-            )
-            stage.asked = self._steps.put(
+            decision = self._steps.get(queue_name=stage.reply_to, async_op=True, timeout_s=self._timeout_s)
+            question = self._steps.put(
                 Question(rows, min_version, stage.reply_to),
                 weight=len(rows),
                 queue_name=channels.QUESTIONS,
                 async_op=True,
                 timeout_s=self._timeout_s,
             )
+        return _InFlight(question, decision)
 
-    def _await_decision(self, stage: _Stage) -> Decision:
+    def _await_decision(self, asked: _InFlight) -> Decision:
         with self._clock.phase("wait for decisions"):
-            stage.asked.wait()
-            decision: Decision = stage.answer.wait()
-        return decision
+            asked.question.wait()
+            return asked.decision.wait()
 
     def _hand_over(self, complete: list[Trajectory]) -> None:
         with self._clock.phase("hand over"):

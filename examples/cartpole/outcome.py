@@ -70,7 +70,7 @@ def _draw_curve(report: TrainingReport, path: Path) -> None:
     axes = figure.add_subplot()
     ends = [update.num_steps for update in report.updates for _ in update.returns]
     returns = [episode_return for update in report.updates for episode_return in update.returns]
-    axes.scatter(ends, returns, s=6, alpha=0.25, color="tab:gray", linewidths=0, label="an episode")
+    axes.scatter(ends, returns, s=9, alpha=0.35, color="tab:gray", linewidths=0, label="an episode")
     steps = [update.num_steps for update in report.updates]
     means = [update.mean_return for update in report.updates]
     axes.plot(steps, means, color="tab:blue", linewidth=2, label=f"mean of the last {report.window}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ import channels
 from phases import PhaseClock
 from policy import ActorCritic
 from rlinf.scheduler import Worker
+from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import ChannelClosed
 from settings import Settings
 from simulation import spaces_of
@@ -46,7 +46,7 @@ class RolloutWorker(Worker):
         """Answer until the channel of the questions is closed; return seconds by phase."""
         next_weights = self._expect_weights()
         expected = deque(self._expect_question() for _ in range(self._max_questions))
-        answered: list[Any] = []
+        answered: list[AsyncHandle[None]] = []
         while True:
             with self._clock.phase("wait for questions"):
                 try:
@@ -68,14 +68,14 @@ class RolloutWorker(Worker):
                     for question, decision in zip(questions, decisions, strict=True)
                 ]
 
-    def _expect_question(self) -> Any:
+    def _expect_question(self) -> AsyncHandle[Question]:
         return self._steps.get(queue_name=channels.QUESTIONS, async_op=True, timeout_s=self._timeout_s)
 
-    def _expect_weights(self) -> Any:
+    def _expect_weights(self) -> AsyncHandle[Weights]:
         # The actor may take any time for an update, so this get has no deadline of its own: the wait for it has.
         return self._weights.get(queue_name=channels.weights_for(self.rank), async_op=True)
 
-    def _take_questions(self, expected: deque[Any]) -> list[Question]:
+    def _take_questions(self, expected: deque[AsyncHandle[Question]]) -> list[Question]:
         """Wait for one question and take with it the others that have come."""
         questions = [expected.popleft().wait()]
         while expected and expected[0].done():
@@ -95,7 +95,7 @@ class RolloutWorker(Worker):
         parts = zip(*(np.split(column, ends) for column in columns), strict=True)
         return [Decision(actions, log_probs, values, self._version) for actions, log_probs, values in parts]
 
-    def _answer(self, question: Question, decision: Decision) -> Any:
+    def _answer(self, question: Question, decision: Decision) -> AsyncHandle[None]:
         return self._steps.put(
             decision,
             weight=len(decision.actions),
