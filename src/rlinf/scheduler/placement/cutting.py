@@ -58,9 +58,11 @@ def cut_one(table: ResourceTable, resources: Sequence[int], rank: int, fail: Fai
 
 
 def _shared(table: ResourceTable, resources: range, processes_each: int) -> Iterator[Cut]:
-    for index in range(table.index_at(resources.start), table.index_at(resources.stop - 1) + 1):
-        block = table.blocks[index]
-        first, end = max(block.first, resources.start), min(block.end, resources.stop)
+    start, stop = resources.start, resources.stop
+    for block in table.blocks[table.index_at(start) : table.index_at(stop - 1) + 1]:
+        first, end = block.first, block.first + block.size
+        if first < start or end > stop:
+            first, end = max(first, start), min(end, stop)
         yield _of_pattern(block, first, end - first, 1, processes_each)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, groupby, repeat
-from typing import Any, NamedTuple
+from itertools import chain, repeat
+from typing import NamedTuple
 
-from rlinf.scheduler.placement.record import Placement
+from rlinf.scheduler.placement.record import Placement, PlacementDraft
 from rlinf.scheduler.placement.resources import ResourceKind
 from rlinf.scheduler.placement.topology import Topology
 
@@ -119,8 +119,8 @@ class ComponentPlan:
     def _of_run(self, run: Run, isolate_gpu: bool) -> Iterable[Placement]:
         node_rank, kind, node_group, _, local_hardware_ranks, _ = run.cut
         node = self.topology.nodes[node_rank]
-        return map(
-            Placement,
+        drafts = map(
+            PlacementDraft,
             run.ranks,
             repeat(node.node_id),
             repeat(node_rank),
@@ -135,6 +135,7 @@ class ComponentPlan:
             repeat(node_group),
             repeat(kind.accelerators),
         )
+        return map(PlacementDraft.finished, drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +171,32 @@ def number_runs(cuts: Iterable[Cut]) -> tuple[Run, ...]:
 
 
 def _merge_neighbours(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    for _, group in groupby(cuts, key=_place):
-        first, *others = group
-        if others:
-            lists = chain.from_iterable(cut.local_hardware_ranks for cut in (first, *others))
-            first = first._replace(local_hardware_ranks=tuple(lists))
-        yield first
+    waiting: list[Cut] = []
+    for cut in cuts:
+        if waiting and not _alike(waiting[0], cut):
+            yield _joined(waiting)
+            waiting.clear()
+        waiting.append(cut)
+    if waiting:
+        yield _joined(waiting)
 
 
-def _place(cut: Cut) -> tuple[Any, ...]:
-    # Where the numbers in the group are given one by one, a cut stays by itself: its lists are its own.
-    return cut[:4] if cut.hardware_ranks is None else (*cut[:4], id(cut))
+def _alike(cut: Cut, following: Cut) -> bool:
+    # The node first: it tells most neighbours apart. Where the numbers in the group are given one by one, a cut
+    # stays by itself: its lists are its own.
+    return (
+        cut.node_rank == following.node_rank
+        and cut[1:4] == following[1:4]
+        and cut.hardware_ranks is None
+        and following.hardware_ranks is None
+    )
+
+
+def _joined(cuts: list[Cut]) -> Cut:
+    if len(cuts) == 1:
+        return cuts[0]
+    lists = chain.from_iterable(cut.local_hardware_ranks for cut in cuts)
+    return cuts[0]._replace(local_hardware_ranks=tuple(lists))
 
 
 def _shifted(lists: DeviceLists, shift: int) -> DeviceLists:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NodeGroup
 from rlinf.scheduler.placement.topology import Topology, describe_nodes
@@ -32,13 +33,12 @@ class ResourceKind:
 BARE_NODE = ResourceKind()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Consecutive resources of one group on one node.
 
     Attributes:
         first: the number of its first resource in the table.
-        count: how many.
+        size: how many.
         node_rank: the node.
         kind: what they are; one bare node is a block of its own.
         first_on_node: the index of the first on its node.
@@ -47,7 +47,7 @@ class Block:
     """
 
     first: int
-    count: int
+    size: int
     node_rank: int
     kind: ResourceKind
     first_on_node: int
@@ -57,7 +57,7 @@ class Block:
     @property
     def end(self) -> int:
         """The number after its last resource."""
-        return self.first + self.count
+        return self.first + self.size
 
 
 class ResourceTable:
