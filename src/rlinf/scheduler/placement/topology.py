@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
@@ -42,7 +43,7 @@ class Node:
     def __post_init__(self) -> None:
         if self.num_accelerators < 0:
             raise ConfigError(f"a node has {self.num_accelerators} accelerators: the count starts at 0")
-        names = tuple(map(str, self.visible or ())) or tuple(map(str, range(self.num_accelerators)))
+        names = tuple(map(str, self.visible or ())) or _indices(self.num_accelerators)
         if len(names) != self.num_accelerators:
             raise ConfigError(
                 f"node '{self.node_id}' has {self.num_accelerators} accelerators, but its mask "
@@ -113,7 +114,7 @@ class Topology:
                 raise _shape_error(text, start, part, f"there can be at most {most}")
             counts.extend([size] * num_nodes)
             start += len(part) + 1
-        return cls(nodes=tuple(Node(num_accelerators=count) for count in counts))
+        return cls(nodes=tuple(Node(f"node{rank}", num_accelerators=n) for rank, n in enumerate(counts)))
 
     @property
     def num_nodes(self) -> int:
@@ -212,6 +213,12 @@ def describe_nodes(node_ranks: Sequence[int]) -> str:
     if list(node_ranks) == list(range(node_ranks[0], node_ranks[-1] + 1)):
         return f"nodes {node_ranks[0]}-{node_ranks[-1]}"
     return f"nodes {', '.join(map(str, node_ranks))}"
+
+
+@lru_cache(maxsize=64)
+def _indices(count: int) -> tuple[str, ...]:
+    """The numbers below `count` as text; nodes of a size share one tuple."""
+    return tuple(map(str, range(count)))
 
 
 def _shape_error(text: str, start: int, part: str, problem: str) -> ConfigError:
