@@ -22,6 +22,7 @@ from rlinf.scheduler.placement import NodePlacementStrategy, Placement
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.worker.launch import LaunchOptions
 from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
 
 _AFFINITY_TIMEOUT_S = 30.0
@@ -82,8 +83,7 @@ class DriverRuntime:
                 WorkerFactory(ChannelWorker, (spec,), {}),
                 [placement],
                 name,
-                registers_itself=True,
-                timeout_s=START_CHANNEL_TIMEOUT_S,
+                LaunchOptions(timeout_s=START_CHANNEL_TIMEOUT_S, registers_itself=True),
             )
         except GroupExists as error:
             raise ChannelExists(name, error.problem) from error

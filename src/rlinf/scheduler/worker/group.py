@@ -25,7 +25,8 @@ from rlinf.scheduler.placement import (
 )
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.info import WorkerAddress
-from rlinf.scheduler.worker.launch import LaunchedRank, launch_ranks
+from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
+from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.protocol import WorkerFactory
 from rlinf.scheduler.worker.result import GroupResult
 
@@ -79,15 +80,8 @@ class GroupBuilder(Generic[T]):
             raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
-        return launch_group(
-            cluster.session,
-            self._factory,
-            placements,
-            name,
-            max_concurrency=max_concurrency or 1,
-            timeout_s=launch_timeout_s,
-            on_failure=on_failure,
-        )
+        options = LaunchOptions(max_concurrency or 1, launch_timeout_s, cluster.topology.node_groups)
+        return launch_group(cluster.session, self._factory, placements, name, options, on_failure)
 
 
 def _a_rank_a_resource(cluster: Cluster) -> PlacementStrategy:
@@ -101,25 +95,13 @@ def launch_group(
     factory: WorkerFactory,
     placements: Sequence[Placement],
     name: str | None,
-    *,
-    max_concurrency: int = 1,
-    timeout_s: float = 120,
+    options: LaunchOptions,
     on_failure: OnFailure = "fail",
-    registers_itself: bool = False,
 ) -> WorkerGroup[Any]:
     """Launch a group on placements that are decided already; errors as of `GroupBuilder.launch`."""
-    started = time.monotonic()
     claimed = _claim_name(session, name, factory.worker_class.__name__)
     try:
-        ranks = launch_ranks(
-            session,
-            placements,
-            factory,
-            claimed,
-            max_concurrency=max_concurrency,
-            timeout_s=timeout_s - (time.monotonic() - started),
-            registers_itself=registers_itself,
-        )
+        ranks = launch_ranks(session, placements, factory, claimed, options)
     except BaseException:
         session.directory.unregister(_group_entry(claimed))
         raise

@@ -8,9 +8,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -19,49 +18,42 @@ from ray import cloudpickle
 from rlinf.scheduler.cluster.engine import on_node
 from rlinf.scheduler.cluster.log_lines import level_to_forward
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import Endpoint, Request
+from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
-from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerStarted
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.events import GroupLaunched, WorkerStarted
+from rlinf.scheduler.placement import Node, NodeGroup, Placement
+from rlinf.scheduler.placement.environments import EnvironmentTable
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.host import WorkerHost
 from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.worker.launch_desk import desk_of
+from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
 from rlinf.scheduler.worker.protocol import Assignment, HostSpec, WorkerFactory
 
 _WAITS = {
     protocol.STARTING: "waiting for its process to start",
-    "hello": "its process runs and waits for the other ranks",
+    protocol.GREETED: "its process runs and waits for the other ranks",
     protocol.IMPORTING: "importing the worker's class",
     protocol.CONSTRUCTING: "still in __init__",
 }
 
 
-@dataclass(eq=False)
-class LaunchedRank:
-    """One rank's process, as the launching process holds it.
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """How a group is launched.
 
     Attributes:
-        address: the rank's name.
-        placement: where it runs.
-        actor: Ray's handle of its process.
-        exited: done when the process is gone; its result says why.
-        endpoint: how to reach it, once it has said hello.
+        max_concurrency: how many plain methods may run at a time on a rank.
+        timeout_s: how long the launch may take, in seconds.
+        node_groups: the groups whose variables and interpreters the processes start with.
+        registers_itself: the worker makes its name known; otherwise its host does.
     """
 
-    address: WorkerAddress
-    placement: Placement
-    actor: Any
-    exited: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
-    endpoint: Endpoint | None = None
-    pid: int = 0
-    progress: str = protocol.STARTING
-    failure: str = ""
-    _hello: Request | None = None
-
-    def kill(self) -> None:
-        """End the process now."""
-        ray.kill(self.actor, no_restart=True)
+    max_concurrency: int = 1
+    timeout_s: float = 120.0
+    node_groups: tuple[NodeGroup, ...] = ()
+    registers_itself: bool = False
 
 
 def launch_ranks(
@@ -69,18 +61,16 @@ def launch_ranks(
     placements: Sequence[Placement],
     factory: WorkerFactory,
     name: str,
-    *,
-    max_concurrency: int,
-    timeout_s: float,
-    registers_itself: bool = False,
+    options: LaunchOptions,
 ) -> list[LaunchedRank]:
     """Start a process for every placement and construct the worker in it.
 
     Raises:
         LaunchError: a rank failed; the text holds its traceback.
         LaunchTimeout: some ranks were not ready at the deadline; the text says what each waits for.
+        ConfigError: two node groups want different environments for one process.
     """
-    launch = _Launch(session, placements, factory, name, max_concurrency, timeout_s, registers_itself)
+    launch = _Launch(session, placements, factory, name, options)
     try:
         ranks = launch.run()
     except BaseException:
@@ -88,48 +78,6 @@ def launch_ranks(
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), launch.elapsed_s))
     return ranks
-
-
-class LaunchDesk:
-    """Where hosts report and log: one a launching process, for all its launches."""
-
-    def __init__(self, session: Session) -> None:
-        self._launches: dict[str, _Launch] = {}
-        session.messenger.serve(protocol.HELLO, lambda request: self._pass_on(request, _Launch.on_hello))
-        session.messenger.serve(
-            protocol.PROGRESS, lambda request: self._pass_on(request, _Launch.on_progress)
-        )
-        session.messenger.serve(protocol.LOG, lambda notice: session.bus.emit(WorkerLogged(*notice.head)))
-
-    def open(self, launch: _Launch) -> None:
-        """Pass reports of this launch on to it."""
-        self._launches[launch.id] = launch
-
-    def close(self, launch: _Launch) -> None:
-        """Answer later reports of this launch with its end."""
-        self._launches.pop(launch.id, None)
-
-    def _pass_on(self, request: Request, handle: Callable[[_Launch, Request], None]) -> None:
-        launch = self._launches.get(request.head[0])
-        if launch is None:
-            request.fail(LaunchError("", "this launch is over: it failed or passed its deadline"))
-        else:
-            handle(launch, request)
-
-
-_desks: dict[str, LaunchDesk] = {}
-
-
-def _desk_of(session: Session) -> LaunchDesk:
-    key = session.messenger.endpoint.process_id
-    if key not in _desks:
-        _desks[key] = LaunchDesk(session)
-        session.on_close(partial(_forget_desk, key))
-    return _desks[key]
-
-
-def _forget_desk(key: str) -> None:
-    _desks.pop(key, None)
 
 
 class _Launch:
@@ -141,17 +89,14 @@ class _Launch:
         placements: Sequence[Placement],
         factory: WorkerFactory,
         name: str,
-        max_concurrency: int,
-        timeout_s: float,
-        registers_itself: bool,
+        options: LaunchOptions,
     ) -> None:
         self.id = uuid.uuid4().hex
         self._session = session
         self._placements = placements
         self._name = name
-        self._max_concurrency = max_concurrency
-        self._timeout_s = timeout_s
-        self._registers_itself = registers_itself
+        self._options = options
+        self._environments = EnvironmentTable(options.node_groups)
         self._started_at = time.monotonic()
         # By value where the class is defined in the user's script, by reference where it can be imported.
         self._factory_bytes = cloudpickle.dumps(factory)
@@ -168,15 +113,15 @@ class _Launch:
         return time.monotonic() - self._started_at
 
     def run(self) -> list[LaunchedRank]:
-        desk = _desk_of(self._session)
+        desk = desk_of(self._session)
         desk.open(self)
         try:
             self._ranks = [self._start(placement) for placement in self._placements]
             for rank in self._ranks:
                 self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
-            if not self._settled.wait(max(0.0, self._timeout_s - self.elapsed_s)):
+            if not self._settled.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
                 raise LaunchTimeout(
-                    self._name, f"not ready after {self._timeout_s:.0f} s", self._describe_missing()
+                    self._name, f"not ready after {self._options.timeout_s:.0f} s", self._describe_missing()
                 )
             if self._error is not None:
                 raise self._error
@@ -194,8 +139,8 @@ class _Launch:
         with self._lock:
             rank.endpoint = pickle.loads(request.frames[0])
             rank.pid = pid
-            rank.progress = "hello"
-            rank._hello = request
+            rank.progress = protocol.GREETED
+            rank.hello = request
             if number == 0:
                 self._master_port = port
             self._missing_hellos -= 1
@@ -223,7 +168,14 @@ class _Launch:
         request.reply(None)
 
     def _start(self, placement: Placement) -> LaunchedRank:
-        address = WorkerAddress(self._name, placement.rank)
+        environment = self._environments.of(placement)
+        runtime_env: dict[str, Any] = {}
+        # Set by Ray, not by the host: the dynamic linker and the interpreter read variables before any code runs.
+        if environment.env_vars:
+            runtime_env["env_vars"] = dict(environment.env_vars)
+        if environment.python_interpreter_path:
+            runtime_env["py_executable"] = environment.python_interpreter_path
+        options = {"runtime_env": runtime_env} if runtime_env else {}
         actor = (
             ray.remote(WorkerHost)
             .options(
@@ -231,10 +183,11 @@ class _Launch:
                 scheduling_strategy=on_node(placement.node_id),
                 max_restarts=0,
                 max_task_retries=0,
+                **options,
             )
             .remote()
         )
-        return LaunchedRank(address, placement, actor)
+        return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, actor)
 
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
         session = self._session
@@ -249,18 +202,18 @@ class _Launch:
             crosses_machines=session.crosses_machines,
             sys_path=tuple(sys.path),
             log_level=level_to_forward(),
-            timeout_s=self._timeout_s,
-            registers_itself=self._registers_itself,
+            timeout_s=self._options.timeout_s,
+            registers_itself=self._options.registers_itself,
         )
 
     def _watch(self, rank: LaunchedRank, ref: Any) -> None:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
-            rank.exited.set_result(_reason(error))
+            rank.exited.set_result(reason_of(error))
             # Before it was ready, the end of its process is the end of the launch; afterwards its group sees to it.
             if rank.progress not in (protocol.READY, protocol.FAILED):
                 problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
-                self._fail(LaunchError(self._name, problem, [_reason(error)]))
+                self._fail(LaunchError(self._name, problem, explanation_of(error)))
 
         ref.future().add_done_callback(ended)
 
@@ -281,15 +234,14 @@ class _Launch:
                     master_address=master_address,
                     master_port=self._master_port,
                 ),
-                max_concurrency=self._max_concurrency,
+                max_concurrency=self._options.max_concurrency,
                 master_address=master_address,
                 master_port=self._master_port,
             )
-            hello = rank._hello
-            if hello is not None:
-                hello.reply(None, [pickle.dumps(assignment), self._factory_bytes])
+            if rank.hello is not None:
+                rank.hello.reply(None, [pickle.dumps(assignment), self._factory_bytes])
 
-    def _node_of(self, placement: Placement) -> Any:
+    def _node_of(self, placement: Placement) -> Node:
         return self._session.topology.nodes[placement.node_rank]
 
     def _fail(self, error: SchedulerError) -> None:
@@ -308,14 +260,3 @@ class _Launch:
 
 def _phase_words(phase: str) -> str:
     return "to import its class" if phase == protocol.IMPORTING else "in __init__"
-
-
-def _reason(error: BaseException | None) -> str:
-    """Why a process ended, in one line of what Ray says."""
-    if error is None:
-        return "its process ended"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = next(
-        (line for line in lines if "exit detail" in line.lower() or "exit type" in line.lower()), ""
-    )
-    return detail or (lines[0] if lines else type(error).__name__)

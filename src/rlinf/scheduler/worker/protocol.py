@@ -20,6 +20,7 @@ STOP = "worker.stop"
 
 # Progress of a rank, in order.
 STARTING = "starting"
+GREETED = "greeted"
 IMPORTING = "importing"
 CONSTRUCTING = "in __init__"
 READY = "ready"

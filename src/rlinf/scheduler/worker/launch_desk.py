@@ -1,0 +1,74 @@
+"""Where the hosts of a launching process report, and where workers' log lines arrive."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.errors import LaunchError
+from rlinf.scheduler.events import WorkerLogged
+from rlinf.scheduler.worker import protocol
+
+
+class Reports(Protocol):
+    """A launch that hosts report to; called on the messenger's thread."""
+
+    id: str
+
+    def on_hello(self, request: Request) -> None:
+        """A rank's process runs; the answer makes it the rank that it is."""
+
+    def on_progress(self, request: Request) -> None:
+        """A rank has come further, is ready, or has failed."""
+
+
+class LaunchDesk:
+    """One a launching process, for all its launches."""
+
+    def __init__(self, session: Session) -> None:
+        self._launches: dict[str, Reports] = {}
+        self._bus = session.bus
+        session.messenger.serve(protocol.HELLO, self._on_hello)
+        session.messenger.serve(protocol.PROGRESS, self._on_progress)
+        session.messenger.serve(protocol.LOG, self._on_log)
+
+    def open(self, launch: Reports) -> None:
+        """Pass reports of this launch on to it."""
+        self._launches[launch.id] = launch
+
+    def close(self, launch: Reports) -> None:
+        """Answer later reports of this launch with its end."""
+        self._launches.pop(launch.id, None)
+
+    def _on_hello(self, request: Request) -> None:
+        self._launch_of(request).on_hello(request)
+
+    def _on_progress(self, request: Request) -> None:
+        self._launch_of(request).on_progress(request)
+
+    def _on_log(self, notice: Request) -> None:
+        self._bus.emit(WorkerLogged(*notice.head))
+
+    def _launch_of(self, request: Request) -> Reports:
+        launch = self._launches.get(request.head[0])
+        if launch is None:
+            raise LaunchError("", "this launch is over: it failed or passed its deadline")
+        return launch
+
+
+_desks: dict[str, LaunchDesk] = {}
+
+
+def desk_of(session: Session) -> LaunchDesk:
+    """The desk of this process."""
+    key = session.messenger.endpoint.process_id
+    if key not in _desks:
+        _desks[key] = LaunchDesk(session)
+        session.on_close(partial(_forget, key))
+    return _desks[key]
+
+
+def _forget(key: str) -> None:
+    _desks.pop(key, None)

@@ -1,0 +1,61 @@
+"""One rank's process as the launching process holds it, and what Ray says of its end."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from rlinf.scheduler.comm import Endpoint, Request
+from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.worker.info import WorkerAddress
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_TELLING = ("exit detail", "exit type", "error:")
+
+
+@dataclass(eq=False)
+class LaunchedRank:
+    """One rank's process.
+
+    Attributes:
+        address: the rank's name.
+        placement: where it runs.
+        actor: Ray's handle of its process.
+        exited: done when the process is gone; its result says why.
+        endpoint: how to reach it, once it has said hello.
+        pid: its process id, once it has said hello.
+        progress: how far its launch has come.
+        hello: its report that it runs, to be answered with its assignment.
+    """
+
+    address: WorkerAddress
+    placement: Placement
+    actor: Any
+    exited: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
+    endpoint: Endpoint | None = None
+    pid: int = 0
+    progress: str = protocol.STARTING
+    hello: Request | None = None
+
+    def kill(self) -> None:
+        """End the process now."""
+        ray.kill(self.actor, no_restart=True)
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a process ended, in one line of what Ray says."""
+    lines = explanation_of(error)
+    return next((line for key in _TELLING for line in reversed(lines) if key in line.lower()), lines[-1])
+
+
+def explanation_of(error: BaseException | None) -> list[str]:
+    """All that Ray says about the end of a process, without its colours and blank lines."""
+    if error is None:
+        return ["its process ended"]
+    lines = [_COLOURS.sub("", line).rstrip() for line in str(error).splitlines()]
+    return [line for line in lines if line.strip()] or [type(error).__name__]
