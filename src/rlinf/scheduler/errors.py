@@ -9,7 +9,8 @@ boundaries through pickle unchanged.
     │   └── ConfigErrors                    several independent mistakes, reported together
     │       └── PlacementErrors (PlacementError) several, at least one of them in a placement
     ├── ClusterError                        the cluster cannot be started, joined or used
-    │   └── ClusterTimeout (TimeoutError)
+    │   ├── ClusterTimeout (TimeoutError)
+    │   └── HardwareUnreachable             a robot does not answer
     ├── LaunchError                         a worker group did not come up
     │   ├── GroupExists
     │   └── LaunchTimeout (TimeoutError)
@@ -143,6 +144,23 @@ class ClusterError(SchedulerError):
 
 class ClusterTimeout(ClusterError, TimeoutError):
     """The cluster was not there at the deadline; the text says what was and what was missing."""
+
+
+class HardwareUnreachable(ClusterError):
+    """Declared hardware, such as a robot, does not answer.
+
+    Args:
+        failures: a line for each piece: what, of which node, at which address, and why.
+    """
+
+    def __init__(self, failures: Sequence[str]) -> None:
+        super().__init__(tuple(failures))
+        self.failures = tuple(failures)
+
+    def __str__(self) -> str:
+        if len(self.failures) == 1:
+            return f"cannot be reached: {self.failures[0]}"
+        return "\n".join(["hardware cannot be reached:", *(f"  {line}" for line in self.failures)])
 
 
 class LaunchError(SchedulerError):

@@ -7,7 +7,7 @@ from rlinf.scheduler.config.cluster_config import (
     read_cluster_config,
     try_read_cluster_config,
 )
-from rlinf.scheduler.config.hardware import RobotConfig
+from rlinf.scheduler.hardware.robot import RobotConfig
 
 __all__ = [
     "ClusterConfig",

@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from rlinf.scheduler.config.hardware import HARDWARE_TYPES
 from rlinf.scheduler.config.rules import read_rules
 from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection, check, shown, unknown_key
 from rlinf.scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
+from rlinf.scheduler.hardware.registry import hardware_type
 from rlinf.scheduler.placement import (
     HardwareUnit,
     NodeEnvironment,
     NodeGroup,
     PlacementRule,
     Topology,
-    nearest_name,
 )
 
 if TYPE_CHECKING:
@@ -160,14 +159,10 @@ def _node_group(section: NodeGroupSection, path: str, errors: list[ConfigError])
 def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigError]) -> list[HardwareUnit]:
     if section is None:
         return []
-    model = HARDWARE_TYPES.get(section.type)
-    if model is None:
-        known = ", ".join(HARDWARE_TYPES)
-        problem = f"there is no hardware type '{section.type}'; there are: {known}"
-        near = nearest_name(section.type.capitalize(), HARDWARE_TYPES)
-        errors.append(
-            ConfigError(problem, path=f"{path}.type", hint=f"did you mean '{near}'?" if near else "")
-        )
+    try:
+        model = hardware_type(section.type).config_model
+    except ConfigError as error:
+        errors.append(error.at(path=f"{path}.type"))
         return []
     units: list[HardwareUnit] = []
     for index, entry in enumerate(section.configs):

@@ -31,8 +31,15 @@ class YamlFile:
     lines: dict[str, int] = field(default_factory=dict)
 
 
-def read_yaml_file(path: Path) -> YamlFile:
+_A_CONFIG = "a mapping with a `cluster:` section"
+
+
+def read_yaml_file(path: Path, *, wanted: str = _A_CONFIG) -> YamlFile:
     """The content of a YAML file.
+
+    Args:
+        path: the file.
+        wanted: what it should hold, for an error.
 
     Raises:
         ConfigError: the file cannot be read, is no YAML, or is no mapping.
@@ -44,11 +51,11 @@ def read_yaml_file(path: Path) -> YamlFile:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(f"the file cannot be read: {reason}", file=str(path)) from error
-    return parse_yaml(text, str(path))
+    return parse_yaml(text, str(path), wanted=wanted)
 
 
-def parse_yaml(text: str, file: str) -> YamlFile:
-    """The content of a YAML text; `file` names it in errors.
+def parse_yaml(text: str, file: str, *, wanted: str = _A_CONFIG) -> YamlFile:
+    """The content of a YAML text; `file` names it in errors, `wanted` says what it should hold.
 
     Raises:
         ConfigError: it is no YAML, or no mapping.
@@ -68,7 +75,7 @@ def parse_yaml(text: str, file: str) -> YamlFile:
         raise ConfigError(f"a value cannot be read: {error}", file=file) from error
     if not isinstance(data, dict):
         what = "empty" if data is None else f"a {type(data).__name__}"
-        raise ConfigError(f"it is {what}, not a mapping with a `cluster:` section", file=file)
+        raise ConfigError(f"it is {what}, not {wanted}", file=file)
     return YamlFile(data, lines)
 
 

@@ -1,26 +1,58 @@
-"""Accelerator vendors: how each is counted, and the variable that says which devices a process sees."""
+"""The accelerator vendors that are known, and what a node has of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from rlinf.scheduler.hardware import tools
+from rlinf.scheduler.hardware.devices import Device, list_devices
+from rlinf.scheduler.hardware.masks import DigitsMask, ListMask, SelectorMask
+from rlinf.scheduler.hardware.plugins import plugin_vendor, plugin_vendors
+from rlinf.scheduler.hardware.vendor import Vendor
 
 SIMULATED_VARIABLE = "RLINF_SIMULATED_ACCELERATORS"
 
+# Ray counts the devices of the first five all as "GPU"; what a node shows of itself, then this order, decides.
+VENDORS: tuple[Vendor, ...] = (
+    Vendor("NVIDIA", "GPU", "CUDA_VISIBLE_DEVICES", tool=tools.NVIDIA_SMI, device_files="nvidia[0-9]*"),
+    Vendor(
+        # HIP takes CUDA's variable where its own is not set or empty, so "" would not hide anything.
+        "AMD",
+        "GPU",
+        "HIP_VISIBLE_DEVICES",
+        mask=ListMask(hide_all="-1"),
+        same_as=("CUDA_VISIBLE_DEVICES",),
+        applied_before=("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+        tool=tools.ROCM_SMI,
+        device_files="kfd",
+    ),
+    Vendor(
+        "Intel",
+        "GPU",
+        "ONEAPI_DEVICE_SELECTOR",
+        mask=SelectorMask("level_zero"),
+        applied_before=("ZE_AFFINITY_MASK",),
+        tool=tools.XPU_SMI,
+    ),
+    Vendor("Moore Threads", "GPU", "MUSA_VISIBLE_DEVICES", device_files="mtgpu.[0-9]*"),
+    Vendor("Kunlun", "GPU", "XPU_VISIBLE_DEVICES", device_files="xpu[0-9]*"),
+    Vendor(
+        "Ascend",
+        "NPU",
+        "ASCEND_RT_VISIBLE_DEVICES",
+        mask=DigitsMask(),
+        tool=tools.NPU_SMI,
+        device_files="davinci[0-9]*",
+    ),
+    Vendor("Habana", "HPU", "HABANA_VISIBLE_MODULES", tool=tools.HL_SMI),
+    Vendor("TPU", "TPU", "TPU_VISIBLE_CHIPS"),
+)
+# Pretend accelerators are seen through CUDA's variable, which is what most programs read.
+SIMULATED = Vendor("simulated", "", "CUDA_VISIBLE_DEVICES")
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
-    """One accelerator vendor.
-
-    Attributes:
-        name: e.g. "NVIDIA".
-        ray_resource: the name under which Ray counts its devices.
-        visibility_variable: the environment variable that holds the visible devices, comma separated.
-    """
-
-    name: str
-    ray_resource: str
-    visibility_variable: str
+_BUILT_IN = {vendor.name.lower(): vendor for vendor in (*VENDORS, SIMULATED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,49 +64,115 @@ class FoundAccelerators:
     mask: tuple[str, ...] | None
 
 
-# Ray counts NVIDIA, AMD and Intel devices all as "GPU"; the masks that are set, then the first row, decide.
-VENDORS: tuple[Vendor, ...] = (
-    Vendor("NVIDIA", "GPU", "CUDA_VISIBLE_DEVICES"),
-    Vendor("AMD", "GPU", "HIP_VISIBLE_DEVICES"),
-    Vendor("Intel", "GPU", "ONEAPI_DEVICE_SELECTOR"),
-    Vendor("Ascend", "NPU", "ASCEND_RT_VISIBLE_DEVICES"),
-    Vendor("Habana", "HPU", "HABANA_VISIBLE_MODULES"),
-    Vendor("TPU", "TPU", "TPU_VISIBLE_CHIPS"),
-)
-# Pretend accelerators are seen through CUDA's variable, which is what most programs read.
-SIMULATED = Vendor("simulated", "", "CUDA_VISIBLE_DEVICES")
-
-_BY_NAME = {vendor.name.lower(): vendor for vendor in (*VENDORS, SIMULATED)}
 _NOTHING = FoundAccelerators(0, "", None)
+
+
+def vendors() -> tuple[Vendor, ...]:
+    """The vendors that are known: those of installed packages, then those that stand here.
+
+    Raises:
+        ConfigError: an installed package's vendor cannot be used; the text names the package.
+    """
+    return (*plugin_vendors(), *VENDORS)
+
+
+def vendor_named(name: str) -> Vendor | None:
+    """The vendor of that name, in capitals or not; None where it is not known.
+
+    Raises:
+        ConfigError: the installed package that has it cannot be used; the text names the package.
+    """
+    return _BUILT_IN.get(name.lower()) or plugin_vendor(name)
 
 
 def visibility_variable(accelerator_type: str) -> str:
     """The variable that limits which accelerators of this vendor a process sees; CUDA's for an unknown vendor."""
-    vendor = _BY_NAME.get(accelerator_type.lower())
-    return vendor.visibility_variable if vendor else "CUDA_VISIBLE_DEVICES"
+    return _vendor_or_cuda(accelerator_type).visibility_variable
 
 
-def find_accelerators(environment: Mapping[str, str], resources: Mapping[str, float]) -> FoundAccelerators:
+def visibility_settings(accelerator_type: str, visible: Sequence[str]) -> dict[str, str]:
+    """The environment variables that make a process see some accelerators of a node.
+
+    Args:
+        accelerator_type: the vendor of the node's accelerators; "" or an unknown one is taken for a CUDA device.
+        visible: what it sees, as `Placement.visible_accelerators` says; empty: none.
+
+    >>> visibility_settings("Intel", ("4", "5")), visibility_settings("AMD", ())
+    ({'ONEAPI_DEVICE_SELECTOR': 'level_zero:4,5'}, {'HIP_VISIBLE_DEVICES': '-1'})
+    """
+    return _vendor_or_cuda(accelerator_type).mask_settings(visible)
+
+
+def find_accelerators(
+    environment: Mapping[str, str], resources: Mapping[str, float], device_folder: Path = Path("/dev")
+) -> FoundAccelerators:
     """The accelerators of a node.
 
     Args:
         environment: the variables that the node's processes start with.
         resources: what Ray detected on the node, by resource name. Ray honours a mask when it counts.
+        device_folder: where the kernel shows devices.
+
+    Raises:
+        ConfigError: an installed package's vendor cannot be used; the text names the package.
     """
     simulated = environment.get(SIMULATED_VARIABLE, "").strip()
     if simulated:
-        return FoundAccelerators(int(simulated), SIMULATED.name if int(simulated) else "", None)
-    candidates = [v for v in VENDORS if resources.get(v.ray_resource, 0) >= 1]
+        count, mask = int(simulated), SIMULATED.read_mask(environment)
+        return FoundAccelerators(
+            count, SIMULATED.name if count else "", mask if mask and len(mask) == count else None
+        )
+    candidates = [vendor for vendor in vendors() if resources.get(vendor.ray_resource, 0) >= 1]
     if not candidates:
         return _NOTHING
-    masked = [v for v in candidates if environment.get(v.visibility_variable)]
-    vendor = (masked or candidates)[0]
+    vendor = _most_likely(candidates, environment, device_folder)
     count = int(resources[vendor.ray_resource])
-    return FoundAccelerators(count, vendor.name, _mask(environment, vendor, count))
+    mask = vendor.read_mask(environment)
+    # A mask that names fewer devices than Ray counted is not the one that Ray read: better none than a wrong one. Of
+    # a longer one Ray was told to use the first.
+    return FoundAccelerators(count, vendor.name, mask[:count] if mask and len(mask) >= count else None)
 
 
-def _mask(environment: Mapping[str, str], vendor: Vendor, count: int) -> tuple[str, ...] | None:
-    text = environment.get(vendor.visibility_variable, "")
-    values = tuple(value.strip() for value in text.split(",") if value.strip())
-    # A mask of another length is not what Ray counted (a selector expression, say): better none than a wrong one.
-    return values if len(values) == count else None
+def find_devices(accelerator_type: str, timeout_s: float = 10.0) -> tuple[Device, ...] | None:
+    """The devices of this node as the vendor's own tool reports them, by index, whatever a mask hides.
+
+    Args:
+        accelerator_type: the vendor.
+        timeout_s: how long the tool may take.
+
+    Returns:
+        None where the vendor has no such tool, or it is absent, fails, or does not answer in time.
+    """
+    vendor = vendor_named(accelerator_type)
+    if vendor is None or vendor.tool is None:
+        return None
+    return list_devices(vendor.tool, timeout_s)
+
+
+def match_devices(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device | None, ...]:
+    """The device that each entry of a mask stands for; None where that cannot be said.
+
+    Args:
+        names: entries of a visibility variable: indices, UUIDs or their beginnings.
+        devices: the node's devices.
+    """
+    return tuple(_match(name, devices) for name in names)
+
+
+def _match(name: str, devices: Sequence[Device]) -> Device | None:
+    if name.isdecimal():
+        return next((device for device in devices if device.index == int(name)), None)
+    # CUDA takes as much of a UUID as makes it the only one.
+    found = [device for device in devices if device.uuid and device.uuid.lower().startswith(name.lower())]
+    return found[0] if len(found) == 1 else None
+
+
+def _vendor_or_cuda(accelerator_type: str) -> Vendor:
+    return (vendor_named(accelerator_type) if accelerator_type else None) or SIMULATED
+
+
+def _most_likely(candidates: Sequence[Vendor], environment: Mapping[str, str], device_folder: Path) -> Vendor:
+    present = [v for v in candidates if v.device_files and any(device_folder.glob(v.device_files))]
+    masked = [v for v in candidates if environment.get(v.visibility_variable)]
+    both = [vendor for vendor in present if vendor in masked]
+    return (both or present or masked or list(candidates))[0]

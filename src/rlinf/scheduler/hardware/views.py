@@ -1,0 +1,82 @@
+"""What a process was given: its pieces of declared hardware, and what it finds in `self.hardware` for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlinf.scheduler.hardware.registry import hardware_type
+from rlinf.scheduler.placement import HardwareUnit, Placement, Topology
+from rlinf.scheduler.placement.resources import number_hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An accelerator that a process was given.
+
+    Attributes:
+        type: the vendor, e.g. "NVIDIA".
+        index: its index among the accelerators that processes on the node may use.
+        name: its entry in the visibility variable: an index or a UUID.
+    """
+
+    type: str
+    index: int
+    name: str
+
+
+def views_of(topology: Topology, placement: Placement) -> tuple[object, ...]:
+    """What a process finds in `self.hardware`. For many processes ask one `HardwareTable`.
+
+    Args:
+        topology: what the process was placed on, with its node groups.
+        placement: where it runs and what it was given.
+
+    Returns:
+        In the order of `placement.local_hardware_ranks`: an `Accelerator` each, or what the hardware's type makes of
+        the piece's settings; nothing for a process on a bare node.
+
+    Raises:
+        ConfigError: a hardware type is not known here, or its package cannot be loaded.
+    """
+    return HardwareTable(topology).views_of(placement)
+
+
+class HardwareTable:
+    """The pieces of hardware on a topology, by node.
+
+    Args:
+        topology: the nodes and node groups.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._nodes = topology.nodes
+        self._units: dict[tuple[int, str, int], HardwareUnit] = {}
+        numbers = number_hardware(topology)
+        for group in topology.node_groups:
+            for unit, index in zip(group.hardware, numbers[group.label], strict=True):
+                self._units[unit.node_rank, unit.type, index] = unit
+
+    def units_of(self, placement: Placement) -> tuple[HardwareUnit, ...]:
+        """The declared pieces that a process was given; nothing where it was given accelerators or a bare node."""
+        if placement.has_accelerators or not placement.hardware_type:
+            return ()
+        place = (placement.node_rank, placement.hardware_type)
+        return tuple(self._units[*place, index] for index in placement.local_hardware_ranks)
+
+    def units_of_all(self, placements: Iterable[Placement]) -> tuple[HardwareUnit, ...]:
+        """The declared pieces that some processes were given, each once, in the order of the processes."""
+        found: dict[tuple[int, str, int], HardwareUnit] = {}
+        for placement in placements:
+            indexes = placement.local_hardware_ranks
+            for index, unit in zip(indexes, self.units_of(placement), strict=False):
+                found[placement.node_rank, placement.hardware_type, index] = unit
+        return tuple(found.values())
+
+    def views_of(self, placement: Placement) -> tuple[object, ...]:
+        """What a process finds in `self.hardware`; as the function of that name."""
+        if placement.has_accelerators:
+            names = self._nodes[placement.node_rank].accelerator_names
+            kind = placement.hardware_type
+            return tuple(Accelerator(kind, index, names[index]) for index in placement.local_hardware_ranks)
+        return tuple(hardware_type(unit.type).view(unit.config) for unit in self.units_of(placement))
