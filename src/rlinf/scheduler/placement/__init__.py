@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from rlinf.scheduler.placement.advice import PlanWarning, plan_warnings
+from rlinf.scheduler.placement.diff import ComponentDiff, Place, PlanDiff, RankMove, diff_plans
 from rlinf.scheduler.placement.environments import EnvironmentTable, ProcessEnvironment, environment_of
 from rlinf.scheduler.placement.explain import SharedDevice, Sharing, plan_as_data
 from rlinf.scheduler.placement.grammar import (
@@ -42,6 +44,7 @@ from rlinf.scheduler.placement.topology import HasTopology, Node, Topology, topo
 __all__ = [
     "CLUSTER_GROUP",
     "NODE_GROUP",
+    "ComponentDiff",
     "ComponentPlan",
     "EnvironmentTable",
     "FlexiblePlacementStrategy",
@@ -52,17 +55,22 @@ __all__ = [
     "NodeGroup",
     "NodePlacementStrategy",
     "PackedPlacementStrategy",
+    "Place",
     "Placement",
     "PlacementRule",
     "PlacementStrategy",
     "Plan",
+    "PlanDiff",
+    "PlanWarning",
     "ProcessEnvironment",
+    "RankMove",
     "RankRange",
     "Run",
     "Segment",
     "SharedDevice",
     "Sharing",
     "Topology",
+    "diff_plans",
     "environment_of",
     "format_segments",
     "nearest_name",
@@ -71,6 +79,7 @@ __all__ = [
     "plan_as_data",
     "plan_components",
     "plan_rule",
+    "plan_warnings",
     "strategy_of",
     "topology_of",
     "try_plan_components",

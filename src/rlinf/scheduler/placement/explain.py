@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rlinf.scheduler.placement.plan import Plan, Run
+from rlinf.scheduler.placement.record import Placement
+from rlinf.scheduler.placement.resources import hardware_counts
 from rlinf.scheduler.placement.topology import Topology
 
 # A device: its node, what it is, its index there; bare nodes are the node itself, with index None.
 DeviceKey = tuple[int, str, int | None]
+
+PLAN_DATA_VERSION = 1
+
+_PLACEMENT_FIELDS = tuple(field.name for field in fields(Placement))
+_LISTS = ("hardware_ranks", "local_hardware_ranks", "visible_accelerators")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,11 @@ class Sharing:
         self._order = {name: index for index, name in enumerate(plan.components)}
 
     @property
+    def users(self) -> Mapping[DeviceKey, tuple[str, ...]]:
+        """Who uses each device that anybody uses, in the order of the config."""
+        return self._users
+
+    @property
     def devices(self) -> list[SharedDevice]:
         """The devices that more than one component uses, by node."""
         shared = [SharedDevice(*device, names) for device, names in self._users.items() if len(names) > 1]
@@ -73,20 +86,22 @@ def devices_of(run: Run, lists: Sequence[tuple[int, ...]]) -> Iterator[DeviceKey
         yield node_rank, hardware_type, index
 
 
-def plan_as_data(plan: Plan, *, isolate_gpu: bool = True) -> dict[str, Any]:
+def plan_as_data(plan: Plan, *, isolate_gpu: bool = True, sharing: Sharing | None = None) -> dict[str, Any]:
     """A plan as dicts, lists, texts and numbers, for JSON.
 
     Args:
         plan: the plan.
         isolate_gpu: as in `get_placement`.
+        sharing: that of the plan, where somebody has it already.
 
     Returns:
-        `topology` (`nodes`, `node_groups`), `components` by name (`world_size`, `node_groups`, `hardware_ranks`,
-        `shares_with`, and `placements` with every field of `Placement` and `shares_with`), and `shared`: the devices
-        that several components use.
+        `version`, `topology` (`nodes`, `node_groups`), `components` by name (`world_size`, `node_groups`,
+        `hardware_ranks`, `shares_with`, and `placements` with every field of `Placement` and `shares_with`), and
+        `shared`: the devices that several components use. The schema is in the documents, as plan-json.
     """
-    sharing = Sharing(plan)
+    sharing = sharing or Sharing(plan)
     return {
+        "version": PLAN_DATA_VERSION,
         "topology": _topology_as_data(plan.topology),
         "components": {
             name: {
@@ -105,6 +120,9 @@ def plan_as_data(plan: Plan, *, isolate_gpu: bool = True) -> dict[str, Any]:
 
 
 def _topology_as_data(topology: Topology) -> dict[str, Any]:
+    hardware: dict[int, dict[str, int]] = defaultdict(dict)
+    for (node_rank, kind), number in hardware_counts(topology).items():
+        hardware[node_rank][kind] = number
     return {
         "num_nodes": topology.num_nodes,
         "num_accelerators": topology.num_accelerators,
@@ -113,8 +131,12 @@ def _topology_as_data(topology: Topology) -> dict[str, Any]:
                 "node_rank": rank,
                 "node_id": node.node_id,
                 "ip": node.ip,
+                "hostname": node.hostname,
                 "num_accelerators": node.num_accelerators,
                 "accelerator_type": node.accelerator_type,
+                "accelerator_model": node.accelerator_model,
+                "visible": list(node.accelerator_names),
+                "hardware": hardware[rank],
             }
             for rank, node in enumerate(topology.nodes)
         ],
@@ -132,8 +154,9 @@ def _placements_as_data(
     rows = []
     for run in component.runs:
         for rank, own in zip(run.ranks, run.cut.local_hardware_ranks, strict=True):
-            row = asdict(placements[rank])
-            for key in ("hardware_ranks", "local_hardware_ranks", "visible_accelerators"):
+            placement = placements[rank]
+            row = {key: getattr(placement, key) for key in _PLACEMENT_FIELDS}
+            for key in _LISTS:
                 row[key] = list(row[key])
             row["shares_with"] = list(sharing.others(name, devices_of(run, [own])))
             rows.append(row)

@@ -188,6 +188,17 @@ def number_hardware(topology: Topology) -> dict[str, list[int]]:
     return numbers
 
 
+def hardware_counts(topology: Topology) -> dict[tuple[int, str], int]:
+    """How many pieces of declared hardware each node has, by node and type. A piece of two groups counts once."""
+    indexes = number_hardware(topology)
+    pieces = {
+        (unit.node_rank, unit.type, index)
+        for group in topology.node_groups
+        for unit, index in zip(group.hardware, indexes[group.label], strict=True)
+    }
+    return dict(Counter((node_rank, kind) for node_rank, kind, _ in sorted(pieces)))
+
+
 def _hashable(config: object) -> Hashable:
     try:
         hash(config)

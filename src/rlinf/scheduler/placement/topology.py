@@ -29,6 +29,8 @@ class Node:
         accelerator_type: the vendor, e.g. "NVIDIA"; "" only without accelerators (else it becomes "GPU").
         visible: what the visibility variable holds for each accelerator, in order: the mask that the node was
             started with, e.g. ("4", "5"). None or empty: the indices from "0".
+        hostname: its own name, or ""; for people.
+        accelerator_model: e.g. "NVIDIA A800-SXM4-80GB", or ""; for people.
 
     Raises:
         ConfigError: a negative count, or a mask of another length.
@@ -39,6 +41,8 @@ class Node:
     num_accelerators: int = 0
     accelerator_type: str = ""
     visible: tuple[str, ...] | None = None
+    hostname: str = ""
+    accelerator_model: str = ""
 
     def __post_init__(self) -> None:
         if self.num_accelerators < 0:
