@@ -36,6 +36,7 @@ class TcpLink:
         endpoint: whose it is.
         stream: the id of what we send on it; new for every link.
         greeted: whether the process has connected back and said who it is.
+        broken: whether the connection that we dialled is gone.
         started: whether the connection is dialled, so that ZeroMQ takes what is sent on it.
     """
 
@@ -46,6 +47,7 @@ class TcpLink:
         self.endpoint = endpoint
         self.stream = secrets.token_hex(8).encode()
         self.greeted = False
+        self.broken = False
         self._transport = transport
         self._loop = loop
         self._lock = threading.Lock()

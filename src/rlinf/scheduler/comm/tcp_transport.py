@@ -159,10 +159,15 @@ class TcpTransport:
 
     def close(self) -> None:
         """Close every socket; what was sent to the living leaves within the linger time."""
+        # Who has gone is not waited for: when a cluster ends, its processes close at about the same time.
+        self._receive()
+        self._note_broken()
         with self._lock:
-            living, self._links = list(self._links.values()), {}
+            links, self._links = list(self._links.values()), {}
+        living = [link for link in links if not link.broken]
         for link in living:
             self._say_goodbye(link)
+        for link in links:
             link.end()
         for _, descriptor in self._watched:
             self._loop.unregister(descriptor)
@@ -214,6 +219,7 @@ class TcpTransport:
             elif event & _REFUSED:
                 self.lose(link, "the handshake failed: it ended meanwhile, or belongs to another cluster")
             elif event == zmq.EVENT_DISCONNECTED:
+                link.broken = True
                 self._loop.call_later(LAST_WORDS_S, lambda link=link: self._lose_after_last_words(link))  # type: ignore[misc]
             else:
                 self.lose(link, "nobody listens at its address")
@@ -234,7 +240,6 @@ class TcpTransport:
             if self._links.get(process_id) is not link:
                 return False
             del self._links[process_id]
-        self._say_goodbye(link)
         link.end()
         self._inbound.pop(process_id.encode(), None)
         if self._by_address.get(link.endpoint.tcp_address) is link:
@@ -292,6 +297,7 @@ class TcpTransport:
     def _drop_stream(self, sender: bytes) -> None:
         inbound = self._inbound.get(sender)
         if inbound is not None and inbound.link is not None:
+            self._say_goodbye(inbound.link)
             self.lose(inbound.link, "it sent bytes that are no message")
         self._inbound.pop(sender, None)
 
