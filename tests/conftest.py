@@ -7,13 +7,17 @@ import pytest
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """Two simulated nodes of four accelerators, on one real Ray."""
-    from rlinf.scheduler import Cluster
+    """Two simulated nodes of four accelerators, on one real Ray; the second was started with a mask."""
+    from rlinf.scheduler import Cluster, Topology
+    from rlinf.scheduler.placement import Node
+
+    plain = Node(num_accelerators=4)
+    masked = Node(num_accelerators=4, visible=("4", "5", "6", "7"))
 
     with warnings.catch_warnings():
         # Ray leaves sockets and files to the garbage collector while it starts.
         warnings.simplefilter("ignore")
-        cluster = Cluster(simulate="2x4")
+        cluster = Cluster(simulate=Topology(nodes=(plain, masked)))
     yield cluster
     cluster.close()
 

@@ -86,6 +86,9 @@ class Probe(Worker):
 
         raise OnlyHere(threading.Lock())
 
+    def find_hardware(self):
+        return self.hardware
+
     def log(self, text):
         self.log_info(text)
 

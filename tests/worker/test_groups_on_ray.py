@@ -52,8 +52,8 @@ def test_the_environment_is_what_torch_distributed_reads(probes):
     assert [[e[name] for name in names] for e in environments] == [
         ["0", "4", "0", "2", "0", "0"],
         ["1", "4", "0", "2", "0", "1"],
-        ["2", "4", "0", "2", "1", "0"],
-        ["3", "4", "0", "2", "1", "1"],
+        ["2", "4", "0", "2", "1", "4"],
+        ["3", "4", "0", "2", "1", "5"],
     ]
     assert len({(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments}) == 1
 

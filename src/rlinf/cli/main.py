@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rlinf.cli.plan import plan
+from rlinf.cli.topology import topology
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -14,6 +15,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(plan)
+app.command()(topology)
 
 
 def _print_version(wanted: bool) -> None:

@@ -12,6 +12,7 @@ from ray.util import get_node_ip_address
 
 from rlinf.scheduler.cluster import session as sessions
 from rlinf.scheduler.cluster.bus import EventBus
+from rlinf.scheduler.cluster.discovery import fleet_of
 from rlinf.scheduler.cluster.engine import (
     RayEngine,
     join_or_start,
@@ -26,9 +27,10 @@ from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.cluster.signals import exit_on_sigterm
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, local_machine_id
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
+from rlinf.scheduler.config.fleet import Fleet
 from rlinf.scheduler.errors import ClusterError, ConfigError
 from rlinf.scheduler.events import Listener, NodeJoined
-from rlinf.scheduler.placement import Node, Topology
+from rlinf.scheduler.placement import Topology
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
 DRIVER_NAME = "driver"
@@ -45,7 +47,7 @@ class Cluster:
         cluster_cfg: the `cluster` section of a config, or a config that has one: dict, DictConfig or path.
         num_nodes: how many nodes there must be; the config's `num_nodes` when None.
         simulate: instead of a real cluster, start Ray nodes with pretend accelerators on this machine: "2x8" is two
-            nodes of eight. Else the config's `simulate`, else the variable RLINF_SIMULATE.
+            nodes of eight; a `Topology` may have masks. Else the config's `simulate`, else the variable RLINF_SIMULATE.
         address: a Ray address to join; else Ray's own rule (RAY_ADDRESS, a Ray that runs on this machine, a new one).
         start_timeout_s: how long to wait for the nodes, in seconds.
 
@@ -64,7 +66,7 @@ class Cluster:
         cluster_cfg: Any = None,
         num_nodes: int | None = None,
         *,
-        simulate: str | None = None,
+        simulate: str | Topology | None = None,
         address: str | None = None,
         start_timeout_s: float = 120,
     ) -> None:
@@ -107,6 +109,17 @@ class Cluster:
         """How many accelerators there are on all nodes together."""
         return sum(node.num_accelerators for node in self._topology.nodes)
 
+    @property
+    def fleet(self) -> Fleet:
+        """What each node said about itself when it was probed: devices, memory, interpreter, interfaces.
+
+        Raises:
+            ClusterError: this process is a worker; the driver has it.
+        """
+        if self.session.fleet is None:
+            raise ClusterError("only the driver keeps what the nodes said about themselves")
+        return self.session.fleet
+
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
         self.session.bus.subscribe(listener)
@@ -129,7 +142,9 @@ class Cluster:
         return f"Cluster({self.num_nodes} nodes, {self.num_accelerators} accelerators{state})"
 
 
-def _simulated_shape(simulate: str | None, config: ClusterConfig | None) -> Topology | None:
+def _simulated_shape(simulate: str | Topology | None, config: ClusterConfig | None) -> Topology | None:
+    if isinstance(simulate, Topology):
+        return simulate
     text = simulate or (config.simulate if config else None) or os.environ.get(SIMULATE_VARIABLE)
     return Topology.parse(text) if text else None
 
@@ -161,7 +176,7 @@ def _open_session(
 ) -> Session:
     if shape is not None:
         _check_node_count(shape, num_nodes)
-        engine = simulate_nodes([node.num_accelerators for node in shape.nodes])
+        engine = simulate_nodes(shape.nodes)
         num_nodes = len(shape.nodes)
     else:
         engine = join_or_start(address, num_nodes, timeout_s)
@@ -177,12 +192,14 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
     bus = EventBus()
     bus.subscribe(show_log_line)
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
+    fleet = fleet_of(reports)
     secret = ClusterSecret.generate()
     messenger = Messenger(secret, name=DRIVER_NAME, host=_own_address(), tcp=crosses_machines)
     DirectoryServer(messenger)
     session = Session(
         own_name=DRIVER_NAME,
-        topology=Topology(nodes=tuple(_as_node(report) for report in reports)),
+        topology=fleet.topology,
+        fleet=fleet,
         messenger=messenger,
         directory=DirectoryClient(messenger, messenger.endpoint),
         directory_endpoint=messenger.endpoint,
@@ -204,13 +221,3 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
 def _own_address() -> str:
     # Ray has found out which of this machine's addresses the other nodes can reach.
     return str(get_node_ip_address())
-
-
-def _as_node(report: NodeReport) -> Node:
-    return Node(
-        node_id=report.node_id,
-        ip=report.ip,
-        num_accelerators=report.num_accelerators,
-        accelerator_type=report.accelerator_type,
-        visible=report.mask,
-    )

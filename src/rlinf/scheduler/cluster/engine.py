@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlinf.scheduler.cluster.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf.scheduler.placement import Node
 
 NAMESPACE = "rlinf"
 # Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.
@@ -52,8 +53,8 @@ class RayEngine:
             self.simulated = None
 
 
-def simulate_nodes(accelerators: Sequence[int]) -> RayEngine:
-    """Real Ray nodes on this machine, the i-th with `accelerators[i]` pretend accelerators.
+def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
+    """Real Ray nodes on this machine, with pretend accelerators like those of `nodes`.
 
     Raises:
         ClusterError: this process uses a Ray already, or Ray did not start.
@@ -63,18 +64,18 @@ def simulate_nodes(accelerators: Sequence[int]) -> RayEngine:
     with _QuietRay(), unannounced():
         cluster = RayTestCluster()
         try:
-            for rank, count in enumerate(accelerators):
+            for rank, node in enumerate(nodes):
                 cluster.add_node(
                     wait=False,
                     num_cpus=1,
                     object_store_memory=_SIMULATED_STORE_BYTES,
                     include_dashboard=False,
-                    env_vars=simulated_environment(rank, count),
+                    env_vars=simulated_environment(rank, node),
                 )
             _connect(address=cluster.address)
         except (RayError, OSError, RuntimeError) as error:
             cluster.shutdown()
-            raise ClusterError(f"Ray did not start {len(accelerators)} simulated nodes: {error}") from error
+            raise ClusterError(f"Ray did not start {len(nodes)} simulated nodes: {error}") from error
     return RayEngine(started_here=True, simulated=cluster)
 
 

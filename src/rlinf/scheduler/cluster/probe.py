@@ -6,11 +6,21 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rlinf.scheduler.cluster.interfaces import network_interfaces
 from rlinf.scheduler.comm import local_machine_id
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.hardware.vendors import SIMULATED_VARIABLE, find_accelerators
+from rlinf.scheduler.hardware.devices import Device
+from rlinf.scheduler.hardware.vendors import (
+    SIMULATED,
+    SIMULATED_VARIABLE,
+    find_accelerators,
+    find_devices,
+    match_devices,
+    visibility_settings,
+)
+from rlinf.scheduler.placement import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +33,14 @@ class NodeReport:
         hostname: its name.
         is_head: whether the cluster's head runs there.
         node_rank_setting: `RLINF_NODE_RANK` as the node was started with, or None.
-        num_accelerators: accelerators that processes on the node may use.
+        num_accelerators: accelerators that processes on the node may use, as Ray counts them.
         accelerator_type: the vendor's name, "" without accelerators.
         mask: the values of the vendor's visibility variable that the node was started with, or None.
         machine_id: equal for nodes that can share Unix sockets and memory.
+        devices: what the vendor's own tool says of each accelerator, in the order of the mask; None where it does
+            not say, an empty tuple where there is no such tool.
         python: the interpreter that runs workers there.
+        interfaces: name and address of the node's network interfaces.
     """
 
     node_id: str
@@ -39,7 +52,14 @@ class NodeReport:
     accelerator_type: str
     mask: tuple[str, ...] | None
     machine_id: str
-    python: str
+    devices: tuple[Device | None, ...] = ()
+    python: str = ""
+    interfaces: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def accelerator_names(self) -> tuple[str, ...]:
+        """What the visibility variable holds for each accelerator."""
+        return self.mask or tuple(map(str, range(self.num_accelerators)))
 
     def describe(self) -> str:
         """The node in an error text."""
@@ -47,7 +67,7 @@ class NodeReport:
 
 
 def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str, float]) -> NodeReport:
-    """Report this node.
+    """Report this node. It must run on that node: masks, devices and interfaces are its own.
 
     Args:
         node_id: Ray's id of the node.
@@ -57,9 +77,10 @@ def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str
 
     Raises:
         ClusterError: a variable that the node was started with cannot be read.
+        ConfigError: an installed hardware package cannot be used.
     """
     found = find_accelerators(os.environ, resources)
-    return NodeReport(
+    report = NodeReport(
         node_id=node_id,
         ip=ip,
         hostname=platform.node(),
@@ -70,12 +91,19 @@ def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str
         mask=found.mask,
         machine_id=local_machine_id(),
         python=sys.executable,
+        interfaces=network_interfaces(),
     )
+    devices = find_devices(found.type) if found.count else None
+    return replace(report, devices=match_devices(report.accelerator_names, devices)) if devices else report
 
 
-def simulated_environment(node_rank: int, num_accelerators: int) -> dict[str, str]:
-    """Variables that make a Ray node on this machine report `num_accelerators` pretend accelerators."""
-    return {"RLINF_NODE_RANK": str(node_rank), SIMULATED_VARIABLE: str(num_accelerators)}
+def simulated_environment(node_rank: int, node: Node) -> dict[str, str]:
+    """Variables that make a Ray node here report pretend accelerators like those of `node`, mask included."""
+    return {
+        "RLINF_NODE_RANK": str(node_rank),
+        SIMULATED_VARIABLE: str(node.num_accelerators),
+        **visibility_settings(SIMULATED.name, node.accelerator_names),
+    }
 
 
 def _integer_variable(name: str) -> int | None:

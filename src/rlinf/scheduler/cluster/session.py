@@ -6,11 +6,15 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rlinf.scheduler.cluster.bus import EventBus
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, Endpoint, Messenger
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.placement import Topology
+
+if TYPE_CHECKING:  # a worker's process needs no config reader
+    from rlinf.scheduler.config.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ class Session:
         secret: what proves that a process belongs to this job.
         crosses_machines: whether some node cannot be reached through a Unix socket.
         bus: what happens in the job, for whoever listens.
+        fleet: what the nodes said about themselves; None in a worker.
     """
 
     own_name: str
@@ -38,6 +43,7 @@ class Session:
     secret: ClusterSecret
     crosses_machines: bool
     bus: EventBus
+    fleet: Fleet | None = None
     _closers: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False

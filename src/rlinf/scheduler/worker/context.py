@@ -20,6 +20,7 @@ class WorkerContext:
     info: WorkerInfo
     session: Session | None = None
     own_mailbox: Mailbox | None = None
+    hardware: tuple[object, ...] = ()
 
     @property
     def mailbox(self) -> Mailbox:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.hardware.vendors import visibility_variable
+from rlinf.scheduler.hardware.vendors import visibility_settings
 from rlinf.scheduler.placement import Placement
 
 
@@ -38,7 +38,7 @@ def rank_environment(
         "NODE_RANK": str(placement.placement_node_rank),
         "MASTER_ADDR": master_address,
         "MASTER_PORT": str(master_port),
-        visibility_variable(accelerator_type): ",".join(placement.visible_accelerators),
+        **visibility_settings(accelerator_type, placement.visible_accelerators),
         "RLINF_GROUP": group,
         "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),
         "RLINF_WORKER_NODE_RANK": str(placement.node_rank),

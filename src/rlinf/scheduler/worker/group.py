@@ -5,18 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
-import threading
-import time
-import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Endpoint, encode
 from rlinf.scheduler.errors import ConfigError, GroupExists, NameTaken, PlacementError, WorkerDied
-from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.placement import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -24,19 +18,16 @@ from rlinf.scheduler.placement import (
     PlacementStrategy,
 )
 from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.protocol import WorkerFactory
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
 
 if TYPE_CHECKING:
     from rlinf.scheduler.cluster import Cluster
 
 T = TypeVar("T")
-
-OnFailure = Literal["fail", "ignore"]
-_STOP_GRACE_S = 2.0
 
 
 class GroupBuilder(Generic[T]):
@@ -80,7 +71,7 @@ class GroupBuilder(Generic[T]):
             raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
-        options = LaunchOptions(max_concurrency or 1, launch_timeout_s, cluster.topology.node_groups)
+        options = LaunchOptions(max_concurrency or 1, launch_timeout_s, cluster.topology)
         return launch_group(cluster.session, self._factory, placements, name, options, on_failure)
 
 
@@ -103,13 +94,9 @@ def launch_group(
     try:
         ranks = launch_ranks(session, placements, factory, claimed, options)
     except BaseException:
-        session.directory.unregister(_group_entry(claimed))
+        session.directory.unregister(group_entry(claimed))
         raise
     return WorkerGroup(session, claimed, factory.worker_class, ranks, on_failure)
-
-
-def _group_entry(name: str) -> str:
-    return f"group/{name}"
 
 
 def _claim_name(session: Session, wanted: str | None, class_name: str) -> str:
@@ -119,7 +106,7 @@ def _claim_name(session: Session, wanted: str | None, class_name: str) -> str:
     for number in itertools.count(1):
         name = wanted or (class_name if number == 1 else f"{class_name}-{number}")
         try:
-            session.directory.register(_group_entry(name), session.messenger.endpoint)
+            session.directory.register(group_entry(name), session.messenger.endpoint)
         except NameTaken as error:
             if wanted is not None:
                 raise GroupExists(name, "a group or a channel of this name is there already") from error
@@ -143,73 +130,6 @@ class RemoteMethod:
         return f"<{self._method} on {self._group!r}>"
 
 
-class _Ranks:
-    """What all views of one group share: its processes, and what has become of them."""
-
-    def __init__(
-        self, session: Session, name: str, ranks: Sequence[LaunchedRank], on_failure: OnFailure
-    ) -> None:
-        self.session = session
-        self.name = name
-        self.ranks = tuple(ranks)
-        self.on_failure = on_failure
-        self.stopping = False
-        self.dead: dict[int, str] = {}
-        self.pending: weakref.WeakSet[GroupResult] = weakref.WeakSet()
-        self.lock = threading.Lock()
-        for rank in ranks:
-            rank.exited.add_done_callback(partial(self._note_exit, rank))
-        session.on_close(self.stop)
-
-    def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
-        self.on_exit(rank, exited.result())
-
-    def on_exit(self, rank: LaunchedRank, reason: str) -> None:
-        with self.lock:
-            if self.stopping or rank.address.rank in self.dead:
-                return
-            self.dead[rank.address.rank] = reason
-            pending = list(self.pending) if self.on_failure == "fail" else []
-        self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
-        for result in pending:
-            result.abort(WorkerDied(self.name, rank.address.rank, "", reason))
-
-    def check_alive(self, wanted: Sequence[int]) -> None:
-        with self.lock:
-            relevant = {r: why for r, why in self.dead.items() if self.on_failure == "fail" or r in wanted}
-        for number, reason in relevant.items():
-            raise WorkerDied(self.name, number, "", reason)
-
-    def reason_of_death(self, address: WorkerAddress, wait_s: float) -> str:
-        try:
-            return self.ranks[address.rank].exited.result(timeout=wait_s)
-        except TimeoutError:
-            return "its connection broke"
-
-    def stop(self) -> None:
-        with self.lock:
-            if self.stopping:
-                return
-            self.stopping = True
-        living = [rank for rank in self.ranks if not rank.exited.done() and rank.endpoint is not None]
-        for rank in living:
-            if rank.endpoint is not None:
-                self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
-        deadline = time.monotonic() + _STOP_GRACE_S
-        for rank in living:
-            _wait_until(rank, deadline)
-        for rank in self.ranks:
-            rank.kill()
-        self.session.directory.unregister(_group_entry(self.name))
-
-
-def _wait_until(rank: LaunchedRank, deadline: float) -> None:
-    try:
-        rank.exited.result(timeout=max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        return  # it is in a call: it will be killed
-
-
 class WorkerGroup(Generic[T]):
     """A launched group. `group.method(...)` calls `method` on every rank and returns a `GroupResult` at once."""
 
@@ -221,7 +141,7 @@ class WorkerGroup(Generic[T]):
         ranks: Sequence[LaunchedRank],
         on_failure: OnFailure = "fail",
     ) -> None:
-        self._shared = _Ranks(session, name, ranks, on_failure)
+        self._shared = Supervision(session, name, ranks, on_failure)
         self._worker_class = worker_class
         self._selected: tuple[int, ...] = tuple(range(len(ranks)))
 

@@ -14,6 +14,8 @@ from rlinf.scheduler.channel import set_runtime
 from rlinf.scheduler.cluster.bus import EventBus
 from rlinf.scheduler.cluster.session import Session, set_current
 from rlinf.scheduler.comm import DirectoryClient, Mailbox, Messenger
+from rlinf.scheduler.hardware.reachability import check_reachable
+from rlinf.scheduler.placement import HardwareUnit
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.call_loop import CallLoop
 from rlinf.scheduler.worker.context import WorkerContext, set_context
@@ -57,11 +59,13 @@ class _Hosting:
         try:
             assignment, factory_bytes = self._say_hello(port.port if port else 0)
             self._become(assignment)
-            worker = self._construct(factory_bytes)
+            worker = self._construct(factory_bytes, assignment.units)
             if worker is not None:
                 self._report(protocol.READY, time.monotonic() - self._started_at)
                 self._calls.run(worker, assignment.max_concurrency)
         finally:
+            # First the channels: what this worker took from them is confirmed while the messenger still sends.
+            set_runtime(None)
             self._messenger.close()
             if port is not None:
                 port.release()
@@ -99,17 +103,21 @@ class _Hosting:
         )
         set_current(session)
         set_runtime(WorkerRuntime(session, self._address))
-        set_context(WorkerContext(info, session, self._mailbox))
+        set_context(WorkerContext(info, session, self._mailbox, assignment.hardware))
         forward_logs(self._messenger, self._spec.launcher, self._address, self._spec.log_level)
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.
             about = {"placement": pickle.dumps(assignment.placement)}
             self._directory.register(str(self._address), self._messenger.endpoint, about)
 
-    def _construct(self, factory_bytes: bytes) -> Any:
+    def _construct(self, factory_bytes: bytes, units: tuple[HardwareUnit, ...]) -> Any:
         """The user's worker, or None when it could not be made and the launching process was told why."""
-        phase = protocol.IMPORTING
+        phase = protocol.CHECKING
         try:
+            if units:
+                self._report(phase)
+                check_reachable(units)
+            phase = protocol.IMPORTING
             self._report(phase)
             factory: WorkerFactory = pickle.loads(factory_bytes)
             phase = protocol.CONSTRUCTING

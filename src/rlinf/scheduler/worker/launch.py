@@ -21,7 +21,8 @@ from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
-from rlinf.scheduler.placement import Node, NodeGroup, Placement
+from rlinf.scheduler.hardware.views import HardwareTable
+from rlinf.scheduler.placement import Node, Placement, Topology
 from rlinf.scheduler.placement.environments import EnvironmentTable
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.environment import rank_environment
@@ -34,6 +35,7 @@ from rlinf.scheduler.worker.protocol import Assignment, HostSpec, WorkerFactory
 _WAITS = {
     protocol.STARTING: "waiting for its process to start",
     protocol.GREETED: "its process runs and waits for the other ranks",
+    protocol.CHECKING: "checking that its hardware can be reached",
     protocol.IMPORTING: "importing the worker's class",
     protocol.CONSTRUCTING: "still in __init__",
 }
@@ -46,13 +48,14 @@ class LaunchOptions:
     Attributes:
         max_concurrency: how many plain methods may run at a time on a rank.
         timeout_s: how long the launch may take, in seconds.
-        node_groups: the groups whose variables and interpreters the processes start with.
+        topology: what the placements were made on; its node groups say what the processes start with and what
+            hardware they are given. None: the bare cluster.
         registers_itself: the worker makes its name known; otherwise its host does.
     """
 
     max_concurrency: int = 1
     timeout_s: float = 120.0
-    node_groups: tuple[NodeGroup, ...] = ()
+    topology: Topology | None = None
     registers_itself: bool = False
 
 
@@ -96,7 +99,9 @@ class _Launch:
         self._placements = placements
         self._name = name
         self._options = options
-        self._environments = EnvironmentTable(options.node_groups)
+        topology = options.topology or session.topology
+        self._environments = EnvironmentTable(topology.node_groups)
+        self._hardware = HardwareTable(topology)
         self._started_at = time.monotonic()
         # By value where the class is defined in the user's script, by reference where it can be imported.
         self._factory_bytes = cloudpickle.dumps(factory)
@@ -237,6 +242,8 @@ class _Launch:
                 max_concurrency=self._options.max_concurrency,
                 master_address=master_address,
                 master_port=self._master_port,
+                hardware=self._hardware.views_of(rank.placement),
+                units=self._hardware.units_of(rank.placement),
             )
             if rank.hello is not None:
                 rank.hello.reply(None, [pickle.dumps(assignment), self._factory_bytes])
@@ -259,4 +266,5 @@ class _Launch:
 
 
 def _phase_words(phase: str) -> str:
-    return "to import its class" if phase == protocol.IMPORTING else "in __init__"
+    words = {protocol.CHECKING: "to reach its hardware", protocol.IMPORTING: "to import its class"}
+    return words.get(phase, "in __init__")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.placement import Placement, Topology
+from rlinf.scheduler.placement import HardwareUnit, Placement, Topology
 
 # Services of the launching process.
 HELLO = "launch.hello"
@@ -21,6 +21,7 @@ STOP = "worker.stop"
 # Progress of a rank, in order.
 STARTING = "starting"
 GREETED = "greeted"
+CHECKING = "checking"
 IMPORTING = "importing"
 CONSTRUCTING = "in __init__"
 READY = "ready"
@@ -76,6 +77,8 @@ class Assignment:
         max_concurrency: how many calls may run at a time.
         master_address: rank 0's node.
         master_port: rank 0's port for rendezvous.
+        hardware: what the worker finds in `self.hardware`.
+        units: the declared pieces among it, to be checked before the worker is constructed.
     """
 
     placement: Placement
@@ -85,6 +88,8 @@ class Assignment:
     max_concurrency: int
     master_address: str
     master_port: int
+    hardware: tuple[object, ...] = ()
+    units: tuple[HardwareUnit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

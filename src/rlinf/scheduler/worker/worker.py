@@ -86,6 +86,14 @@ class Worker:
         return self.info.placement
 
     @property
+    def hardware(self) -> tuple[Any, ...]:
+        """What it was given, piece by piece: an `Accelerator`, a `Robot`, or what a plug-in makes of its own type.
+
+        In the order of `placement.local_hardware_ranks`; empty for a worker on a bare node.
+        """
+        return self._context.hardware
+
+    @property
     def local_rank(self) -> int:
         """Its number among its group's ranks on this node."""
         return self.placement.local_rank

@@ -1,0 +1,85 @@
+"""`rlinf topology`: what the nodes of a live cluster have, and as a file to plan on elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlinf.cli.exits import readable_errors
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.config.fleet import Fleet, FleetNode
+
+_GIB = 1 << 30
+_COLUMNS = ("node", "ip", "hostname", "accelerators", "visible as", "memory", "NUMA", "interfaces", "python")
+
+
+def topology(
+    out: Annotated[Path | None, typer.Option(help="Save it, for `rlinf plan CONFIG --fleet FILE`.")] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=1, help="Wait until there are so many nodes.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray address; else the cluster that runs here.")
+    ] = None,
+    simulate: Annotated[str | None, typer.Option(help="Show simulated nodes instead, such as 2x8.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+) -> None:
+    """Probe every node of a cluster, on the node itself, and show what it has."""
+    with readable_errors():
+        fleet = _probe(num_nodes, address, simulate, timeout_s)
+        if out is not None:
+            out.write_text(import_module("rlinf.scheduler.config.fleet_file").format_fleet(fleet))
+    if as_json:
+        typer.echo(json.dumps({"nodes": [_as_data(node) for node in fleet.nodes]}, indent=2))
+    else:
+        typer.echo("\n".join(_table(fleet)))
+    if out is not None:
+        typer.echo(f"saved to {out}", err=True)
+
+
+def _probe(num_nodes: int | None, address: str | None, simulate: str | None, timeout_s: float) -> Fleet:
+    # Ray takes a second to load, and the other commands do without it.
+    cluster_class: Any = import_module("rlinf.scheduler.cluster").Cluster
+    options = {"simulate": simulate, "address": address, "start_timeout_s": timeout_s}
+    with cluster_class(num_nodes=num_nodes, **options) as cluster:
+        fleet: Fleet = cluster.fleet
+        return fleet
+
+
+def _as_data(node: FleetNode) -> dict[str, Any]:
+    data = asdict(node)
+    data.pop("path", None)
+    return data
+
+
+def _table(fleet: Fleet) -> Iterable[str]:
+    rows = [_COLUMNS, *(_row(rank, node) for rank, node in enumerate(fleet.nodes))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    total = sum(len(node.accelerators) for node in fleet.nodes)
+    yield f"{len(fleet.nodes)} nodes with {total} accelerators"
+
+
+def _row(rank: int, node: FleetNode) -> tuple[str, ...]:
+    accelerators = node.accelerators
+    kinds = dict.fromkeys(a.model or a.type for a in accelerators)
+    memory = dict.fromkeys(f"{a.memory_bytes / _GIB:.0f} GiB" for a in accelerators if a.memory_bytes)
+    numa = dict.fromkeys(str(a.numa_node) for a in accelerators if a.numa_node is not None)
+    return (
+        str(rank),
+        node.ip,
+        node.hostname,
+        f"{len(accelerators)} {', '.join(kinds)}" if accelerators else "-",
+        ",".join(a.visible for a in accelerators) or "-",
+        ", ".join(memory) or "-",
+        ",".join(numa) or "-",
+        ", ".join(f"{i.name} {i.address}" for i in node.interfaces) or "-",
+        node.python or "-",
+    )

@@ -1,0 +1,129 @@
+"""What becomes of a group's processes: who died, which calls that ends, and how all of them are stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Literal
+
+from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.events import WorkerLost
+from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.worker.launched_rank import LaunchedRank
+from rlinf.scheduler.worker.result import GroupResult
+
+OnFailure = Literal["fail", "ignore"]
+STOP_GRACE_S = 2.0
+
+
+def group_entry(name: str) -> str:
+    """Under which name the directory knows a group."""
+    return f"group/{name}"
+
+
+class Supervision:
+    """What all views of one group share: its processes, and what has become of them."""
+
+    def __init__(
+        self, session: Session, name: str, ranks: Sequence[LaunchedRank], on_failure: OnFailure
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.ranks = tuple(ranks)
+        self.on_failure = on_failure
+        self.stopping = False
+        self.dead: dict[int, str] = {}
+        self.pending: weakref.WeakSet[GroupResult] = weakref.WeakSet()
+        self.lock = threading.Lock()
+        for rank in ranks:
+            rank.exited.add_done_callback(partial(self._note_exit, rank))
+        _groups_of(session).add(self)
+
+    def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
+        self.on_exit(rank, exited.result())
+
+    def on_exit(self, rank: LaunchedRank, reason: str) -> None:
+        """A process is gone: end the calls that depend on it, unless the group is being stopped."""
+        with self.lock:
+            if self.stopping or rank.address.rank in self.dead:
+                return
+            self.dead[rank.address.rank] = reason
+            pending = list(self.pending) if self.on_failure == "fail" else []
+        self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
+        for result in pending:
+            result.abort(WorkerDied(self.name, rank.address.rank, "", reason))
+
+    def check_alive(self, wanted: Sequence[int]) -> None:
+        """Raise WorkerDied if a call to these ranks cannot succeed."""
+        with self.lock:
+            if self.stopping:
+                raise WorkerDied(self.name, wanted[0], "", "the group was terminated")
+            relevant = {r: why for r, why in self.dead.items() if self.on_failure == "fail" or r in wanted}
+        for number, reason in relevant.items():
+            raise WorkerDied(self.name, number, "", reason)
+
+    def reason_of_death(self, address: WorkerAddress, wait_s: float) -> str:
+        """Why a rank's process is gone, as far as Ray says so within `wait_s` seconds."""
+        try:
+            return self.ranks[address.rank].exited.result(timeout=wait_s)
+        except TimeoutError:
+            return "its connection broke"
+
+    def stop(self) -> None:
+        """End every process: after the call that it runs now, or after a grace period by force."""
+        stop_groups([self])
+
+    def begin_stop(self) -> bool:
+        """Ask every process to end; False if that was done before."""
+        with self.lock:
+            if self.stopping:
+                return False
+            self.stopping = True
+        for rank in self._living():
+            if rank.endpoint is not None:
+                self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
+        return True
+
+    def finish_stop(self, deadline: float) -> None:
+        """Wait until the processes have ended, then kill those that have not."""
+        for rank in self._living():
+            _wait_until(rank, deadline)
+        for rank in self.ranks:
+            rank.kill()
+        self.session.directory.unregister(group_entry(self.name))
+        _groups_of(self.session).discard(self)
+
+    def _living(self) -> list[LaunchedRank]:
+        return [rank for rank in self.ranks if not rank.exited.done()]
+
+
+def stop_groups(groups: Iterable[Supervision]) -> None:
+    """End groups side by side, so that all of them together take one grace period."""
+    stopping = [group for group in groups if group.begin_stop()]
+    deadline = time.monotonic() + STOP_GRACE_S
+    for group in stopping:
+        group.finish_stop(deadline)
+
+
+_groups: weakref.WeakKeyDictionary[Session, set[Supervision]] = weakref.WeakKeyDictionary()
+
+
+def _groups_of(session: Session) -> set[Supervision]:
+    """The groups that this process launched and that are not stopped."""
+    if session not in _groups:
+        groups = _groups[session] = set()
+        session.on_close(lambda: stop_groups(list(groups)))
+    return _groups[session]
+
+
+def _wait_until(rank: LaunchedRank, deadline: float) -> None:
+    try:
+        rank.exited.result(timeout=max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        return  # it is in a call: it will be killed
