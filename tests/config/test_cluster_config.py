@@ -185,7 +185,7 @@ MISTAKES = [
     (
         section(node_groups=[group(hardware={"type": "Robt", "configs": [{}]})]),
         "cluster.node_groups[0].hardware.type",
-        "there is no hardware type 'Robt'; there are: Robot",
+        "there is no hardware type 'Robt'; there are: 'Robot'",
         "'Robot'",
     ),
     (

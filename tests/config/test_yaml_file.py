@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf.scheduler.config import read_cluster_config
-from rlinf.scheduler.config.yaml_file import parse_yaml, read_yaml_file
+from rlinf.scheduler.config.yaml_file import Place, parse_yaml, read_yaml_file
 from rlinf.scheduler.errors import ConfigError
 
 
@@ -42,9 +42,15 @@ def test_numbers_and_words_are_read(text, value):
     assert type(read) is type(value)
 
 
-def test_lines_of_keys_and_entries_are_known():
-    content = parse_yaml("a:\n  b:\n    - 1\n    - c: 2\n", "f")
-    assert content.lines == {"a": 1, "a.b": 2, "a.b[0]": 3, "a.b[1]": 4, "a.b[1].c": 4}
+def test_places_of_keys_and_entries_are_known():
+    content = parse_yaml("a:\n  b:\n    - 1\n    - c: 'x y'\n", "f")
+    assert content.places == {
+        "a": Place(1, "a:", (0, 1)),
+        "a.b": Place(2, "  b:", (2, 3)),
+        "a.b[0]": Place(3, "    - 1", (6, 7), (6, 7)),
+        "a.b[1]": Place(4, "    - c: 'x y'", (6, 14)),
+        "a.b[1].c": Place(4, "    - c: 'x y'", (6, 7), (9, 14)),
+    }
 
 
 def test_anchors_and_merges_are_read():

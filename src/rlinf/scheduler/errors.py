@@ -6,6 +6,7 @@ boundaries through pickle unchanged.
     SchedulerError
     ├── ConfigError (ValueError)            a mistake in the file or the arguments
     │   ├── PlacementError (AssertionError) a mistake in a placement; the documents promise AssertionError
+    │   ├── UnknownKey                      a key that means nothing where it stands
     │   └── ConfigErrors                    several independent mistakes, reported together
     │       └── PlacementErrors (PlacementError) several, at least one of them in a placement
     ├── ClusterError                        the cluster cannot be started, joined or used
@@ -91,6 +92,10 @@ class ConfigError(SchedulerError, ValueError):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    def pointing(self, text: str, span: tuple[int, int]) -> ConfigError:
+        """The same mistake with a caret under a spot of a text."""
+        return type(self)(self.problem, self.path, self.component, text, span, self.hint, self.file)
+
     def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigError:
         """The same mistake with its place filled in, where it says nothing of it yet."""
         return type(self)(
@@ -102,6 +107,10 @@ class ConfigError(SchedulerError, ValueError):
             self.hint,
             self.file or file,
         )
+
+
+class UnknownKey(ConfigError):
+    """A key that means nothing where it stands; the hint has the nearest one that does."""
 
 
 class PlacementError(ConfigError, AssertionError):

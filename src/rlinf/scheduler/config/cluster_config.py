@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from rlinf.scheduler.config.findings import check, shown, unknown_key
 from rlinf.scheduler.config.rules import read_rules
-from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection, check, shown, unknown_key
+from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection
 from rlinf.scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
 from rlinf.scheduler.hardware.registry import hardware_type
@@ -74,7 +75,7 @@ def try_read_cluster_config(
         return config, []
     source = read_source(config)
     section = source.section
-    errors = [
+    errors: list[ConfigError] = [
         unknown_key(key, list(SECTION_KEYS), f"{SECTION}.{key}") for key in section if key not in SECTION_KEYS
     ]
     num_nodes = _attempt(errors, _num_nodes, section.get("num_nodes"))

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from rlinf.scheduler.config.findings import check, shown, unknown_key
 from rlinf.scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
-from rlinf.scheduler.config.schema import check, shown, unknown_key
 from rlinf.scheduler.config.source import ConfigSource
 from rlinf.scheduler.config.yaml_file import read_yaml_file
 from rlinf.scheduler.config.yaml_text import quoted
@@ -33,8 +33,8 @@ def read_fleet(path: str | os.PathLike[str]) -> Fleet:
     """
     file = str(path)
     content = read_yaml_file(Path(path), wanted="a mapping with the keys `version` and `nodes`")
-    order = {place: index for index, place in enumerate(content.lines)}
-    source = ConfigSource(content.data, file, content.lines, order=order)
+    order = {place: index for index, place in enumerate(content.places)}
+    source = ConfigSource(content.data, file, content.places, order=order)
     errors: list[ConfigError] = []
     nodes = tuple(_nodes(content.data, errors))
     if not errors:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlinf.scheduler.config.schema import read_label, shown, unknown_key
+from rlinf.scheduler.config.findings import shown, unknown_key
+from rlinf.scheduler.config.schema import read_label
 from rlinf.scheduler.errors import ConfigError, PlacementError
 from rlinf.scheduler.placement import CLUSTER_GROUP, PlacementRule
 

@@ -1,16 +1,15 @@
-"""The shape of a node group in the file, and pydantic's findings in the words of our errors."""
+"""The shape of a node group in the file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from rlinf.scheduler.config.findings import shown
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.placement import nearest_name, parse_ranks
-
-Model = TypeVar("Model", bound=BaseModel)
+from rlinf.scheduler.placement import parse_ranks
 
 
 def read_ranks(value: Any) -> tuple[int, ...]:
@@ -89,71 +88,3 @@ class NodeGroupSection(_Section):
     hardware: HardwareSection | None = None
     ignore_hardware: bool = False
     env_configs: list[EnvironmentSection] | None = None
-
-
-_INNER: dict[str, type[BaseModel]] = {"hardware": HardwareSection, "env_configs": EnvironmentSection}
-
-
-def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list[ConfigError]]:
-    """The value as a model, or every mistake in it.
-
-    Args:
-        model: the shape that it must have.
-        value: plain data.
-        path: where it stands in the config.
-    """
-    try:
-        return model.model_validate(value), []
-    except ValidationError as error:
-        found = error.errors(include_url=False)
-    return None, [_in_our_words(model, details, path) for details in found]
-
-
-def unknown_key(key: str, known: list[str], path: str) -> ConfigError:
-    """The error for a key that means nothing there."""
-    near = nearest_name(key, known)
-    hint = f"did you mean '{near}'?" if near else ""
-    return ConfigError(f"unknown key '{key}'; there are {', '.join(known)}", path=path, hint=hint)
-
-
-def shown(value: Any) -> str:
-    """A value in an error text, shortened."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str) -> ConfigError:
-    location = details["loc"]
-    place = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    original = details.get("ctx", {}).get("error")
-    if isinstance(original, ConfigError):
-        return original.at(path=place)
-    if details["type"] == "extra_forbidden":
-        return unknown_key(str(location[-1]), list(_model_at(model, location[:-1]).model_fields), place)
-    if details["type"] == "missing":
-        parent, _, key = place.rpartition(".")
-        return ConfigError(f"the key '{key}' is missing", path=parent)
-    wanted = _WANTED.get(details["type"], details["msg"]).format_map(details.get("ctx", {}))
-    return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place)
-
-
-_WANTED = {
-    "int_type": "this is a whole number",
-    "bool_type": "this is true or false",
-    "string_type": "this is text",
-    "list_type": "this is a list",
-    "dict_type": "this is a mapping",
-    "model_type": "this is a mapping",
-    "too_short": "there must be at least one",
-    "greater_than_equal": "this is at least {ge}",
-}
-
-
-def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    for part in location:
-        model = _INNER.get(str(part), model)
-    return model

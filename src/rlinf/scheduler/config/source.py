@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf.scheduler.config.yaml_file import read_yaml_file
-from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.config.yaml_file import Place, read_yaml_file
+from rlinf.scheduler.errors import ConfigError, UnknownKey
 from rlinf.scheduler.placement import nearest_name
+from rlinf.scheduler.placement.caret import Span, excerpt
 
 SECTION = "cluster"
 SECTION_KEYS = ("num_nodes", "component_placement", "node_groups", "simulate")
@@ -27,23 +28,30 @@ class ConfigSource:
     Attributes:
         section: its content; every key is text.
         file: the file that it was read from, or "".
-        lines: the line of every key by path, where it comes from a file.
+        places: where every key stands, by path, where it comes from a file.
         numbers_as_written: whether a number is what stands in the file; other loaders read `1:0` as 60.
         order: every path of the section, numbered as they stand in it.
     """
 
     section: dict[str, Any]
     file: str = ""
-    lines: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
     numbers_as_written: bool = False
     order: Mapping[str, int] = field(default_factory=dict)
 
     def locate(self, error: ConfigError) -> ConfigError:
-        """The error with its file and line, where they are known."""
-        if not self.file:
+        """The error with its file and line, where they are known, and the spot in that line."""
+        if not self.file or error.file:
             return error
-        line = next((self.lines[path] for path in _prefixes(error.path) if path in self.lines), None)
-        return error.at(file=self.file if line is None else f"{self.file}:{line}")
+        known = next((path for path in _prefixes(error.path) if path in self.places), None)
+        if known is None:
+            return error.at(file=self.file)
+        place = self.places[known]
+        located = error.at(file=f"{self.file}:{place.line}")
+        if error.text:
+            return located
+        about_key = isinstance(error, UnknownKey) or known != error.path or place.value is None
+        return located.pointing(*_without_indent(place.row, place.key if about_key else place.value))
 
     def in_order(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
         """The errors located, in the order of the section."""
@@ -77,17 +85,17 @@ def _from_file(path: Path) -> ConfigSource:
     except ConfigError as error:
         raise error.at(file=str(path)) from error
     # A file may hold the section alone: paths are then the same as if it stood under its key.
-    lines = content.lines
+    places = content.places
     if SECTION not in content.data:
-        lines = {f"{SECTION}.{key}": line for key, line in lines.items()}
-    return _source(section, str(path), lines, numbers_as_written=True)
+        places = {f"{SECTION}.{key}": place for key, place in places.items()}
+    return _source(section, str(path), places, numbers_as_written=True)
 
 
 def _source(
-    section: dict[str, Any], file: str, lines: Mapping[str, int], *, numbers_as_written: bool
+    section: dict[str, Any], file: str, places: Mapping[str, Place], *, numbers_as_written: bool
 ) -> ConfigSource:
     order = {path: index for index, path in enumerate(_paths(section, SECTION))}
-    return ConfigSource(section, file, lines, numbers_as_written, order)
+    return ConfigSource(section, file, places, numbers_as_written, order)
 
 
 def _plain_root(config: Any) -> dict[str, Any]:
@@ -198,3 +206,9 @@ def _prefixes(path: str) -> Iterator[str]:
     while path:
         yield path
         path = _LAST_PART.sub("", path)
+
+
+def _without_indent(row: str, span: Span | None) -> tuple[str, Span]:
+    indent = len(row) - len(row.lstrip())
+    start, end = span or (indent, indent)
+    return excerpt(row.strip(), (max(0, start - indent), max(0, end - indent)))

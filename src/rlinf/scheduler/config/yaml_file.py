@@ -1,4 +1,4 @@
-"""Reading a YAML file: numbers as written, every value's line known, every mistake an error of ours.
+"""Reading a YAML file: numbers as written, every value's place known, every mistake an error of ours.
 
 YAML 1.1, which PyYAML and OmegaConf read, takes `1:0` for the number 60, `010` for 8 and `no` for false. A placement
 must stay what is written, so this loader knows only the numbers and words of YAML 1.2's core schema.
@@ -14,8 +14,26 @@ from typing import Any
 import yaml
 
 from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.placement.caret import Span, excerpt
 
 _MAX_VALUES = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key with its value, or an entry of a list, stands in a file.
+
+    Attributes:
+        line: the line that it begins on, from 1.
+        row: the text of that line.
+        key: the key, or the entry's beginning, in the row.
+        value: the value in the row; None where it does not stand there, or goes on below.
+    """
+
+    line: int
+    row: str = ""
+    key: Span = (0, 0)
+    value: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +42,11 @@ class YamlFile:
 
     Attributes:
         data: its mapping, as plain dicts, lists, texts and numbers.
-        lines: the line of every key and list entry by path, e.g. "cluster.node_groups[0].label", from 1.
+        places: where every key and list entry stands, by path, e.g. "cluster.node_groups[0].label".
     """
 
     data: dict[Any, Any]
-    lines: dict[str, int] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
 
 
 _A_CONFIG = "a mapping with a `cluster:` section"
@@ -63,8 +81,8 @@ def parse_yaml(text: str, file: str, *, wanted: str = _A_CONFIG) -> YamlFile:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        _record_lines(node, "", lines, [], file)
+        recorder = _PlaceRecorder(text, file)
+        recorder.record(node, "")
         data = loader.construct_document(node) if node is not None else None
     except ConfigError:
         raise
@@ -76,7 +94,7 @@ def parse_yaml(text: str, file: str, *, wanted: str = _A_CONFIG) -> YamlFile:
     if not isinstance(data, dict):
         what = "empty" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"it is {what}, not {wanted}", file=file)
-    return YamlFile(data, lines)
+    return YamlFile(data, recorder.places)
 
 
 class _Loader(yaml.SafeLoader):
@@ -102,34 +120,75 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _regexp, [*_first.replace("\0", ""), ""])
 
 
-def _record_lines(
-    node: yaml.Node | None, path: str, lines: dict[str, int], ancestors: list[yaml.Node], file: str
-) -> None:
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return
-    if any(node is ancestor for ancestor in ancestors):
-        line = node.start_mark.line + 1
-        raise ConfigError(
-            "a value holds itself: an alias stands inside its own anchor", file=f"{file}:{line}"
-        )
-    if len(lines) > _MAX_VALUES:
-        raise ConfigError(f"more than {_MAX_VALUES} values: aliases of aliases multiply them", file=file)
-    ancestors.append(node)
-    if isinstance(node, yaml.MappingNode):
+class _PlaceRecorder:
+    """Walks over a document's nodes and notes where each stands."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.places: dict[str, Place] = {}
+        self._rows = _rows(text)
+        self._file = file
+        self._ancestors: list[yaml.Node] = []
+
+    def record(self, node: yaml.Node | None, path: str) -> None:
+        if node is None or isinstance(node, yaml.ScalarNode):
+            return
+        self._refuse_endless(node)
+        self._ancestors.append(node)
+        if isinstance(node, yaml.MappingNode):
+            self._record_mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self._note(f"{path}[{index}]", value, value)
+                self.record(value, f"{path}[{index}]")
+        self._ancestors.pop()
+
+    def _record_mapping(self, node: yaml.MappingNode, path: str) -> None:
         keys: set[str] = set()
         for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if name in keys and name != "<<":
-                raise ConfigError(f"the key '{name}' stands here twice", path=path, file=f"{file}:{line}")
-            keys.add(name)
+            name = str(key.value)
             child = f"{path}.{name}" if path else name
-            lines[child] = line
-            _record_lines(value, child, lines, ancestors, file)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            lines[f"{path}[{index}]"] = value.start_mark.line + 1
-            _record_lines(value, f"{path}[{index}]", lines, ancestors, file)
-    ancestors.pop()
+            if name in keys and name != "<<":
+                self._refuse_twice(name, key, path)
+            keys.add(name)
+            self._note(child, key, value)
+            self.record(value, child)
+
+    def _note(self, path: str, key: yaml.Node, value: yaml.Node) -> None:
+        line = key.start_mark.line
+        row = self._rows[line] if line < len(self._rows) else ""
+        value_span = _span_on(line, value, row) if _ends_on(line, value) else None
+        self.places[path] = Place(line + 1, row, _span_on(line, key, row), value_span)
+
+    def _refuse_endless(self, node: yaml.Node) -> None:
+        if any(node is ancestor for ancestor in self._ancestors):
+            place = f"{self._file}:{node.start_mark.line + 1}"
+            raise ConfigError("a value holds itself: an alias stands inside its own anchor", file=place)
+        if len(self.places) > _MAX_VALUES:
+            problem = f"more than {_MAX_VALUES} values: aliases of aliases multiply them"
+            raise ConfigError(problem, file=self._file)
+
+    def _refuse_twice(self, name: str, key: yaml.Node, path: str) -> None:
+        line = key.start_mark.line
+        row = self._rows[line] if line < len(self._rows) else ""
+        text, span = excerpt(row, _span_on(line, key, row))
+        problem = f"the key '{name}' stands here twice"
+        raise ConfigError(problem, path=path, text=text, span=span, file=f"{self._file}:{line + 1}")
+
+
+def _rows(text: str) -> list[str]:
+    # The line breaks of YAML, which are fewer than those of str.splitlines.
+    return re.split(r"\r\n|[\n\r\x85\u2028\u2029]", text)
+
+
+def _ends_on(line: int, node: yaml.Node) -> bool:
+    return (
+        node.start_mark.line == line == node.end_mark.line and node.end_mark.column > node.start_mark.column
+    )
+
+
+def _span_on(line: int, node: yaml.Node, row: str) -> Span:
+    start = node.start_mark.column
+    return start, node.end_mark.column if node.end_mark.line == line else max(start, len(row.rstrip()))
 
 
 def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> ConfigError:
@@ -137,11 +196,9 @@ def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> ConfigError:
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
         return ConfigError(f"this is not YAML: {problem}", file=file)
-    rows = text.splitlines()
+    rows = _rows(text)
     row = rows[mark.line] if mark.line < len(rows) else ""
     hint = "indent with spaces: YAML allows no tabs there" if "\t" in row[: mark.column + 1] else ""
-    shown = row.replace("\t", " ")[:200]
-    span = (mark.column, mark.column + 1) if mark.column <= len(shown) else None
-    return ConfigError(
-        f"this is not YAML: {problem}", text=shown, span=span, hint=hint, file=f"{file}:{mark.line + 1}"
-    )
+    shown, span = excerpt(row, (min(mark.column, len(row)), mark.column + 1))
+    place = f"{file}:{mark.line + 1}"
+    return ConfigError(f"this is not YAML: {problem}", text=shown, span=span, hint=hint, file=place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -79,15 +80,21 @@ def read_numa_node(pci_bus_id: str, pci_devices: Path = PCI_DEVICES) -> int | No
     """The NUMA node of a PCI device; None where the machine has none (the kernel says -1) or does not say.
 
     Args:
-        pci_bus_id: "0000:1b:00.0"; longer domains, as of nvidia-smi ("00000000:1B:00.0"), are shortened.
+        pci_bus_id: as the kernel writes it, e.g. "0000:1b:00.0".
         pci_devices: where the kernel describes PCI devices.
     """
-    domain, _, rest = pci_bus_id.strip().lower().partition(":")
-    if not rest:
-        return None
     try:
-        text = (pci_devices / f"{domain[-4:]}:{rest}" / "numa_node").read_text(encoding="ascii")
-        node = int(text)
+        node = int((pci_devices / pci_bus_id / "numa_node").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
+
+
+def kernel_bus_id(text: str) -> str:
+    """A PCI bus id as the kernel writes it; "" where the text is none.
+
+    >>> kernel_bus_id("00000000:1B:00.0"), kernel_bus_id("00010000:43:00.0"), kernel_bus_id("N/A")
+    ('0000:1b:00.0', '10000:43:00.0', '')
+    """
+    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text.strip().lower())
+    return f"{int(match[1], 16):04x}:{match[2]}" if match else ""

@@ -20,9 +20,10 @@ def hardware_type(name: str) -> HardwareType:
     found = plugin_type(name)
     if name in _BUILT_IN:
         if found is not None:
-            raise ConfigError(
-                f"the hardware type '{name}' comes with this library; a package that is installed has it too"
+            problem = (
+                f"the hardware type '{name}' comes with this library, and an installed package has it too"
             )
+            raise ConfigError(problem, hint="uninstall that package, or have it choose another name")
         return _BUILT_IN[name]
     if found is not None:
         return found

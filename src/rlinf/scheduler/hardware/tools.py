@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlinf.scheduler.hardware.devices import Device, Tool
+from rlinf.scheduler.hardware.devices import Device, Tool, kernel_bus_id
 
 _MIB = 2**20
 
@@ -24,7 +24,7 @@ numa_node=None)]
     for row in _rows(output, 5):
         index, uuid, name, memory, bus_id = row
         if index.isdecimal():
-            devices.append(Device(int(index), name, uuid, _number(memory), _pci_bus_id(bus_id)))
+            devices.append(Device(int(index), name, uuid, _number(memory), kernel_bus_id(bus_id)))
     return devices
 
 
@@ -36,7 +36,7 @@ def parse_hl_smi(output: str) -> list[Device]:
     devices = []
     for module_id, uuid, name, memory, bus_id in _rows(output, 5):
         if module_id.isdecimal():
-            devices.append(Device(int(module_id), name, uuid, _number(memory), _pci_bus_id(bus_id)))
+            devices.append(Device(int(module_id), name, uuid, _number(memory), kernel_bus_id(bus_id)))
     return devices
 
 
@@ -59,7 +59,7 @@ def parse_rocm_smi(output: str) -> list[Device]:
                 name=fields.get("card series") or fields.get("card model") or "",
                 uuid=f"GPU-{unique_id.removeprefix('0x')}" if unique_id.startswith("0x") else "",
                 memory_mib=int(memory) // _MIB if memory.isdecimal() else None,
-                pci_bus_id=_pci_bus_id(fields.get("pci bus", "")),
+                pci_bus_id=kernel_bus_id(fields.get("pci bus", "")),
             )
         )
     return devices
@@ -76,7 +76,7 @@ def parse_xpu_smi(output: str) -> list[Device]:
                     index=entry["device_id"],
                     name=str(entry.get("device_name", "")),
                     uuid=str(entry.get("uuid", "")),
-                    pci_bus_id=_pci_bus_id(str(entry.get("pci_bdf_address", ""))),
+                    pci_bus_id=kernel_bus_id(str(entry.get("pci_bdf_address", ""))),
                 )
             )
     return devices
@@ -124,9 +124,3 @@ def _json_object(output: str) -> Mapping[str, Any]:
 def _number(text: str) -> int | None:
     match = re.match(r"\d+", text, re.ASCII)
     return int(match[0]) if match else None
-
-
-def _pci_bus_id(text: str) -> str:
-    """The bus id as the kernel writes it: "0000:1b:00.0"; "" where the text is none."""
-    match = re.fullmatch(r"(?:0{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text.strip().lower())
-    return match[1] if match else ""

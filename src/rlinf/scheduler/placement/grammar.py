@@ -14,13 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rlinf.scheduler.errors import PlacementError
-
-Span = tuple[int, int]
+from rlinf.scheduler.placement.caret import Span, excerpt, printable
 
 # A rank beyond this is a slip of the pen on any cluster; it keeps `0:0-999999999` from filling the memory.
 MAX_RANK = 2**20 - 1
 
-_SHOWN_CHARACTERS = 96
 _SEGMENT = re.compile(
     r"(?:\s*(?P<all>all)\s*|\s*(?P<r_first>\d{1,9})\s*(?:-\s*(?P<r_last>\d{1,9})\s*)?)"
     r"(?::\s*(?P<p_first>\d{1,9})\s*(?:-\s*(?P<p_last>\d{1,9})\s*)?)?",
@@ -106,8 +104,8 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 def error_at(text: str, span: Span, problem: str, hint: str = "") -> PlacementError:
     """A mistake at a spot of a placement's text; of a long text the error shows the part around the spot."""
-    shown, (start, end) = _excerpt("".join(map(_printable, text)), span)
-    return PlacementError(problem, text=shown, span=(start, end), hint=hint)
+    shown, spot = excerpt(text, span)
+    return PlacementError(problem, text=shown, span=spot, hint=hint)
 
 
 def _between_commas(text: str) -> Iterator[Span]:
@@ -173,7 +171,7 @@ def _diagnose_range(text: str, start: int, end: int) -> PlacementError:
         hint = f"{match[1]}-{match[2]}"
     if all(re.fullmatch(r"\d+", part, re.ASCII) for part in ends) and len(ends) <= 2:
         return error_at(text, span, f"no rank has more than nine digits; the highest is {MAX_RANK}")
-    shown = "".join(map(_printable, written[:40])) + ("..." if len(written) > 40 else "")
+    shown = printable(written[:40]) + ("..." if len(written) > 40 else "")
     problem = (
         f"'{shown}' is neither a rank nor a range of ranks; ranks are whole numbers from 0, without a sign"
     )
@@ -185,21 +183,3 @@ def _trimmed(text: str, start: int, end: int) -> Span:
     written = text[start:end]
     left = start + len(written) - len(written.lstrip())
     return (left, left + len(written.strip())) if written.strip() else (start, start)
-
-
-def _printable(character: str) -> str:
-    # One character for one, or the caret would stand beside its spot.
-    if character.isprintable():
-        return character
-    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
-
-
-def _excerpt(text: str, span: Span) -> tuple[str, Span]:
-    start, end = span
-    if len(text) <= _SHOWN_CHARACTERS:
-        return text, span
-    left = max(0, start - _SHOWN_CHARACTERS // 3)
-    right = min(len(text), left + _SHOWN_CHARACTERS)
-    before, after = ("..." if left else ""), ("..." if right < len(text) else "")
-    shift = len(before) - left
-    return before + text[left:right] + after, (start + shift, min(end, right) + shift)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
+from rlinf.scheduler.placement.caret import Span
 from rlinf.scheduler.placement.cutting import cut_evenly
 from rlinf.scheduler.placement.environments import EnvironmentTable
-from rlinf.scheduler.placement.grammar import MAX_RANK, RankRange, Segment, Span, error_at, parse_segments
+from rlinf.scheduler.placement.grammar import MAX_RANK, RankRange, Segment, error_at, parse_segments
 from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP
 from rlinf.scheduler.placement.plan import ComponentPlan, Cut, Plan, number_runs
 from rlinf.scheduler.placement.resources import ResourceTable

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from rlinf.scheduler.errors import ConfigError, PlacementError, raise_config_errors
+from rlinf.scheduler.placement.caret import excerpt
 from rlinf.scheduler.placement.environments import environment_errors
 from rlinf.scheduler.placement.nearest import list_names, nearest_name
 from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup, node_group_errors
@@ -228,8 +229,6 @@ def _indices(count: int) -> tuple[str, ...]:
 def _shape_error(text: str, start: int, part: str, problem: str) -> ConfigError:
     left = start + len(part) - len(part.lstrip())
     span = (left, left + max(1, len(part.strip())))
-    shown = "".join(c if c.isprintable() else " " for c in text)
     hint = "2x8 is two nodes of eight accelerators, 8 one node, 8,4,0 three uneven nodes"
-    if len(shown) > 200:
-        return ConfigError(problem, text=shown[:200] + "...", hint=hint)
-    return ConfigError(problem, text=shown, span=span, hint=hint)
+    shown, spot = excerpt(text, span)
+    return ConfigError(problem, text=shown, span=spot, hint=hint)

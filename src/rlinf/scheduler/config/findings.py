@@ -1,0 +1,96 @@
+"""What pydantic finds wrong with a value, in the words of our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from rlinf.scheduler.errors import ConfigError, UnknownKey
+from rlinf.scheduler.placement import nearest_name
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list[ConfigError]]:
+    """The value as a model, or every mistake in it.
+
+    Args:
+        model: the shape that it must have.
+        value: plain data.
+        path: where it stands in the config.
+    """
+    try:
+        return model.model_validate(value), []
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    return None, [_in_our_words(model, details, path) for details in found]
+
+
+def unknown_key(key: str, known: list[str], path: str) -> UnknownKey:
+    """The error for a key that means nothing there."""
+    near = nearest_name(key, known)
+    hint = f"did you mean '{near}'?" if near else ""
+    return UnknownKey(f"unknown key '{key}'; there are {', '.join(known)}", path=path, hint=hint)
+
+
+def shown(value: Any) -> str:
+    """A value in an error text, shortened."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_WANTED = {
+    "int_type": "this is a whole number",
+    "float_type": "this is a number",
+    "bool_type": "this is true or false",
+    "string_type": "this is text",
+    "list_type": "this is a list",
+    "tuple_type": "this is a list",
+    "dict_type": "this is a mapping",
+    "model_type": "this is a mapping",
+    "too_short": "there must be at least one",
+    "greater_than": "this is more than {gt}",
+    "greater_than_equal": "this is at least {ge}",
+    "less_than": "this is less than {lt}",
+    "less_than_equal": "this is at most {le}",
+    "literal_error": "this is {expected}",
+}
+
+
+def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str) -> ConfigError:
+    location = details["loc"]
+    place = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    original = details.get("ctx", {}).get("error")
+    if isinstance(original, ConfigError):
+        return original.at(path=place)
+    if details["type"] in ("value_error", "assertion_error"):
+        return ConfigError(str(original), path=place)
+    if details["type"] == "extra_forbidden":
+        return unknown_key(str(location[-1]), _known_keys(model, location[:-1]), place)
+    if details["type"] == "missing":
+        parent, _, key = place.rpartition(".")
+        return ConfigError(f"the key '{key}' is missing", path=parent)
+    wanted = _WANTED.get(details["type"], details["msg"]).format_map(details.get("ctx", {}))
+    return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place)
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    for part in location:
+        field = model.model_fields.get(str(part))
+        if field is not None:
+            model = next(_models_in(field.annotation), model)
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation such as `list[Model] | None` speaks of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
