@@ -9,6 +9,7 @@ import typer
 
 from rlinf.scheduler.errors import SchedulerError
 
+ANSWER_IS_NO = 1
 WRONG_QUESTION = 2
 
 

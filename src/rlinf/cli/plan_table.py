@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
 from rlinf.scheduler.placement import ComponentPlan, Plan, Run, Sharing
 from rlinf.scheduler.placement.explain import devices_of, run_devices
+from rlinf.scheduler.placement.wording import counted, ranges_text, rank_range
 
 # Up to this many processes a row each is easier to read than a summary.
 _MOST_RANKS_LISTED = 32
@@ -45,32 +46,34 @@ class Row:
     @property
     def ranks(self) -> str:
         """The ranks as text."""
-        return _range(self.first_rank, self.first_rank + self.count * self.num_nodes - 1)
+        return rank_range(self.first_rank, self.first_rank + self.count * self.num_nodes - 1)
 
     @property
     def nodes(self) -> str:
         """The nodes as text."""
-        return _range(self.first_node, self.last_node)
+        return rank_range(self.first_node, self.last_node)
 
 
-def plan_rows(plan: Plan, *, every_rank: bool) -> Iterator[Row]:
+def plan_rows(plan: Plan, *, every_rank: bool, sharing: Sharing | None = None) -> Iterator[Row]:
     """The rows of a plan's table: one a rank, or one a group of ranks that are placed alike."""
-    sharing = Sharing(plan)
+    sharing = sharing or Sharing(plan)
     for component in plan.components.values():
         yield from _ranks(component, sharing) if every_rank else _summary(component, sharing)
 
 
-def render_plan(plan: Plan, *, every_rank: bool = False) -> str:
+def render_plan(plan: Plan, *, every_rank: bool = False, sharing: Sharing | None = None) -> str:
     """A plan's table and a line of totals: with colour and lines for a terminal, plain for a pipe.
 
     Args:
         plan: the plan.
         every_rank: a row for every rank; else a large plan gets a row for all the ranks that are placed alike.
+        sharing: that of the plan, where somebody has it already.
     """
     num_processes = sum(component.world_size for component in plan.components.values())
-    rows = list(plan_rows(plan, every_rank=every_rank or num_processes <= _MOST_RANKS_LISTED))
+    each = every_rank or num_processes <= _MOST_RANKS_LISTED
+    rows = list(plan_rows(plan, every_rank=each, sharing=sharing))
     drawn = sys.stdout.isatty() and len(rows) <= _MOST_ROWS_DRAWN
-    return (_drawn_table(rows) if drawn else _plain_table(rows)) + _summary_line(plan, num_processes) + "\n"
+    return (_drawn_table(rows) if drawn else _plain_table(rows)) + summary_line(plan) + "\n"
 
 
 def _plain_table(rows: list[Row]) -> str:
@@ -104,11 +107,13 @@ def _drawn_table(rows: list[Row]) -> str:
     return capture.get()
 
 
-def _summary_line(plan: Plan, num_processes: int) -> str:
+def summary_line(plan: Plan) -> str:
+    """How much there is of everything."""
     topology = plan.topology
+    num_processes = sum(component.world_size for component in plan.components.values())
     return (
-        f"{_count(num_processes, 'process', 'es')} of {_count(len(plan.components), 'component')} on "
-        f"{_count(topology.num_nodes, 'node')} with {_count(topology.num_accelerators, 'accelerator')}"
+        f"{counted(num_processes, 'process', 'es')} of {counted(len(plan.components), 'component')} on "
+        f"{counted(topology.num_nodes, 'node')} with {counted(topology.num_accelerators, 'accelerator')}"
     )
 
 
@@ -174,25 +179,8 @@ def _each(lists: tuple[tuple[int, ...], ...]) -> str:
 def _device_text(run: Run, devices: tuple[int, ...]) -> str:
     if not run.cut.kind.hardware_type:
         return "node"
-    return f"{run.cut.kind.hardware_type} {_ranges(devices)}"
-
-
-def _ranges(numbers: tuple[int, ...]) -> str:
-    """Ascending numbers, neighbours joined: (0, 1, 2, 5) is "0-2,5"."""
-    if not numbers:
-        return ""
-    breaks = [index for index, (a, b) in enumerate(pairwise(numbers), start=1) if b != a + 1]
-    starts, ends = [0, *breaks], [*breaks, len(numbers)]
-    return ",".join(_range(numbers[a], numbers[b - 1]) for a, b in zip(starts, ends, strict=True))
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+    return f"{run.cut.kind.hardware_type} {ranges_text(devices)}"
 
 
 def _names(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "-"
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
