@@ -33,6 +33,8 @@ PROCESS_ENVIRONMENT = {
     )
 }
 _SIMULATED_STORE_BYTES = 100 * 1024 * 1024
+# Many ranks start at once on a node of one CPU: that is what a simulation is for, and no cause for a warning.
+_SIMULATED_RAY_SETTINGS = {"RAY_worker_maximum_startup_concurrency": "256"}
 _HEAD_RESOURCE = "node:__internal_head__"
 
 
@@ -70,7 +72,7 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
                     num_cpus=1,
                     object_store_memory=_SIMULATED_STORE_BYTES,
                     include_dashboard=False,
-                    env_vars=simulated_environment(rank, node),
+                    env_vars={**_SIMULATED_RAY_SETTINGS, **simulated_environment(rank, node)},
                 )
             _connect(address=cluster.address)
         except (RayError, OSError, RuntimeError) as error:
