@@ -56,10 +56,18 @@ def test_any_text_is_a_placement_or_a_placement_error(text):
     if error is None:
         assert parse_segments(format_segments(parsed)) == parsed
     else:
-        start, end = error.span
-        assert 0 <= start <= end <= len(error.text)
-        assert "\n" not in error.text
-        assert str(error)
+        for each in error.each():
+            start, end = each.span
+            assert 0 <= start <= end <= len(each.text)
+            assert "\n" not in each.text
+            assert str(each)
+
+
+def test_every_bad_segment_is_reported_and_of_very_many_the_first():
+    _, error = parse_or_error("0-, 1, 3-1:0, x")
+    assert [each.span for each in error.each()] == [(0, 2), (7, 10), (14, 15)]
+    _, error = parse_or_error("," * 100_000)
+    assert len(error.each()) == 8
 
 
 @pytest.mark.parametrize(

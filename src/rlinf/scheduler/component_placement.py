@@ -12,6 +12,7 @@ from rlinf.scheduler.placement import (
     ComponentPlan,
     HasTopology,
     Placement,
+    PlacementRule,
     PlacementStrategy,
     Plan,
     Topology,
@@ -21,6 +22,7 @@ from rlinf.scheduler.placement import (
     topology_of,
     try_plan_components,
 )
+from rlinf.scheduler.placement.node_groups import RESERVED_LABELS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -54,15 +56,11 @@ class ComponentPlacement:
         where: HasTopology | Topology,
     ) -> None:
         checked, errors = try_read_cluster_config(config)
-        topology, misfits = _lay_over(topology_of(where), checked)
+        topology, misfits = _lay_over(topology_of(where), checked, errors)
+        placeable, others = _plannable(checked, errors, misfits)
         errors += misfits
-        # A group that is wrong would make every component on it wrong: those are then only read.
-        if misfits or any(error.path.startswith("cluster.node_groups") for error in errors):
-            errors += _text_errors(checked)
-            self._plan = Plan(topology, {})
-        else:
-            self._plan, unplaced = try_plan_components(topology, checked.rules)
-            errors += unplaced
+        self._plan, unplaced = try_plan_components(topology, placeable)
+        errors += unplaced + _text_errors(others)
         if not checked.rules and not errors:
             problem = "`component_placement` is missing or empty: no component has a place"
             errors.append(ConfigError(problem, path="cluster"))
@@ -139,25 +137,61 @@ class ComponentPlacement:
         return plan
 
 
-def _lay_over(topology: Topology, config: ClusterConfig) -> tuple[Topology, list[ConfigError]]:
-    """The nodes in use with the config's node groups; or the topology as it is, and what does not fit."""
+def _lay_over(
+    topology: Topology, config: ClusterConfig, known_errors: list[ConfigError]
+) -> tuple[Topology, list[ConfigError]]:
+    """The nodes in use with those of the config's node groups that are right; and what does not fit."""
     errors: list[ConfigError] = []
     if config.num_nodes is not None:
         try:
             topology = topology.first_nodes(config.num_nodes)
         except ConfigError as error:
-            errors.append(error.at(path="cluster.num_nodes"))
+            errors += (each.at(path="cluster.num_nodes") for each in error.each())
     try:
-        return topology.with_node_groups(config.node_groups), errors
+        topology.with_node_groups(config.node_groups)
     except ConfigError as error:
-        return topology, errors + list(getattr(error, "errors", [error]))
+        errors += error.each()
+    wrong = _paths_of_wrong_groups(config, known_errors + errors)
+    right = [group for group in config.node_groups if group.path not in wrong]
+    try:
+        return topology.with_node_groups(right), errors
+    except ConfigError:
+        # Groups that come from no file have no paths by which the right ones could be told.
+        return topology, errors
 
 
-def _text_errors(config: ClusterConfig) -> list[ConfigError]:
+def _paths_of_wrong_groups(config: ClusterConfig, errors: list[ConfigError]) -> set[str]:
+    paths = [error.path for error in errors]
+    return {
+        group.path
+        for group in config.node_groups
+        if any(path == group.path or path.startswith((f"{group.path}.", f"{group.path}[")) for path in paths)
+    }
+
+
+def _plannable(
+    config: ClusterConfig, errors: list[ConfigError], misfits: list[ConfigError]
+) -> tuple[list[PlacementRule], list[PlacementRule]]:
+    """The rules that can be planned, and those that may only seem wrong because of a mistake elsewhere."""
+    rules = list(config.rules)
+    if any(error.path == "cluster.num_nodes" for error in misfits):
+        return [], rules
+    paths = [error.path for error in errors + misfits]
+    if "cluster.num_nodes" in paths:
+        # Nobody knows how many nodes `all` would be.
+        rules = [rule for rule in rules if "all" not in rule.text]
+    if any(path.startswith("cluster.node_groups") for path in paths):
+        wrong = _paths_of_wrong_groups(config, errors + misfits)
+        right = {group.label for group in config.node_groups if group.path not in wrong}
+        rules = [rule for rule in rules if right.union(RESERVED_LABELS).issuperset(rule.node_groups)]
+    return rules, [rule for rule in config.rules if rule not in rules]
+
+
+def _text_errors(rules: list[PlacementRule]) -> list[ConfigError]:
     errors: list[ConfigError] = []
-    for rule in config.rules:
+    for rule in rules:
         try:
             parse_segments(rule.text)
         except PlacementError as error:
-            errors.append(error.at(path=rule.text_path, component=rule.name))
+            errors += (each.at(path=rule.text_path, component=rule.name) for each in error.each())
     return errors

@@ -92,6 +92,10 @@ class ConfigError(SchedulerError, ValueError):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    def each(self) -> tuple[ConfigError, ...]:
+        """The single mistakes that it reports: itself, or those that it holds."""
+        return (self,)
+
     def pointing(self, text: str, span: tuple[int, int]) -> ConfigError:
         """The same mistake with a caret under a spot of a text."""
         return type(self)(self.problem, self.path, self.component, text, span, self.hint, self.file)
@@ -128,6 +132,10 @@ class ConfigErrors(ConfigError):
     def __str__(self) -> str:
         head = f"{self.file}: " if self.file else ""
         return f"{head}{len(self.errors)} mistakes\n" + "\n".join(f"- {error}" for error in self.errors)
+
+    def each(self) -> tuple[ConfigError, ...]:
+        """The single mistakes that it reports."""
+        return self.errors
 
     def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigErrors:
         """The same mistakes, each with its place filled in, where it says nothing of it yet."""

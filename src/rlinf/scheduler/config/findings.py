@@ -68,7 +68,7 @@ def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str)
     place = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     original = details.get("ctx", {}).get("error")
     if isinstance(original, ConfigError):
-        return original.at(path=place)
+        return _within(original, place)
     if details["type"] in ("value_error", "assertion_error"):
         return ConfigError(str(original), path=place)
     if details["type"] == "extra_forbidden":
@@ -78,6 +78,14 @@ def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str)
         return ConfigError(f"the key '{key}' is missing", path=parent)
     wanted = _WANTED.get(details["type"], details["msg"]).format_map(details.get("ctx", {}))
     return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place)
+
+
+def _within(error: ConfigError, place: str) -> ConfigError:
+    """The error with its path; one that begins with a separator goes on from the place."""
+    if not error.path.startswith((".", "[")):
+        return error.at(path=place)
+    rest = (error.component, error.text, error.span, error.hint, error.file)
+    return type(error)(error.problem, place + error.path, *rest)
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

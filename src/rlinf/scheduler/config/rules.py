@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from rlinf.scheduler.config.findings import shown, unknown_key
 from rlinf.scheduler.config.schema import read_label
 from rlinf.scheduler.errors import ConfigError, PlacementError
-from rlinf.scheduler.placement import CLUSTER_GROUP, PlacementRule
+from rlinf.scheduler.placement import CLUSTER_GROUP, PlacementRule, nearest_name, parse_segments
+from rlinf.scheduler.placement.grammar import error_at
+
+Value = TypeVar("Value")
 
 _RULE_KEYS = ["node_group", "placement"]
+_MISSING = object()
 
 
 def read_rules(
@@ -32,44 +37,88 @@ def read_rules(
     seen: set[str] = set()
     for key, entry in value.items():
         place = f"{path}.{key}"
-        try:
-            components = _components(key, seen)
-            rules.append(_rule(components, entry, place, numbers_as_written))
-        except ConfigError as error:
-            errors.append(error.at(path=place, component=key))
+        reader = _RuleReader(key, place, numbers_as_written)
+        rule = reader.read(entry, seen)
+        errors.extend(error.at(path=place, component=key) for error in reader.errors)
+        if rule is not None:
+            rules.append(rule)
     return rules
 
 
-def _components(key: str, seen: set[str]) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in key.split(","))
-    for name in names:
-        if not name:
-            raise PlacementError("a component's name is empty; names are separated by one comma")
-        if name in seen:
-            raise PlacementError(f"component '{name}' is placed twice")
-        seen.add(name)
-    return names
+class _RuleReader:
+    """Reads one entry, and gathers everything that is wrong with it."""
 
+    def __init__(self, key: str, path: str, numbers_as_written: bool) -> None:
+        self.errors: list[ConfigError] = []
+        self._key = key
+        self._path = path
+        self._numbers_as_written = numbers_as_written
 
-def _rule(components: tuple[str, ...], entry: Any, path: str, numbers_as_written: bool) -> PlacementRule:
-    if not isinstance(entry, dict):
-        text = _placement_text(entry, numbers_as_written)
-        return PlacementRule(components, text, path=path, text_path=path, groups_path=path)
-    unknown = [key for key in entry if key not in _RULE_KEYS]
-    if unknown:
-        raise unknown_key(unknown[0], _RULE_KEYS, f"{path}.{unknown[0]}")
-    if "placement" not in entry:
-        raise PlacementError("the key 'placement' is missing")
-    text_path, groups_path = f"{path}.placement", f"{path}.node_group"
-    try:
-        text = _placement_text(entry["placement"], numbers_as_written)
-    except ConfigError as error:
-        raise error.at(path=text_path) from None
-    try:
-        labels = _labels(entry.get("node_group"))
-    except ConfigError as error:
-        raise error.at(path=groups_path) from None
-    return PlacementRule(components, text, labels, path, text_path, groups_path)
+    def read(self, entry: Any, seen: set[str]) -> PlacementRule | None:
+        """The rule, or None where there is a mistake."""
+        components = self._components(seen)
+        text_path = groups_path = self._path
+        labels: tuple[str, ...] | None = (CLUSTER_GROUP,)
+        written = entry
+        if isinstance(entry, dict):
+            text_path, groups_path = f"{self._path}.placement", f"{self._path}.node_group"
+            written = self._placement_of(entry)
+            labels = self._attempt(_labels, entry.get("node_group"), groups_path)
+        text = None
+        if written is not _MISSING:
+            text = self._attempt(self._placement_text, written, text_path)
+        if text is not None and labels is not None and not self.errors:
+            return PlacementRule(components, text, labels, self._path, text_path, groups_path)
+        if text is not None:
+            # Nobody plans it, so nobody else would find what is wrong with it.
+            self._attempt(parse_segments, text, text_path)
+        return None
+
+    def _components(self, seen: set[str]) -> tuple[str, ...]:
+        names = []
+        start = 0
+        for part in self._key.split(","):
+            name = part.strip()
+            spot = (start, start + max(1, len(part)))
+            if not name:
+                problem = "a component's name is empty; names are separated by one comma"
+                self.errors.append(error_at(self._key, spot, problem))
+            elif name in seen:
+                self.errors.append(error_at(self._key, spot, f"component '{name}' is placed twice"))
+            seen.add(name)
+            names.append(name)
+            start += len(part) + 1
+        return tuple(names)
+
+    def _placement_of(self, entry: dict[str, Any]) -> Any:
+        unknown = [key for key in entry if key not in _RULE_KEYS]
+        self.errors.extend(unknown_key(key, _RULE_KEYS, f"{self._path}.{key}") for key in unknown)
+        # A misspelt key is one mistake, not two.
+        if "placement" not in entry and nearest_name("placement", unknown) == "":
+            self.errors.append(PlacementError("the key 'placement' is missing"))
+        return entry.get("placement", _MISSING)
+
+    def _attempt(self, read: Callable[[Any], Value], value: Any, path: str) -> Value | None:
+        try:
+            return read(value)
+        except ConfigError as error:
+            self.errors.extend(each.at(path=path) for each in error.each())
+            return None
+
+    def _placement_text(self, value: Any) -> str:
+        """The text of a placement that is written as text, a number, or a list of both."""
+        if value is None or value == []:
+            raise PlacementError("the placement is empty")
+        parts = value if isinstance(value, list) else [value]
+        for part in parts:
+            if isinstance(part, bool) or not isinstance(part, (str, int)):
+                raise PlacementError(
+                    f"a placement is text, a number, or a list of these; here it is {shown(part)}",
+                    hint="0-1:0-3 puts processes 0-3 on resources 0-1",
+                )
+            if isinstance(part, int) and part >= 60 and not self._numbers_as_written:
+                raise _ambiguous_number(part)
+        return ",".join(map(str, parts))
 
 
 def _labels(value: Any) -> tuple[str, ...]:
@@ -80,22 +129,6 @@ def _labels(value: Any) -> tuple[str, ...]:
     if not labels or not all(labels):
         raise PlacementError(f"a node group's label is missing in {shown(value)}")
     return labels
-
-
-def _placement_text(value: Any, numbers_as_written: bool) -> str:
-    """The text of a placement that is written as text, a number, or a list of both."""
-    if value is None or value == []:
-        raise PlacementError("the placement is empty")
-    parts = value if isinstance(value, list) else [value]
-    for part in parts:
-        if isinstance(part, bool) or not isinstance(part, (str, int)):
-            raise PlacementError(
-                f"a placement is text, a number, or a list of these; here it is {shown(part)}",
-                hint="0-1:0-3 puts processes 0-3 on resources 0-1",
-            )
-        if isinstance(part, int) and part >= 60 and not numbers_as_written:
-            raise _ambiguous_number(part)
-    return ",".join(map(str, parts))
 
 
 def _ambiguous_number(number: int) -> PlacementError:

@@ -11,6 +11,11 @@ from rlinf.scheduler.config.findings import shown
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.placement import parse_ranks
 
+# What every process finds in its environment about itself; a value of the user's would be overwritten.
+LAUNCH_VARIABLES = frozenset(
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+)
+
 
 def read_ranks(value: Any) -> tuple[int, ...]:
     """Ranks from text such as "0-2,5", a number, or a list of these.
@@ -36,19 +41,38 @@ def read_environment(value: Any) -> tuple[tuple[str, str], ...]:
     """Environment variables from a mapping, or a list of mappings.
 
     Raises:
-        ConfigError: it is neither, a value is neither text nor a number, or a variable stands there twice.
+        ConfigError: it is neither, a value is neither text nor a number, or a variable stands there twice or is one
+            that the launch sets. The path in it goes on from that of the value.
     """
     variables: dict[str, str] = {}
-    for entry in value if isinstance(value, list) else [value]:
+    in_list = isinstance(value, list)
+    for index, entry in enumerate(value if in_list else [value]):
+        place = f"[{index}]" if in_list else ""
         if not isinstance(entry, Mapping):
-            raise ConfigError(f"variables are a mapping or a list of mappings, not {shown(entry)}")
+            problem = f"variables are a mapping or a list of mappings, not {shown(entry)}"
+            raise ConfigError(problem, path=place, hint=_as_mapping(entry))
         for name, setting in entry.items():
             if name in variables:
-                raise ConfigError(f"the variable {name} stands here twice")
-            if isinstance(setting, bool) or not isinstance(setting, (str, int, float)):
-                raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes")
-            variables[name] = str(setting)
+                raise ConfigError(f"the variable {name} stands here twice", path=f"{place}.{name}")
+            variables[name] = _read_variable(name, setting, f"{place}.{name}")
     return tuple(variables.items())
+
+
+def _read_variable(name: str, setting: Any, place: str) -> str:
+    if not name or "=" in name or "\0" in name:
+        raise ConfigError(f"{name!r} is no name of a variable", path=place)
+    if name in LAUNCH_VARIABLES:
+        raise ConfigError(f"{name} is set by the launch, for every process by itself", path=place)
+    if isinstance(setting, bool) or not isinstance(setting, (str, int, float)):
+        raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes", path=place)
+    if "\0" in str(setting):
+        raise ConfigError(f"the value of {name} holds a zero byte", path=place)
+    return str(setting)
+
+
+def _as_mapping(entry: Any) -> str:
+    name, equals, value = str(entry).partition("=") if isinstance(entry, str) else ("", "", "")
+    return f"write {name.strip()}: '{value.strip()}'" if equals else ""
 
 
 def _as_text(value: Any, rule: str) -> str:

@@ -13,11 +13,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from rlinf.scheduler.errors import PlacementError
+from rlinf.scheduler.errors import PlacementError, raise_config_errors
 from rlinf.scheduler.placement.caret import Span, excerpt, printable
 
 # A rank beyond this is a slip of the pen on any cluster; it keeps `0:0-999999999` from filling the memory.
 MAX_RANK = 2**20 - 1
+
+# Whoever sees that many mistakes in one placement has understood; a text of commas has a million.
+_MOST_ERRORS = 8
 
 _SEGMENT = re.compile(
     r"(?:\s*(?P<all>all)\s*|\s*(?P<r_first>\d{1,9})\s*(?:-\s*(?P<r_last>\d{1,9})\s*)?)"
@@ -65,11 +68,22 @@ def parse_segments(text: str) -> tuple[Segment, ...]:
 
     Raises:
         PlacementError: the text is no placement; the error points at the spot.
+        PlacementErrors: several segments are none.
 
     >>> [str(segment) for segment in parse_segments("0-1:0-3, 3-5")]
     ['0-1:0-3', '3-5']
     """
-    return tuple(_segment(text, start, end) for start, end in _between_commas(text))
+    segments: list[Segment] = []
+    errors: list[PlacementError] = []
+    for start, end in _between_commas(text):
+        try:
+            segments.append(_segment(text, start, end))
+        except PlacementError as error:
+            errors.append(error)
+            if len(errors) == _MOST_ERRORS:
+                break
+    raise_config_errors(errors)
+    return tuple(segments)
 
 
 def format_segments(segments: Iterable[Segment]) -> str:

@@ -83,7 +83,7 @@ def try_plan_components(topology: Topology, rules: Iterable[PlacementRule]) -> t
             plan = _plan_rule(topology, rule, tables)
             _check_environments(environments, plan, rule)
         except ConfigError as error:
-            errors.append(error)
+            errors.extend(error.each())
             continue
         for name in rule.components:
             if name in plans:
