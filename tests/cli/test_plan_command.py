@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from plan_files import rlinf
 
-from rlinf.cli.main import app
 from rlinf.cli.plan_table import plan_rows, render_plan
 from rlinf.scheduler.placement import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
@@ -30,20 +29,6 @@ cluster:
 """
 
 
-@pytest.fixture
-def conf(tmp_path):
-    def write(text):
-        file = tmp_path / "conf.yaml"
-        file.write_text(text)
-        return str(file)
-
-    return write
-
-
-def rlinf(*arguments):
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
 def test_table_shows_component_rank_node_devices_and_sharing(conf):
     result = rlinf("plan", conf(MIXED), "--nodes", "2x4")
     assert result.exit_code == 0
@@ -53,8 +38,13 @@ def test_table_shows_component_rank_node_devices_and_sharing(conf):
     assert rows[3] == ["actor", "2", "0", "GPU", "2", "2", "critic"]
     assert rows[5] == ["critic", "0", "0", "GPU", "2-3", "2,3", "actor"]
     assert rows[6] == ["env", "0", "1", "Robot", "0", "-", "-"]
-    assert rows[-2] == ["agent", "1", "1", "node", "-", "-"]
-    assert result.stdout.splitlines()[-1] == "11 processes of 4 components on 2 nodes with 8 accelerators"
+    assert rows[11] == ["agent", "1", "1", "node", "-", "-"]
+    assert result.stdout.splitlines()[12:] == [
+        "11 processes of 4 components on 2 nodes with 8 accelerators",
+        "warning: 4 of 8 GPU accelerators are idle: all of node 1",
+        "note: actor and critic share 2 accelerators on node 0",
+        "note: env runs 4 processes on 2 devices of node 1: 2 share one",
+    ]
 
 
 def test_table_in_a_pipe_is_plain(conf):
@@ -75,7 +65,7 @@ cluster:
 
 def test_large_plan_has_a_row_for_ranks_that_are_placed_alike(conf):
     result = rlinf("plan", conf(LARGE), "--nodes", "512x8")
-    rows = [" ".join(line.split()) for line in result.stdout.splitlines()[1:-1]]
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()[1:10]]
     assert rows == [
         "actor 0-7 0 GPU 0-7, 1 each its own rollout",
         "actor 8-15 1 GPU 0-7, 1 each its own rollout, env",
@@ -91,7 +81,8 @@ def test_large_plan_has_a_row_for_ranks_that_are_placed_alike(conf):
 
 def test_every_rank_is_listed_when_asked(conf):
     result = rlinf("plan", conf(LARGE), "--nodes", "512x8", "--ranks")
-    assert len(result.stdout.splitlines()) == 4096 + 1024 + 32 + 4 + 2
+    notes = [line for line in result.stdout.splitlines() if line.startswith("note: ")]
+    assert len(result.stdout.splitlines()) == 4096 + 1024 + 32 + 4 + 2 + len(notes)
 
 
 def test_json_is_the_same_as_data(conf):
@@ -124,7 +115,7 @@ def test_mistake_in_the_file_exits_2_with_one_readable_message(conf, extra):
     assert result.stdout == ""
     assert result.stderr == (
         f"rlinf: {file}:4: cluster.component_placement.actor: component 'actor': "
-        "resource 1 is used twice in one component\n"
+        "accelerator 1 is used twice in one component\n"
         "  0-1,1-3\n"
         "      ^^^\n"
     )
