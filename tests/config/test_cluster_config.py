@@ -131,7 +131,7 @@ MISTAKES = [
     (section(simulate="2y8"), "cluster.simulate", "no number of nodes", "2x8"),
     (section(simulate=1.5), "cluster.simulate", "text such as 2x8, not 1.5", ""),
     (section(simulate=[]), "cluster.simulate", "text such as 2x8, not []", ""),
-    (section(node_groups={}), "cluster.node_groups", "this is a list of node groups", ""),
+    (section(node_groups={}), "cluster.node_groups", "this is a list of node groups", "begin every group"),
     (section(node_groups=["a"]), "cluster.node_groups[0]", "this is a mapping, not 'a'", ""),
     (section(node_groups=[{"node_ranks": 0}]), "cluster.node_groups[0]", "the key 'label' is missing", ""),
     (section(node_groups=[{"label": "a"}]), "cluster.node_groups[0]", "the key 'node_ranks' is missing", ""),
@@ -174,7 +174,7 @@ MISTAKES = [
         section(node_groups=[group(ignore_hardware="yes")]),
         "cluster.node_groups[0].ignore_hardware",
         "true or false",
-        "",
+        "write true",
     ),
     (
         section(node_groups=[group(hardware="Robot")]),
@@ -331,12 +331,11 @@ def test_several_mistakes_are_reported_together_in_the_order_of_the_section():
     assert isinstance(error, ConfigErrors)
     assert [e.path for e in error.errors] == [
         "cluster.node_groups[0].node_ranks",
-        "cluster.node_groups[1]",
         "cluster.node_groups[1].lable",
         "cluster.num_node",
         "cluster.component_placement.a",
     ]
-    assert str(error).startswith("5 mistakes\n- cluster.node_groups[0].node_ranks: 'x' is neither a rank")
+    assert str(error).startswith("4 mistakes\n- cluster.node_groups[0].node_ranks: 'x' is neither a rank")
 
 
 def test_value_that_holds_itself_is_a_config_error():

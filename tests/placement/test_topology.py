@@ -99,7 +99,7 @@ def test_unknown_group_names_the_nearest():
     topology = Topology.parse("2x8").with_node_groups([NodeGroup("a800", (0,))])
     with pytest.raises(PlacementError, match="'cluster', 'node', 'a800'") as caught:
         topology.group("a80")
-    assert caught.value.hint == "a800"
+    assert caught.value.hint == "did you mean 'a800'?"
 
 
 def test_later_group_takes_the_place_of_one_with_its_label():

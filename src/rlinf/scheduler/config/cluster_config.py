@@ -126,7 +126,8 @@ def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
     if value is None:
         return []
     if not isinstance(value, list):
-        errors.append(ConfigError(f"this is a list of node groups, not {shown(value)}", path=path))
+        hint = "begin every group with '- '" if isinstance(value, dict) else ""
+        errors.append(ConfigError(f"this is a list of node groups, not {shown(value)}", path=path, hint=hint))
         return []
     groups: list[NodeGroup] = []
     for index, entry in enumerate(value):

@@ -7,10 +7,13 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rlinf.scheduler.errors import ConfigError, UnknownKey
+from rlinf.scheduler.errors import ConfigError, ConfigErrors, UnknownKey
 from rlinf.scheduler.placement import nearest_name
 
 Model = TypeVar("Model", bound=BaseModel)
+
+# The keys and indices that lead to a value.
+_Location = tuple[int | str, ...]
 
 
 def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list[ConfigError]]:
@@ -25,7 +28,12 @@ def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list
         return model.model_validate(value), []
     except ValidationError as error:
         found = error.errors(include_url=False)
-    return None, [_in_our_words(model, details, path) for details in found]
+    unknown = [details["loc"] for details in found if details["type"] == "extra_forbidden"]
+    errors: list[ConfigError] = []
+    for details in found:
+        if details["type"] != "missing" or not _is_misspelt(details["loc"], unknown):
+            errors.extend(_in_our_words(model, details, path).each())
+    return None, errors
 
 
 def unknown_key(key: str, known: list[str], path: str) -> UnknownKey:
@@ -63,6 +71,18 @@ _WANTED = {
 }
 
 
+_YAML_1_1_BOOLS = {
+    **dict.fromkeys(("yes", "on", "y"), "write true"),
+    **dict.fromkeys(("no", "off", "n"), "write false"),
+}
+
+
+def _is_misspelt(missing: _Location, unknown: list[_Location]) -> bool:
+    """Whether a missing key is there under a name much like it: that is one mistake, and is reported already."""
+    siblings = [str(location[-1]) for location in unknown if location[:-1] == missing[:-1]]
+    return bool(nearest_name(str(missing[-1]), siblings))
+
+
 def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str) -> ConfigError:
     location = details["loc"]
     place = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
@@ -77,18 +97,21 @@ def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str)
         parent, _, key = place.rpartition(".")
         return ConfigError(f"the key '{key}' is missing", path=parent)
     wanted = _WANTED.get(details["type"], details["msg"]).format_map(details.get("ctx", {}))
-    return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place)
+    hint = _YAML_1_1_BOOLS.get(str(details["input"]).lower(), "") if details["type"] == "bool_type" else ""
+    return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place, hint=hint)
 
 
 def _within(error: ConfigError, place: str) -> ConfigError:
     """The error with its path; one that begins with a separator goes on from the place."""
+    if isinstance(error, ConfigErrors):
+        return type(error)([_within(each, place) for each in error.errors])
     if not error.path.startswith((".", "[")):
         return error.at(path=place)
     rest = (error.component, error.text, error.span, error.hint, error.file)
     return type(error)(error.problem, place + error.path, *rest)
 
 
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+def _known_keys(model: type[BaseModel], location: _Location) -> list[str]:
     for part in location:
         field = model.model_fields.get(str(part))
         if field is not None:

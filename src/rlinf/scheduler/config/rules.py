@@ -31,7 +31,9 @@ def read_rules(
     if value is None:
         return []
     if not isinstance(value, dict):
-        errors.append(ConfigError(f"this maps components to placements; it is {shown(value)}", path=path))
+        hint = "write the components without '- ' before them" if isinstance(value, list) else ""
+        problem = f"this maps components to placements; it is {shown(value)}"
+        errors.append(ConfigError(problem, path=path, hint=hint))
         return []
     rules: list[PlacementRule] = []
     seen: set[str] = set()
@@ -82,7 +84,8 @@ class _RuleReader:
             spot = (start, start + max(1, len(part)))
             if not name:
                 problem = "a component's name is empty; names are separated by one comma"
-                self.errors.append(error_at(self._key, spot, problem))
+                shown_key, spot = (self._key, spot) if self._key else ('""', (0, 2))
+                self.errors.append(error_at(shown_key, spot, problem))
             elif name in seen:
                 self.errors.append(error_at(self._key, spot, f"component '{name}' is placed twice"))
             seen.add(name)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from rlinf.scheduler.config.findings import shown
-from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.errors import ConfigError, raise_config_errors
 from rlinf.scheduler.placement import parse_ranks
 
 # What every process finds in its environment about itself; a value of the user's would be overwritten.
@@ -45,29 +45,35 @@ def read_environment(value: Any) -> tuple[tuple[str, str], ...]:
             that the launch sets. The path in it goes on from that of the value.
     """
     variables: dict[str, str] = {}
-    in_list = isinstance(value, list)
-    for index, entry in enumerate(value if in_list else [value]):
-        place = f"[{index}]" if in_list else ""
+    errors: list[ConfigError] = []
+    for place, entry in (
+        [(f"[{i}]", e) for i, e in enumerate(value)] if isinstance(value, list) else [("", value)]
+    ):
         if not isinstance(entry, Mapping):
             problem = f"variables are a mapping or a list of mappings, not {shown(entry)}"
-            raise ConfigError(problem, path=place, hint=_as_mapping(entry))
+            errors.append(ConfigError(problem, path=place, hint=_as_mapping(entry)))
+            continue
         for name, setting in entry.items():
-            if name in variables:
-                raise ConfigError(f"the variable {name} stands here twice", path=f"{place}.{name}")
-            variables[name] = _read_variable(name, setting, f"{place}.{name}")
+            try:
+                _check_variable(name, setting, variables)
+            except ConfigError as error:
+                errors.append(error.at(path=f"{place}.{name}"))
+            variables[name] = str(setting)
+    raise_config_errors(errors)
     return tuple(variables.items())
 
 
-def _read_variable(name: str, setting: Any, place: str) -> str:
+def _check_variable(name: str, setting: Any, before: Mapping[str, str]) -> None:
     if not name or "=" in name or "\0" in name:
-        raise ConfigError(f"{name!r} is no name of a variable", path=place)
+        raise ConfigError(f"{name!r} is no name of a variable")
     if name in LAUNCH_VARIABLES:
-        raise ConfigError(f"{name} is set by the launch, for every process by itself", path=place)
+        raise ConfigError(f"{name} is set by the launch, for every process by itself")
+    if name in before:
+        raise ConfigError(f"the variable {name} stands here twice")
     if isinstance(setting, bool) or not isinstance(setting, (str, int, float)):
-        raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes", path=place)
+        raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes")
     if "\0" in str(setting):
-        raise ConfigError(f"the value of {name} holds a zero byte", path=place)
-    return str(setting)
+        raise ConfigError(f"the value of {name} holds a zero byte")
 
 
 def _as_mapping(entry: Any) -> str:

@@ -80,14 +80,14 @@ def read_source(config: Any) -> ConfigSource:
 
 def _from_file(path: Path) -> ConfigSource:
     content = read_yaml_file(path)
-    try:
-        section = _section_of(_resolved(_plain(content.data)))
-    except ConfigError as error:
-        raise error.at(file=str(path)) from error
     # A file may hold the section alone: paths are then the same as if it stood under its key.
     places = content.places
     if SECTION not in content.data:
         places = {f"{SECTION}.{key}": place for key, place in places.items()}
+    try:
+        section = _section_of(_resolved(_plain(content.data)))
+    except ConfigError as error:
+        raise ConfigSource({}, str(path), places).locate(error) from error
     return _source(section, str(path), places, numbers_as_written=True)
 
 

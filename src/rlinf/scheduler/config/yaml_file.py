@@ -198,7 +198,16 @@ def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> ConfigError:
         return ConfigError(f"this is not YAML: {problem}", file=file)
     rows = _rows(text)
     row = rows[mark.line] if mark.line < len(rows) else ""
-    hint = "indent with spaces: YAML allows no tabs there" if "\t" in row[: mark.column + 1] else ""
+    hint = _syntax_hint(error, mark, row)
     shown, span = excerpt(row, (min(mark.column, len(row)), mark.column + 1))
     place = f"{file}:{mark.line + 1}"
     return ConfigError(f"this is not YAML: {problem}", text=shown, span=span, hint=hint, file=place)
+
+
+def _syntax_hint(error: yaml.YAMLError, mark: yaml.Mark, row: str) -> str:
+    if "\t" in row[: mark.column + 1]:
+        return "indent with spaces: YAML allows no tabs there"
+    start = getattr(error, "context_mark", None)
+    if start is not None and start.line != mark.line:
+        return f"{getattr(error, 'context', 'what is read')}, which begins in line {start.line + 1}"
+    return ""

@@ -217,7 +217,7 @@ def _check_used_once(text: str, assignments: list[_Assignment], table: ResourceT
     reached = -1
     for assignment in ordered:
         if assignment.resources.start <= reached:
-            problem = f"resource {assignment.resources.start} is used twice in one component"
+            problem = f"{table.noun} {assignment.resources.start} is used twice in one component"
             raise error_at(text, assignment.resources_span, problem)
         reached = assignment.resources.stop - 1
     if len(table.labels) > 1:

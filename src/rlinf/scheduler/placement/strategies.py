@@ -116,7 +116,7 @@ class PackedPlacementStrategy(PlacementStrategy):
 
     def _check_range(self) -> None:
         if self.end < self.start:
-            raise PlacementError(f"the range {self.start}-{self.end} runs backwards")
+            raise PlacementError(f"start_gpu_id is {self.start}, beyond end_gpu_id, which is {self.end}")
         size, block = self.end - self.start + 1, self.num_per_process * self.stride
         if size % block:
             last = self.start + size - size % block - 1
@@ -217,7 +217,10 @@ class FlexiblePlacementStrategy(_StrategyOrRule):
         *,
         node_group_label: str | None = None,
     ) -> None:
-        lists = [_ascending(index, ranks) for index, ranks in enumerate(_items(hardware_ranks_list))]
+        lists = [
+            _ascending(index, ranks)
+            for index, ranks in enumerate(_items("hardware_ranks_list", hardware_ranks_list))
+        ]
         if not lists:
             raise PlacementError("hardware_ranks_list is empty: there must be at least one process")
         self._lists = sorted(lists, key=operator.itemgetter(0))
@@ -259,7 +262,9 @@ class NodePlacementStrategy(_StrategyOrRule):
         *,
         node_group_label: str | None = None,
     ) -> None:
-        self._node_ranks = sorted(_whole_number("node_ranks", rank, 0) for rank in _items(node_ranks))
+        self._node_ranks = sorted(
+            _whole_number("node_ranks", rank, 0) for rank in _items("node_ranks", node_ranks)
+        )
         if not self._node_ranks:
             raise PlacementError("node_ranks is empty: there must be at least one process")
         self._node_group = _label(node_group, node_group_label) or NODE_GROUP
@@ -319,18 +324,24 @@ def _single_ranges(ranks: Iterable[int]) -> tuple[range, ...]:
 
 
 def _ascending(index: int, ranks: Sequence[int]) -> tuple[int, ...]:
-    own = sorted(_whole_number("hardware_ranks_list", rank, 0) for rank in _items(ranks))
+    name = f"entry {index} of hardware_ranks_list"
+    own = sorted(_whole_number(name, rank, 0) for rank in _items(name, ranks))
     if not own:
-        raise PlacementError(f"entry {index} of hardware_ranks_list is empty: a process has resources")
+        raise PlacementError(f"{name} is empty: a process has resources")
     if len(set(own)) < len(own):
-        raise PlacementError(f"entry {index} of hardware_ranks_list names a rank twice: {own}")
+        raise PlacementError(f"{name} names a rank twice: {own}")
     return tuple(own)
 
 
-def _items(value: object) -> Iterable[Any]:
+def _items(name: str, value: object) -> Iterable[Any]:
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return value
-    raise PlacementError(f"a list of ranks is needed, not {value!r}")
+    wanted = (
+        "a list with a list of ranks for every process"
+        if name == "hardware_ranks_list"
+        else "a list of ranks"
+    )
+    raise PlacementError(f"{name} is {value!r}: it must be {wanted}")
 
 
 def _either(name: str, value: Any, newer_name: str, newer_value: Any) -> Any:

@@ -110,8 +110,10 @@ class Topology:
         start = total = 0
         for part in text.split(","):
             match = _SHAPE.fullmatch(part)
-            if match is None or (match["nodes"] and int(match["nodes"]) == 0):
+            if match is None:
                 raise _shape_error(text, start, part, "this is no number of nodes and accelerators")
+            if match["nodes"] and int(match["nodes"]) == 0:
+                raise _shape_error(text, start, part, "a topology has at least one node")
             num_nodes, size = int(match["nodes"] or 1), int(match["accelerators"])
             total += num_nodes * size
             if len(counts) + num_nodes > _MAX_NODES or total > _MAX_ACCELERATORS:
@@ -151,7 +153,7 @@ class Topology:
         known = self.group_labels
         raise PlacementError(
             f"there is no node group '{label}'; there are {list_names(known)}",
-            hint=nearest_name(label, known),
+            hint=f"did you mean '{near}'?" if (near := nearest_name(label, known)) else "",
         )
 
     def with_node_groups(self, groups: Iterable[NodeGroup]) -> Topology:
@@ -194,7 +196,10 @@ def topology_of(where: HasTopology | Topology) -> Topology:
     """
     found = where if isinstance(where, Topology) else getattr(where, "topology", None)
     if not isinstance(found, Topology):
-        raise ConfigError(f"a Cluster or a Topology is needed to plan on, not {type(where).__name__}")
+        hint = f"Topology.parse({where!r})" if isinstance(where, str) else ""
+        raise ConfigError(
+            f"a Cluster or a Topology is needed to plan on, not {type(where).__name__}", hint=hint
+        )
     return found
 
 
