@@ -449,3 +449,18 @@ def test_many_producers_and_consumers_lose_and_double_nothing(backend):
         for number in range(3):
             mine = [i for n, i in part if n == number]
             assert mine == sorted(mine)
+
+
+def test_an_await_of_get_that_was_given_up_takes_nothing(backend):
+    channel = backend.create()
+
+    async def give_up():
+        handle = channel.get(async_op=True)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+        return handle
+
+    handle = asyncio.run(give_up())
+    channel.put("precious")
+    assert channel.get(timeout_s=DEADLINE_S) == "precious"
+    assert handle.done()

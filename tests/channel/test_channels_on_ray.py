@@ -1,10 +1,17 @@
 """Channels as a job creates them: a process each, placed beside a worker."""
 
+import os
+import signal
+import threading
+import time
+
 import pytest
 from channel_workers import Maker
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.errors import ChannelError, ChannelExists, WorkerError
+from rlinf.scheduler.events import WorkerLost
+from rlinf.scheduler.worker.supervision import _groups_of
 
 pytestmark = pytest.mark.ray
 
@@ -74,3 +81,20 @@ def test_a_channel_outlives_the_worker_that_created_it(driver):
     short.put("heritage", ["kept"]).wait(30)
     short.terminate()
     assert Channel.connect("heritage").get(timeout_s=20) == "kept"
+
+
+def test_a_channel_whose_process_was_killed_can_be_created_again(driver):
+    first = Channel.create("phoenix")
+    first.put("lost with its process")
+    lost = threading.Event()
+    driver.subscribe(lambda event: isinstance(event, WorkerLost) and event.group == "phoenix" and lost.set())
+    group = next(g for g in _groups_of(driver.session) if g.name == "phoenix")
+    os.kill(group.ranks[0].pid, signal.SIGKILL)
+    assert lost.wait(20)
+    deadline = time.monotonic() + 20
+    while any(g.name == "phoenix" for g in list(_groups_of(driver.session))):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    second = Channel.create("phoenix")
+    second.put("fresh")
+    assert second.get(timeout_s=20) == "fresh"

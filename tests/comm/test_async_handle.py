@@ -135,21 +135,35 @@ def test_an_answer_after_the_event_loop_is_closed_harms_nobody(caplog):
     source = Future()
     handle = AsyncHandle(source)
 
-    async def main():
-        await asyncio.wait_for(_await(handle), 0.01)
+    async def begin():
+        waiting = handle.__await__()
+        next(waiting)
+        return waiting
 
-    with pytest.raises(TimeoutError):
-        asyncio.run(main())
+    waiting = asyncio.run(begin())
     source.set_result(1)
     assert handle.wait() == 1
+    waiting.close()
     assert caplog.text == ""
-
-
-async def _await(handle):
-    return await handle
 
 
 def test_a_failed_handle_may_be_dropped(caplog):
     failed(ValueError("nobody looks")).then(print)
     gc.collect()
     assert caplog.text == ""
+
+
+def test_an_await_that_is_cancelled_cancels_the_operation_unless_it_is_shielded():
+    async def give_up(awaitable):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(awaitable, 0.01)
+
+    async def shielded(handle):
+        await give_up(asyncio.shield(handle))
+        kept.append(handle.done())
+
+    lost, kept = Future(), []
+    asyncio.run(give_up(AsyncHandle(lost)))
+    assert lost.cancelled()
+    asyncio.run(shielded(AsyncHandle(Future())))
+    assert kept == [False]

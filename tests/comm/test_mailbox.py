@@ -264,3 +264,37 @@ def test_finished_transfers_leave_no_timer_and_no_item_behind(new_messenger):
     live = [timer for _, _, timer in messenger._loop._timers if timer.callback is not None]
     assert len(live) < 10
     assert mailbox.held_bytes("alone:0") == 0
+
+
+def test_an_await_of_recv_that_was_given_up_takes_nothing(boxes):
+    env, rollout = boxes
+
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(rollout.recv("env:0", timeout_s=DEADLINE_S), 0.01)
+
+    asyncio.run(give_up())
+    env.send("precious", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "precious"
+
+
+def test_a_handle_of_recv_that_was_dropped_takes_nothing(boxes):
+    env, rollout = boxes
+    dropped = rollout.recv("env:0", timeout_s=DEADLINE_S)
+    del dropped
+    env.send("precious", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "precious"
+
+
+def test_items_that_arrived_for_dropped_handles_come_back_in_order(boxes):
+    env, rollout = boxes
+    dropped = [rollout.recv("env:0", timeout_s=DEADLINE_S) for _ in range(3)]
+    for number in range(4):
+        env.send(number, "rollout:0", timeout_s=DEADLINE_S).wait()
+    while dropped:
+        del dropped[0]
+    submitted = threading.Event()
+    rollout._inbox._messenger.submit(submitted.set)
+    assert submitted.wait(DEADLINE_S)
+    assert [rollout.recv("env:0", timeout_s=DEADLINE_S).wait() for _ in range(4)] == [0, 1, 2, 3]
+    assert rollout.held_bytes("env:0") == 0

@@ -19,9 +19,10 @@ U = TypeVar("U")
 class AsyncHandle(Generic[T]):
     """What `async_op=True` gives: the result of an operation, now or later.
 
-    The operation goes on whether anybody waits or not, and ends by itself at its own deadline. What remains
-    to be done with the answer (decoding it, the functions given to `then`) is done once, in the thread of
-    whoever asks for the result first, never on the I/O thread. A handle that failed and was dropped does no
+    The operation goes on whether anybody waits or not, and ends by itself at its own deadline. Only an `await`
+    that is cancelled, while nobody else awaits the handle, cancels it too (`asyncio.shield` prevents that). What
+    remains to be done with the answer (decoding it, the functions given to `then`) is done once, in the thread
+    of whoever asks for the result first, never on the I/O thread. A handle that failed and was dropped does no
     harm.
 
     Args:
@@ -30,7 +31,7 @@ class AsyncHandle(Generic[T]):
         what: what goes on, for messages, e.g. "recv from 'rollout:3'".
     """
 
-    __slots__ = ("_error", "_finish", "_finished", "_lock", "_source", "_value", "what")
+    __slots__ = ("_awaited_by", "_error", "_finish", "_finished", "_lock", "_source", "_value", "what")
 
     def __init__(self, source: Future[Any], finish: Callable[[Any], T] | None = None, what: str = "") -> None:
         self.what = what
@@ -38,6 +39,7 @@ class AsyncHandle(Generic[T]):
         self._finish = finish
         self._lock = threading.Lock()
         self._finished = False
+        self._awaited_by: set[asyncio.Future[None]] = set()
         self._value: Any = None
         self._error: BaseException | None = None
 
@@ -112,7 +114,16 @@ class AsyncHandle(Generic[T]):
                     return
 
             self._source.add_done_callback(wake)
-            yield from woken
+            self._awaited_by.add(woken)
+            try:
+                yield from woken
+            except asyncio.CancelledError:
+                # As with a future of asyncio: who gives up waiting gives up the operation.
+                if self._awaited_by == {woken}:
+                    self._source.cancel()
+                raise
+            finally:
+                self._awaited_by.discard(woken)
         return self._take()
 
     def _take(self) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,24 +20,28 @@ from rlinf.scheduler.errors import CommError, PeerDied
 # Says why an item is not what a recv wants; None if it is.
 Check = Callable[[Any], CommError | None]
 Completion = Callable[[], None]
+_next_order = itertools.count().__next__
 
 
 class Item:
     """One item that arrived."""
 
-    __slots__ = ("frames", "meta", "process_id", "size_bytes")
+    __slots__ = ("counted", "frames", "meta", "order", "process_id", "size_bytes")
 
     def __init__(self, meta: Any, frames: list[Buffer], process_id: str) -> None:
         self.meta = meta
         self.frames = frames
         self.process_id = process_id
         self.size_bytes = total_bytes(frames)
+        self.order = _next_order()
+        self.counted = False  # whether its sender was given its room back
 
 
 class _Recv(Transfer):
     def __init__(self, peer: str, timeout_s: float, check: Check | None) -> None:
         super().__init__("recv", peer, timeout_s)
         self.check = check
+        self.item: Item | None = None
 
 
 class _Lane:
@@ -47,6 +52,11 @@ class _Lane:
         self.items: deque[Item] = deque()
         self.recvs: deque[_Recv] = deque()
         self.process_id = ""
+
+    def restore(self, item: Item) -> None:
+        """Put an item back where it was."""
+        later = (index for index, held in enumerate(self.items) if held.order > item.order)
+        self.items.insert(next(later, len(self.items)), item)
 
 
 class _Room:
@@ -79,15 +89,25 @@ class Inbox:
         self._directory = directory
         self._own_name = own_name
         self._lock = threading.Lock()
+        # Recvs that have an item which nobody has looked at; it goes back if their handles are dropped.
+        self._untaken: set[_Recv] = set()
         self._lanes: dict[str, _Lane] = {}
         self._rooms: dict[tuple[str, str], _Room] = {}
         messenger.serve(ITEM_SERVICE, self._on_item)
         messenger.serve(ROOM_SERVICE, self._on_room)
         messenger.on_peer_lost(self._forget_process)
 
-    def recv(self, peer: str, *, timeout_s: float, check: Check | None = None) -> Future[Item]:
-        """The next item from `peer`; one that `check` refuses stays where it is."""
+    def recv(
+        self, peer: str, *, timeout_s: float, check: Check | None = None
+    ) -> tuple[Future[Item], Callable[[], None]]:
+        """The next item from `peer`; one that `check` refuses stays where it is.
+
+        Returns:
+            The future of the item, and what makes the item its owner's: until that is called, an item whose
+            future is dropped goes back.
+        """
         recv = _Recv(peer, timeout_s, check)
+        future = recv.new_weak_future(lambda: self._messenger.submit(lambda: self._on_dropped(peer, recv)))
         completions: list[Completion] = []
         with self._lock:
             lane = self._lane(peer)
@@ -104,7 +124,7 @@ class Inbox:
                     lambda entry: self._watch(lane, entry),
                     lambda error: self._drop(lane, recv, error),
                 )
-        return recv.future
+        return future, lambda: self._untaken.discard(recv)
 
     def held_bytes(self, peer: str) -> int:
         """How many bytes from `peer` wait for a recv."""
@@ -177,8 +197,12 @@ class Inbox:
             if refused is not None:
                 completions.append(_claimed_failure(recv, refused))
                 continue
-            item = lane.items.popleft()
+            item = recv.item = lane.items.popleft()
+            self._untaken.add(recv)
             completions.append(_success(recv, item))
+            if item.counted:
+                continue
+            item.counted = True
             room = self._rooms.get((lane.name, item.process_id))
             if room is not None or lane.process_id == item.process_id:
                 room = self._room(lane.name, item.process_id)
@@ -191,6 +215,20 @@ class Inbox:
                 lane.process_id = entry.endpoint.process_id
         # The connection is how its death is noticed, even if it never sends anything.
         self._messenger.connect(entry.endpoint)
+
+    def _on_dropped(self, peer: str, recv: _Recv) -> None:
+        """Nobody can take what a recv brings any more: it leaves the line, or its item goes back."""
+        recv.release()
+        completions: list[Completion] = []
+        with self._lock:
+            lane = self._lane(peer)
+            if recv in lane.recvs:
+                lane.recvs.remove(recv)
+            if recv in self._untaken and recv.item is not None:
+                self._untaken.remove(recv)
+                lane.restore(recv.item)
+                self._match(lane, completions)
+        _run(completions)
 
     def _drop(self, lane: _Lane, recv: _Recv, error: BaseException) -> None:
         with self._lock:

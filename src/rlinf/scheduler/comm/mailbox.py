@@ -68,7 +68,9 @@ class Mailbox:
         return self._send(encode(obj), tensor_meta(obj), dst, timeout_s, snapshot)
 
     def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
-        """The next object from `src`. A recv that times out or is cancelled takes nothing.
+        """The next object from `src`.
+
+        A recv that times out, is cancelled, or whose handle is dropped takes nothing.
 
         Raises (from the handle):
             PeerNotFound: nobody registered as `src` in time.
@@ -76,8 +78,13 @@ class Mailbox:
             PeerDied: the sender is gone, and everything that it sent was received.
             CodecError: the object's class cannot be had here.
         """
-        future = self._inbox.recv(src, timeout_s=_or_default(timeout_s))
-        return AsyncHandle(future, _decode_item, f"recv from '{src}'")
+        future, take = self._inbox.recv(src, timeout_s=_or_default(timeout_s))
+
+        def finish(item: Item) -> Any:
+            take()
+            return _decode_item(item)
+
+        return AsyncHandle(future, finish, f"recv from '{src}'")
 
     def send_tensor(
         self, tensor: Any, dst: str, *, timeout_s: float | None = None, snapshot: bool = True
@@ -110,10 +117,11 @@ class Mailbox:
             return CommError(f"{problem}; it stays for the next recv")
 
         def fill(item: Item) -> Any:
+            take()
             tensor.detach().copy_(_decode_item(item))
             return tensor
 
-        future = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
+        future, take = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
         return AsyncHandle(future, fill, f"recv_tensor from '{src}'")
 
     def held_bytes(self, src: str) -> int:

@@ -94,12 +94,13 @@ class Outbox:
         """Send one item; the future is done when the peer's process holds it."""
         lane = self._lanes.get(peer) or self._lanes.setdefault(peer, _Lane(peer))
         item = _Send(peer, timeout_s, frames, meta, snapshot)
+        future = item.new_future()
         item.arm(self._messenger, lambda: self._expire(lane, item))
         with lane.lock:
             if self._can_leave(lane, item):
                 item.claim()
                 self._dispatch(lane, item, lane.endpoint)
-                return item.future
+                return future
         if snapshot:
             item.frames = [detached(frame) for frame in frames]
             item.snapshot = False
@@ -114,7 +115,7 @@ class Outbox:
                 lambda entry: self._attach(lane, entry),
                 lambda error: self._drop(lane, item, error),
             )
-        return item.future
+        return future
 
     def _can_leave(self, lane: _Lane, item: _Send) -> bool:
         return (
@@ -134,7 +135,7 @@ class Outbox:
         while lane.waiting and lane.endpoint is not None:
             item = lane.waiting[0]
             if not lane.has_room(item.size_bytes, self._limit_bytes):
-                if item.future.cancelled():
+                if item.cancelled():
                     lane.waiting.popleft()
                     continue
                 self._ask_for_room(lane, item, lane.endpoint)

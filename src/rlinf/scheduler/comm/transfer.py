@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
@@ -28,10 +29,25 @@ class Transfer:
         self.peer = peer
         self.timeout_s = timeout_s
         self.started = time.monotonic()
-        self.future: Future[Any] = Future()
+        self._future: Callable[[], Future[Any] | None] = _nobody
         self._timer: Timer | None = None
         self._lookup: Future[Entry] | None = None
         self._expired = False
+
+    def new_future(self) -> Future[Any]:
+        """The future of its end, which it keeps."""
+        future: Future[Any] = Future()
+        self._future = lambda: future
+        return future
+
+    def new_weak_future(self, on_dropped: Callable[[], None]) -> Future[Any]:
+        """The future of its end, which its owner keeps; `on_dropped` is called once nobody has it any more.
+
+        That call may come anywhere the garbage collector runs: it must take no lock.
+        """
+        future: Future[Any] = Future()
+        self._future = weakref.ref(future, lambda _: on_dropped())
+        return future
 
     def arm(self, messenger: Messenger, on_deadline: Callable[[], None]) -> None:
         """Call `on_deadline` on the I/O thread at the deadline, unless the transfer ends before."""
@@ -44,8 +60,8 @@ class Transfer:
 
         self._timer = messenger.call_later(max(0.0, self.timeout_s), expire)
         # It may have ended just before; a timer left behind would keep its item in memory.
-        if self.future.done():
-            self._release()
+        if self.over():
+            self.release()
 
     def look_up(
         self,
@@ -69,8 +85,18 @@ class Transfer:
                 on_found(lookup.result())
 
         self._lookup.add_done_callback(found)
-        if self.future.done():
-            self._release()
+        if self.over():
+            self.release()
+
+    def over(self) -> bool:
+        """Whether it has ended, or nobody can learn of its end any more."""
+        future = self._future()
+        return future is None or future.done()
+
+    def cancelled(self) -> bool:
+        """Whether it was given up."""
+        future = self._future()
+        return future is None or future.cancelled()
 
     def waited_s(self) -> float:
         """Seconds since it began."""
@@ -81,29 +107,39 @@ class Transfer:
         return CommTimeout(self.operation, self.peer, self.waited_s(), waiting_for)
 
     def claim(self) -> bool:
-        """Take the right to end it; False if it was cancelled (or claimed) meanwhile."""
+        """Take the right to end it; False if it was given up (or claimed) meanwhile."""
+        future = self._future()
         try:
-            return self.future.set_running_or_notify_cancel()
+            return future is not None and future.set_running_or_notify_cancel()
         except (InvalidStateError, RuntimeError):
             return False
 
     def complete(self, value: Any) -> None:
         """End it well; it must have been claimed."""
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_result(value)
-        self._release()
+        future = self._future()
+        if future is not None:
+            with contextlib.suppress(InvalidStateError):
+                future.set_result(value)
+        self.release()
 
     def fail(self, error: BaseException) -> None:
         """End it with an error; it must have been claimed."""
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
-        self._release()
+        future = self._future()
+        if future is not None:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give up its timer and its look-up."""
         if self._timer is not None:
             self._timer.cancel()
         if self._lookup is not None and not self._lookup.done():
             self._lookup.cancel()
+
+
+def _nobody() -> None:
+    return None
 
 
 def renamed(error: BaseException, peer: str) -> BaseException:
