@@ -37,6 +37,17 @@ def test_diff_without_moves_exits_0(pair):
     assert result.stdout == "nothing moves: 17 ranks of 3 components stay\n"
 
 
+def test_nodes_that_move_alike_share_a_row(conf):
+    old = conf("cluster: {component_placement: {actor: 0-63, env: '0:0'}}", "old.yaml")
+    new = conf("cluster: {component_placement: {actor: 8-71, env: '1:0'}}", "new.yaml")
+    assert rlinf("plan", "--diff", old, new, "--nodes", "10x8").stdout.splitlines()[1:] == [
+        "actor      0-63  nodes 0-7 GPU 0-7  nodes 1-8 GPU 0-7",
+        "env        0     node 0 GPU 0       node 0 GPU 1",
+        "actor: 64 of 64 ranks move",
+        "env: 1 of 1 rank moves",
+    ]
+
+
 def test_every_moving_rank_is_listed_when_asked(pair):
     result = rlinf("plan", "--diff", *pair, "--nodes", "2x8", "--ranks")
     assert result.stdout.splitlines()[1] == "actor      0     node 0 GPU 0  node 0 GPU 4"
@@ -81,7 +92,7 @@ def test_diff_takes_fleets(conf):
 def test_configs_that_say_their_own_cluster_need_no_option(conf):
     old = conf("cluster: {simulate: 1x2, component_placement: {actor: 0-1}}", "old.yaml")
     new = conf("cluster: {simulate: 2x1, component_placement: {actor: 0-1}}", "new.yaml")
-    assert "actor: 1 of 2 ranks move" in rlinf("plan", "--diff", old, new).stdout
+    assert "actor: 1 of 2 ranks moves" in rlinf("plan", "--diff", old, new).stdout
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlinf.scheduler.placement import ComponentDiff, Place, PlanDiff, RankMove
-from rlinf.scheduler.placement.wording import counted, ranges_text, rank_range
+from rlinf.scheduler.placement.wording import counted, node_list, ranges_text, rank_range
 
 DIFF_DATA_VERSION = 1
 _HEADINGS = ("component", "rank", "before", "after")
@@ -16,35 +16,52 @@ _NOWHERE = "-"
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """Neighbouring ranks of a component that move from one node to another."""
+    """Neighbouring ranks of a component that move from one node to another, `count` of them.
+
+    With `num_nodes` above 1 it stands for as many neighbouring nodes, `count` ranks on each; the places are those of
+    the first.
+    """
 
     component: str
     first_rank: int
-    last_rank: int
+    count: int
     before: Place | None
     after: Place | None
+    num_nodes: int = 1
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The row under the headings."""
-        ranks = rank_range(self.first_rank, self.last_rank)
-        return self.component, ranks, _place_text(self.before), _place_text(self.after)
+        ranks = rank_range(self.first_rank, self.next_rank - 1)
+        before, after = (_place_text(place, self.num_nodes) for place in (self.before, self.after))
+        return self.component, ranks, before, after
+
+    @property
+    def next_rank(self) -> int:
+        """The rank after its last one."""
+        return self.first_rank + self.count * self.num_nodes
 
 
 def diff_rows(diff: PlanDiff, *, every_rank: bool) -> Iterator[DiffRow]:
     """The rows: one a rank that moves, or one for all that move together."""
     for component in diff.components:
-        pending: DiffRow | None = None
-        for move in component.moves:
-            row = DiffRow(component.name, move.rank, move.rank, move.before, move.after)
-            if pending is not None and not every_rank and _together(pending, row):
-                pending = _joined(pending, row)
-                continue
-            if pending is not None:
-                yield pending
-            pending = row
-        if pending is not None:
+        rows = (DiffRow(component.name, m.rank, 1, m.before, m.after) for m in component.moves)
+        yield from rows if every_rank else _merged(_merged(rows, _same_nodes), _next_nodes)
+
+
+# A row and the one below it as one row, or None where they stay two.
+_Merge = Callable[[DiffRow, DiffRow], DiffRow | None]
+
+
+def _merged(rows: Iterable[DiffRow], merge: _Merge) -> Iterator[DiffRow]:
+    pending: DiffRow | None = None
+    for row in rows:
+        both = None if pending is None or row.first_rank != pending.next_rank else merge(pending, row)
+        if both is None and pending is not None:
             yield pending
+        pending = both or row
+    if pending is not None:
+        yield pending
 
 
 def render_diff(diff: PlanDiff, *, every_rank: bool = False) -> str:
@@ -95,27 +112,27 @@ def _move_as_data(diff: PlanDiff, move: RankMove) -> dict[str, Any]:
     }
 
 
-def _together(above: DiffRow, row: DiffRow) -> bool:
-    return (
-        row.first_rank == above.last_rank + 1
-        and _same_node(above.before, row.before)
-        and _same_node(above.after, row.after)
+def _same_nodes(above: DiffRow, row: DiffRow) -> DiffRow | None:
+    if not (_on(above.before, row.before, 0) and _on(above.after, row.after, 0)):
+        return None
+    before, after = _all_devices(above.before, row.before), _all_devices(above.after, row.after)
+    return replace(above, count=above.count + 1, before=before, after=after)
+
+
+def _next_nodes(above: DiffRow, row: DiffRow) -> DiffRow | None:
+    alike = all(
+        _on(place, other, above.num_nodes)
+        and (place is None or other is None or place.devices == other.devices)
+        for place, other in ((above.before, row.before), (above.after, row.after))
     )
+    return replace(above, num_nodes=above.num_nodes + 1) if alike and row.count == above.count else None
 
 
-def _same_node(place: Place | None, other: Place | None) -> bool:
+def _on(place: Place | None, other: Place | None, distance: int) -> bool:
+    """Whether the other place is that many nodes on, on devices of the same kind; nowhere is beside nowhere."""
     if place is None or other is None:
         return place is other
-    return (place.node_rank, place.hardware_type) == (other.node_rank, other.hardware_type)
-
-
-def _joined(above: DiffRow, row: DiffRow) -> DiffRow:
-    return replace(
-        above,
-        last_rank=row.last_rank,
-        before=_all_devices(above.before, row.before),
-        after=_all_devices(above.after, row.after),
-    )
+    return (place.node_rank + distance, place.hardware_type) == (other.node_rank, other.hardware_type)
 
 
 def _all_devices(place: Place | None, other: Place | None) -> Place | None:
@@ -124,11 +141,11 @@ def _all_devices(place: Place | None, other: Place | None) -> Place | None:
     return replace(place, devices=tuple(sorted({*place.devices, *other.devices})))
 
 
-def _place_text(place: Place | None) -> str:
+def _place_text(place: Place | None, num_nodes: int) -> str:
     if place is None:
         return _NOWHERE
     devices = f" {place.hardware_type} {ranges_text(place.devices)}" if place.hardware_type else ""
-    return f"node {place.node_rank}{devices}"
+    return node_list(range(place.node_rank, place.node_rank + num_nodes)) + devices
 
 
 def _change_text(component: ComponentDiff) -> str:
@@ -137,7 +154,8 @@ def _change_text(component: ComponentDiff) -> str:
         return f"{component.name}: new, {after}"
     if component.change == "removed":
         return f"{component.name}: gone, had {counted(component.before or 0, 'rank')}"
-    moved = f"{component.num_moved} of {counted(component.before or 0, 'rank')} move"
+    verb = "moves" if component.num_moved == 1 else "move"
+    moved = f"{component.num_moved} of {counted(component.before or 0, 'rank')} {verb}"
     if component.change == "resized":
         return f"{component.name}: from {component.before} to {after}; {moved}"
     return f"{component.name}: {moved}"
