@@ -196,3 +196,31 @@ def test_friends_that_come_and_go_are_no_strangers(server, friend, new_messenger
 @pytest.mark.parametrize("transport", ["tcp"], indirect=True)
 def test_it_listens_only_where_it_was_told(server):
     assert server.endpoint.tcp_address.startswith("tcp://127.0.0.1:")
+
+
+def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair, transport, monkeypatch):
+    monkeypatch.setattr(
+        f"rlinf.scheduler.comm.{transport}_{'link' if transport == 'unix' else 'transport'}.HANDSHAKE_TIMEOUT_S",
+        0.05,
+    )
+    client, server = pair
+    server.serve("echo", lambda request: request.reply(request.head))
+    free = threading.Event()
+    server.submit(lambda: free.wait(DEADLINE_S))
+    answer = client.request(server.endpoint, "echo", 1)
+    client.call_later(0.2, free.set)
+    assert answer.result(DEADLINE_S).head == 1
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, refused, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.comm.unix_link.HANDSHAKE_TIMEOUT_S", 0.05)
+    client, server = pair
+    server.serve("echo", lambda request: request.reply(request.head))
+    free = threading.Event()
+    client.submit(lambda: free.wait(DEADLINE_S))
+    answer = client.request(server.endpoint, "echo", 1)
+    client.submit(lambda: refused.wait(DEADLINE_S))  # after the connection is dialled, before it is read
+    free.set()
+    assert answer.result(DEADLINE_S).head == 1
+    assert refused.is_set()

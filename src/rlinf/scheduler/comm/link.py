@@ -8,7 +8,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import HELLO, Buffer, Message, ProtocolError
 from rlinf.scheduler.comm.secret import ClusterSecret
 
-# A peer that has not proved within this time that it belongs to the cluster is dropped.
+# Who comes to us and has not proved within this time that it belongs to the cluster is dropped.
 HANDSHAKE_TIMEOUT_S = 10.0
 
 

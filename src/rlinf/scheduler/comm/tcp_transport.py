@@ -38,6 +38,8 @@ from rlinf.scheduler.errors import CommError
 
 logger = logging.getLogger(__name__)
 
+# A process may be busy for long (a library's import that holds the GIL) before it answers the first time.
+GREETING_TIMEOUT_S = 120.0
 HEARTBEAT_MS = 1000
 SILENCE_MS = 4000
 # A dead peer's last words may still be on their way when the connection to it breaks: they come on the other
@@ -46,6 +48,10 @@ LAST_WORDS_S = 0.1
 LINGER_MS = 1000
 MAX_CHUNKS_PER_TURN = 64
 WARNING_INTERVAL_S = 1.0
+_NEVER_CONNECTED_BACK = (
+    f"it has not connected back within {GREETING_TIMEOUT_S:.0f} s: it is stuck, "
+    "or cannot reach this process's address"
+)
 _BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -128,7 +134,8 @@ class TcpTransport:
         router.linger = LINGER_MS
         router.heartbeat_ivl = HEARTBEAT_MS
         router.heartbeat_timeout = SILENCE_MS
-        router.handshake_ivl = int(HANDSHAKE_TIMEOUT_S * 1000)
+        # On both sides: a listener's clock runs on while its own process cannot answer ZeroMQ's question.
+        router.handshake_ivl = int(GREETING_TIMEOUT_S * 1000)
         return router
 
     def _bind(self, host: str) -> str:
@@ -194,8 +201,7 @@ class TcpTransport:
         if inbound is not None:
             self._tell_taken(inbound)
         self._loop.call_later(
-            HANDSHAKE_TIMEOUT_S,
-            lambda: None if link.greeted else self.lose(link, "it did not connect back in time"),
+            GREETING_TIMEOUT_S, lambda: None if link.greeted else self.lose(link, _NEVER_CONNECTED_BACK)
         )
 
     def send_part(self, stream: bytes, tag: bytes, body: Buffer) -> bool:

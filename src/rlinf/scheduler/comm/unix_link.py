@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -60,16 +61,18 @@ class UnixLink:
         self._handshake: Handshake | None = None
         self._partial = b""
         self._deadline: Timer | None = None
+        self._dialled = ("", 0.0)  # which path, and when; "" if the other side dialled
         self._on_settled: Callable[[], None] | None = None
 
     # -- connecting ------------------------------------------------------------------------------
 
     def connect(self, path: str) -> None:
-        """Connect to the socket at `path`; on the I/O thread."""
+        """Connect to the socket at `path`; on the I/O thread.
+
+        The handshake has no deadline on this side: whose process has the socket open is alive, however busy.
+        """
         if self._closed:
             return
-        if self._deadline is None:
-            self._start_deadline()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             connection.connect(path)
@@ -80,6 +83,7 @@ class UnixLink:
             connection.close()
             self._lose(f"nobody listens at its socket ({_code(error)})")
         else:
+            self._dialled = (path, time.monotonic())
             self._adopt(connection)
             if not self._closed:
                 self._handshake = Handshake(self._identity.secret, dials=True)
@@ -111,6 +115,11 @@ class UnixLink:
     # -- handshake -------------------------------------------------------------------------------
 
     def _receive_handshake(self, handshake: Handshake) -> None:
+        path, since = self._dialled
+        if path and time.monotonic() - since > HANDSHAKE_TIMEOUT_S / 2:
+            # If it was this process that was held up, the other one has given up, or is about to.
+            self._dial_again(path)
+            return
         while handshake.wants_bytes and self._socket is not None:
             try:
                 data = self._socket.recv(handshake.wants_bytes - len(self._partial))
@@ -125,6 +134,12 @@ class UnixLink:
             self._partial += data
             if len(self._partial) == handshake.wants_bytes:
                 self._take_handshake(handshake)
+
+    def _dial_again(self, path: str) -> None:
+        with self._lock:
+            self._drop_socket()
+        self._partial = b""
+        self.connect(path)
 
     def _take_handshake(self, handshake: Handshake) -> None:
         data, self._partial = self._partial, b""
@@ -319,10 +334,13 @@ class UnixLink:
         with self._lock:
             self._closed = True
             self._backlog.clear()
-            if self._socket is not None:
-                self._loop.unregister(self._socket.fileno())
-                self._socket.close()
-                self._socket = None
+            self._drop_socket()
+
+    def _drop_socket(self) -> None:
+        if self._socket is not None:
+            self._loop.unregister(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
 
 
 def _code(error: OSError) -> str:
