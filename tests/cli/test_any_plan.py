@@ -62,9 +62,10 @@ def plans(draw):
 @given(plans())
 def test_any_plan_can_be_shown_in_every_way(plan):
     report = report_on(plan, dict.fromkeys(plan.components, 1))
-    assert render_plan(plan, sharing=report.sharing)
-    assert render_plan(plan, every_rank=True)
-    assert render_warnings(report.warnings).count("\n") >= min(1, len(report.warnings))
+    num_ranks = sum(component.world_size for component in plan.components.values())
+    assert render_plan(plan, every_rank=True, sharing=report.sharing).count("\n") == num_ranks + 2
+    assert render_plan(plan).endswith("\n")
+    assert render_warnings(report.warnings).count("\n") == min(13, len(report.warnings))
     assert json.loads(json.dumps(report_as_data(report)))["version"] == 1
     assert render_map(plan, report.sharing, colour=True)
     page = render_page(report, "any")

@@ -208,3 +208,11 @@ def test_summary_says_how_devices_are_shared_out():
         "arms": "Robot 0-2",
         "bare": "node",
     }
+
+
+def test_name_cannot_steer_the_terminal(conf):
+    file = conf('cluster: {component_placement: {"a\\e[2Jb\\nc": 0}}')
+    for option in ("--map", "--ranks"):
+        shown = rlinf("plan", file, "--nodes", "1x2", option).stdout
+        assert "\x1b" not in shown
+        assert "a\ufffd[2Jb\ufffdc" in shown

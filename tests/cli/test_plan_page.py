@@ -153,6 +153,13 @@ def test_text_of_a_config_stays_text(conf, written):
     assert page.data["labels"] == [["<b>\"'&"]]
 
 
+def test_half_a_character_in_a_name_is_no_trouble(conf, written):
+    file = conf('cluster: {component_placement: {"a\\ud800b": 0}}')
+    for options in (["--html", written], ["--json"], ["--map"]):
+        assert rlinf("plan", file, "--nodes", "1", *options).exit_code == 0
+    assert page_of(written).data["components"][0]["name"] == "a\ud800b"
+
+
 def test_page_of_512_nodes_stays_small(conf, written):
     file = conf(
         "cluster: {component_placement: {actor: all, rollout: '0-4095:0-2047', env: '0-2047:0-8191'}}"

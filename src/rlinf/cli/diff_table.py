@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlinf.scheduler.placement import ComponentDiff, Place, PlanDiff, RankMove
-from rlinf.scheduler.placement.wording import counted, node_list, ranges_text, rank_range
+from rlinf.scheduler.placement.wording import counted, node_list, printable, ranges_text, rank_range
 
 DIFF_DATA_VERSION = 1
 _HEADINGS = ("component", "rank", "before", "after")
@@ -34,7 +34,7 @@ class DiffRow:
         """The row under the headings."""
         ranks = rank_range(self.first_rank, self.next_rank - 1)
         before, after = (_place_text(place, self.num_nodes) for place in (self.before, self.after))
-        return self.component, ranks, before, after
+        return printable(self.component), ranks, printable(before), printable(after)
 
     @property
     def next_rank(self) -> int:
@@ -149,13 +149,14 @@ def _place_text(place: Place | None, num_nodes: int) -> str:
 
 
 def _change_text(component: ComponentDiff) -> str:
+    name = printable(component.name)
     after = counted(component.after or 0, "rank")
     if component.change == "added":
-        return f"{component.name}: new, {after}"
+        return f"{name}: new, {after}"
     if component.change == "removed":
-        return f"{component.name}: gone, had {counted(component.before or 0, 'rank')}"
+        return f"{name}: gone, had {counted(component.before or 0, 'rank')}"
     verb = "moves" if component.num_moved == 1 else "move"
     moved = f"{component.num_moved} of {counted(component.before or 0, 'rank')} {verb}"
     if component.change == "resized":
-        return f"{component.name}: from {component.before} to {after}; {moved}"
-    return f"{component.name}: {moved}"
+        return f"{name}: from {component.before} to {after}; {moved}"
+    return f"{name}: {moved}"

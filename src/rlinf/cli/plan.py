@@ -91,14 +91,15 @@ def _write_page(report: PlanReport, file: Path, title: str) -> None:
     # It reads the page's parts, which nobody else needs.
     from rlinf.cli.plan_page import render_page  # noqa: PLC0415
 
-    page = render_page(report, title)
+    # A name may hold half a character, which no encoding knows.
+    page = render_page(report, title).encode("utf-8", "replace")
     try:
-        file.write_text(page, encoding="utf-8")
+        file.write_bytes(page)
     except OSError as error:
         raise typer.BadParameter(
             f"{file} cannot be written: {error.strerror}", param_hint="--html"
         ) from error
-    typer.echo(f"wrote {file} ({len(page.encode()) // 1024 + 1} KB): open it in a browser", err=True)
+    typer.echo(f"wrote {file} ({len(page) // 1024 + 1} KB): open it in a browser", err=True)
 
 
 def _where(shapes: list[str], fleets: list[Path], num_configs: int) -> list[Where]:

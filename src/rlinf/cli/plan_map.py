@@ -10,7 +10,7 @@ from itertools import groupby
 from rlinf.cli.palette import Look, looks
 from rlinf.scheduler.placement import Plan, Sharing, Topology
 from rlinf.scheduler.placement.resources import hardware_counts
-from rlinf.scheduler.placement.wording import counted, node_list, rank_range
+from rlinf.scheduler.placement.wording import counted, node_list, printable, rank_range
 
 # Of a node with more devices than this, neighbours that are alike are drawn as one cell.
 _MOST_CELLS = 32
@@ -117,9 +117,10 @@ def _map_lines(rows: list[MapRow], look: dict[str, Look]) -> Iterator[list[_Piec
 def _heads(row: MapRow) -> Iterator[tuple[str, str, str]]:
     """What stands before the devices: of a node's second line on, only what they are."""
     first, *others = row.strips
-    yield rank_range(row.first_node, row.last_node), ",".join(row.groups) or "-", first.kind
+    groups = printable(",".join(row.groups)) or "-"
+    yield rank_range(row.first_node, row.last_node), groups, printable(first.kind)
     for strip in others:
-        yield "", "", strip.kind
+        yield "", "", printable(strip.kind)
 
 
 def _cells(strip: Strip, look: dict[str, Look]) -> Iterator[list[_Piece]]:
@@ -140,11 +141,11 @@ def _letters(users: Users, look: dict[str, Look]) -> list[_Piece]:
 
 
 def _legend(plan: Plan, look: dict[str, Look]) -> Iterator[list[_Piece]]:
-    width = max((len(name) for name in plan.components), default=0)
+    width = max((len(printable(name)) for name in plan.components), default=0)
     for name, component in plan.components.items():
         nodes = node_list({run.node_rank for run in component.runs})
         ranks = counted(component.world_size, "rank")
-        yield [(look[name].letter, name), (f"  {name.ljust(width)}  {ranks} on {nodes}", None)]
+        yield [(look[name].letter, name), (f"  {printable(name).ljust(width)}  {ranks} on {nodes}", None)]
     yield [(f"{_IDLE}  idle", None)]
 
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from rlinf.scheduler.placement import ComponentPlan, Plan, Run, Sharing
 from rlinf.scheduler.placement.explain import devices_of, run_devices
-from rlinf.scheduler.placement.wording import counted, ranges_text, rank_range
+from rlinf.scheduler.placement.wording import counted, printable, ranges_text, rank_range
 
 # Up to this many processes a row each is easier to read than a summary.
 _MOST_RANKS_LISTED = 32
@@ -36,7 +36,8 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row under the table's headings."""
-        return self.component, self.ranks, self.nodes, self.devices, self.visible, self.shared_with
+        cells = self.component, self.ranks, self.nodes, self.devices, self.visible, self.shared_with
+        return tuple(map(printable, cells))
 
     @property
     def num_nodes(self) -> int:

@@ -53,6 +53,17 @@ def name_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def printable(text: str) -> str:
+    r"""The text without what would break a line or steer a terminal: a name may hold anything.
+
+    >>> printable("actor\n")
+    'actor\ufffd'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def counted(number: int, noun: str, plural: str = "s") -> str:
     """A number with its noun: "1 node", "2 nodes"."""
     return f"{number} {noun}{'' if number == 1 else plural}"
