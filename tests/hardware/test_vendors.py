@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware.devices import Device
 from rlinf.scheduler.hardware.vendors import (
     SIMULATED_VARIABLE,
@@ -103,10 +104,10 @@ def test_mask_names_as_many_devices_as_ray_counted(count, mask, tmp_path):
 
 def test_entries_of_a_mask_stand_for_devices():
     first, second = Device(0, uuid="GPU-8932f937-d72c"), Device(1, uuid="GPU-8a32f937-d72c")
-    assert match_devices(["1", "GPU-8932", "gpu-8a", "GPU-8", "7"], [first, second]) == (
-        second,
-        first,
-        second,
-        None,
-        None,
-    )
+    names = ["1", "GPU-8932", "gpu-8a", "MIG-GPU-8932f937-d72c/1/0", "GPU-8", "7", "MIG-0c7a"]
+    assert match_devices(names, [first, second]) == (second, first, second, first, None, None, None)
+
+
+def test_simulated_count_that_is_no_number_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=f"{SIMULATED_VARIABLE} is 'four'"):
+        found({}, tmp_path, **{SIMULATED_VARIABLE: "four"})

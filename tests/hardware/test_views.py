@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from rlinf.scheduler import ComponentPlacement, Topology
+from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware import Accelerator, HardwareTable, RobotConfig, views_of
 from rlinf.scheduler.placement import Node
 
@@ -78,6 +79,12 @@ def test_component_of_many_groups_gets_for_each_process_what_it_has():
         ["Accelerator"],
         ["Accelerator"],
     ]
+
+
+def test_piece_of_another_topology_is_a_mistake_with_a_name():
+    placed = place({"env": {"node_group": "arms", "placement": 0}}, robots("arms", 0, (0, "a")))
+    with pytest.raises(ConfigError, match="process 0 was given Robot 0 of node 0, which no node group"):
+        views_of(Topology.parse("2x2"), placed.placements("env")[0])
 
 
 def test_views_travel_to_other_processes():

@@ -9,12 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from rlinf.scheduler.config.findings import shown
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
+from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.placement import parse_ranks
 
 # What every process finds in its environment about itself; a value of the user's would be overwritten.
 LAUNCH_VARIABLES = frozenset(
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 )
+_MASKS = frozenset(vendor.visibility_variable for vendor in VENDORS)
 
 
 def read_ranks(value: Any) -> tuple[int, ...]:
@@ -68,6 +70,11 @@ def _check_variable(name: str, setting: Any, before: Mapping[str, str]) -> None:
         raise ConfigError(f"{name!r} is no name of a variable")
     if name in LAUNCH_VARIABLES:
         raise ConfigError(f"{name} is set by the launch, for every process by itself")
+    if name in _MASKS:
+        hint = (
+            "the placement says which accelerators a process sees; a mask that a node is started with counts"
+        )
+        raise ConfigError(f"{name} is set by the launch, for every process by itself", hint=hint)
     if name in before:
         raise ConfigError(f"the variable {name} stands here twice")
     if isinstance(setting, bool) or not isinstance(setting, (str, int, float)):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware import tools
 from rlinf.scheduler.hardware.devices import Device, list_devices
 from rlinf.scheduler.hardware.masks import DigitsMask, ListMask, SelectorMask
@@ -114,14 +115,12 @@ def find_accelerators(
         device_folder: where the kernel shows devices.
 
     Raises:
-        ConfigError: an installed package's vendor cannot be used; the text names the package.
+        ConfigError: an installed package's vendor cannot be used, and the text names the package; or the variable
+            that counts pretend accelerators holds no number.
     """
     simulated = environment.get(SIMULATED_VARIABLE, "").strip()
     if simulated:
-        count, mask = int(simulated), SIMULATED.read_mask(environment)
-        return FoundAccelerators(
-            count, SIMULATED.name if count else "", mask if mask and len(mask) == count else None
-        )
+        return _simulated(simulated, environment)
     candidates = [vendor for vendor in vendors() if resources.get(vendor.ray_resource, 0) >= 1]
     if not candidates:
         return _NOTHING
@@ -159,9 +158,21 @@ def match_devices(names: Sequence[str], devices: Sequence[Device]) -> tuple[Devi
     return tuple(_match(name, devices) for name in names)
 
 
+def _simulated(count_text: str, environment: Mapping[str, str]) -> FoundAccelerators:
+    if not count_text.isdecimal():
+        raise ConfigError(f"{SIMULATED_VARIABLE} is '{count_text}': it must be a whole number from 0")
+    count, mask = int(count_text), SIMULATED.read_mask(environment)
+    return FoundAccelerators(
+        count, SIMULATED.name if count else "", mask if mask and len(mask) == count else None
+    )
+
+
 def _match(name: str, devices: Sequence[Device]) -> Device | None:
     if name.isdecimal():
         return next((device for device in devices if device.index == int(name)), None)
+    if name.startswith("MIG-GPU-"):
+        # A part of a device: MIG-<UUID>/<GPU instance>/<compute instance>.
+        name = name.removeprefix("MIG-").partition("/")[0]
     # CUDA takes as much of a UUID as makes it the only one.
     found = [device for device in devices if device.uuid and device.uuid.lower().startswith(name.lower())]
     return found[0] if len(found) == 1 else None

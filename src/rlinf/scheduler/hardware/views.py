@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware.registry import hardware_type
 from rlinf.scheduler.placement import HardwareUnit, Placement, Topology
 from rlinf.scheduler.placement.resources import number_hardware
@@ -58,11 +59,14 @@ class HardwareTable:
                 self._units[unit.node_rank, unit.type, index] = unit
 
     def units_of(self, placement: Placement) -> tuple[HardwareUnit, ...]:
-        """The declared pieces that a process was given; nothing where it was given accelerators or a bare node."""
+        """The declared pieces that a process was given; nothing where it was given accelerators or a bare node.
+
+        Raises:
+            ConfigError: it was placed on another topology: this one has no such piece.
+        """
         if placement.has_accelerators or not placement.hardware_type:
             return ()
-        place = (placement.node_rank, placement.hardware_type)
-        return tuple(self._units[*place, index] for index in placement.local_hardware_ranks)
+        return tuple(self._unit(placement, index) for index in placement.local_hardware_ranks)
 
     def units_of_all(self, placements: Iterable[Placement]) -> tuple[HardwareUnit, ...]:
         """The declared pieces that some processes were given, each once, in the order of the processes."""
@@ -80,3 +84,12 @@ class HardwareTable:
             kind = placement.hardware_type
             return tuple(Accelerator(kind, index, names[index]) for index in placement.local_hardware_ranks)
         return tuple(hardware_type(unit.type).view(unit.config) for unit in self.units_of(placement))
+
+    def _unit(self, placement: Placement, index: int) -> HardwareUnit:
+        unit = self._units.get((placement.node_rank, placement.hardware_type, index))
+        if unit is None:
+            raise ConfigError(
+                f"process {placement.rank} was given {placement.hardware_type} {index} of node {placement.node_rank}, "
+                "which no node group of this topology declares"
+            )
+        return unit
