@@ -103,6 +103,17 @@ def test_dictconfig_is_read_with_its_interpolations():
     assert read_cluster_config({"cluster": config.cluster}) == read
 
 
+def test_whole_numbers_may_be_text_as_interpolations_of_variables_give_it(monkeypatch):
+    monkeypatch.setenv("COUNT", "2")
+    config = OmegaConf.create(
+        section(num_nodes="${oc.env:COUNT}", node_groups=[group(node_ranks="${oc.env:COUNT}")])
+    )
+    read = read_cluster_config(config)
+    assert (read.num_nodes, read.node_groups[0].node_ranks) == (2, (2,))
+    (only,) = read_cluster_config(section(node_groups=[robot(node_rank="0", port="22")])).node_groups
+    assert only.hardware == (HardwareUnit("Robot", 0, RobotConfig(node_rank=0, port=22)),)
+
+
 def test_interpolations_in_a_dict_are_resolved_too():
     config = {"n": 2, "mine": "${nowhere}", "cluster": {"num_nodes": "${n}"}}
     assert read_cluster_config(config).num_nodes == 2
@@ -127,7 +138,7 @@ MISTAKES = [
     (section(num_node=1), "cluster.num_node", "unknown key 'num_node'", "'num_nodes'"),
     (section(num_nodes=0), "cluster.num_nodes", "a whole number from 1, not 0", ""),
     (section(num_nodes=True), "cluster.num_nodes", "not true", ""),
-    (section(num_nodes="2"), "cluster.num_nodes", "not '2'", ""),
+    (section(num_nodes="two"), "cluster.num_nodes", "not 'two'", ""),
     (section(simulate="2y8"), "cluster.simulate", "no number of nodes", "2x8"),
     (section(simulate=1.5), "cluster.simulate", "text such as 2x8, not 1.5", ""),
     (section(simulate=[]), "cluster.simulate", "text such as 2x8, not []", ""),
@@ -213,9 +224,9 @@ MISTAKES = [
         "",
     ),
     (
-        section(node_groups=[robot(node_rank="0")]),
+        section(node_groups=[robot(node_rank="0-1")]),
         "cluster.node_groups[0].hardware.configs[0].node_rank",
-        "this is a whole number, not '0'",
+        "this is a whole number, not '0-1'",
         "",
     ),
     (

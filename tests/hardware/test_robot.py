@@ -78,7 +78,7 @@ def test_robot_that_never_answers_is_given_up_at_the_deadline():
         ({"check": "ping"}, "this is 'tcp' or 'none', not 'ping'"),
         ({"port": 0}, "this is at least 1, not 0"),
         ({"port": 65536}, "this is at most 65535, not 65536"),
-        ({"port": "22"}, "this is a whole number, not '22'"),
+        ({"port": "ssh"}, "this is a whole number, not 'ssh'"),
     ],
 )
 def test_settings_that_cannot_be_are_mistakes(settings, problem):

@@ -101,6 +101,9 @@ def _attempt(errors: list[ConfigError], read: Callable[[Any], Value | None], val
 def _num_nodes(value: Any) -> int | None:
     if value is None:
         return None
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        # An interpolation such as ${oc.env:NUM_NODES} gives text.
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"this is a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes")
     return value

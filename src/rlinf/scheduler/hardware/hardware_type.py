@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _read_digits(value: Any) -> Any:
+    # An interpolation such as ${oc.env:PORT} gives text.
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
+
+
+# A whole number in a config, or text that is one.
+WholeNumber = Annotated[int, BeforeValidator(_read_digits)]
 
 
 class HardwareConfig(BaseModel):
@@ -16,7 +25,7 @@ class HardwareConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    node_rank: Annotated[int, Field(ge=0)]
+    node_rank: Annotated[WholeNumber, Field(ge=0)]
 
 
 class HardwareType:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlinf.scheduler.hardware.hardware_type import HardwareConfig, HardwareType
+from rlinf.scheduler.hardware.hardware_type import HardwareConfig, HardwareType, WholeNumber
 
 
 class RobotConfig(HardwareConfig):
@@ -20,7 +20,7 @@ class RobotConfig(HardwareConfig):
     """
 
     address: str = ""
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    port: Annotated[WholeNumber, Field(ge=1, le=65535)] | None = None
     check: Literal["tcp", "none"] = "none"
 
     @model_validator(mode="after")
