@@ -135,7 +135,11 @@ class ConfigErrors(ConfigError):
 
     def each(self) -> tuple[ConfigError, ...]:
         """The single mistakes that it reports."""
-        return self.errors
+        return tuple(single for error in self.errors for single in error.each())
+
+    def pointing(self, text: str, span: tuple[int, int]) -> ConfigErrors:
+        """The same mistakes, each with a caret under that spot."""
+        return type(self)([error.pointing(text, span) for error in self.errors], self.file)
 
     def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigErrors:
         """The same mistakes, each with its place filled in, where it says nothing of it yet."""

@@ -55,7 +55,8 @@ class ConfigSource:
 
     def in_order(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
         """The errors located, in the order of the section."""
-        return [self.locate(error) for error in sorted(errors, key=self._position)]
+        single = [each for error in errors for each in error.each()]
+        return [self.locate(error) for error in sorted(single, key=self._position)]
 
     def _position(self, error: ConfigError) -> int:
         return next((self.order[path] for path in _prefixes(error.path) if path in self.order), -1)
