@@ -9,6 +9,7 @@ import pytest
 
 from rlinf.scheduler import Cluster, errors
 from rlinf.scheduler.cluster.bus import EventBus
+from rlinf.scheduler.cluster.session import Session, current_or_none
 from rlinf.scheduler.events import WorkerLogged
 
 DRIVER = """
@@ -65,6 +66,40 @@ def test_another_shape_than_this_process_has_is_refused(ray_cluster):
     assert Cluster(simulate="2x4").num_accelerators == 8
     with pytest.raises(errors.ConfigError, match=r"\[8, 8\].*\[4, 4\]"):
         Cluster(simulate="2x8")
+
+
+@pytest.mark.ray
+def test_a_view_takes_what_there_is_whatever_the_environment_simulates(ray_cluster, monkeypatch):
+    monkeypatch.setenv("RLINF_SIMULATE", "1x8")
+    assert Cluster().num_accelerators == 8
+
+
+def test_a_mistake_in_the_groups_is_found_before_ray_is_started(monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.cluster.session._current", None)
+    config = {
+        "num_nodes": 1,
+        "component_placement": {"a": 0},
+        "node_groups": [{"label": "g", "node_ranks": 5}],
+    }
+    with pytest.raises(errors.ConfigError, match="'g' has node 5"):
+        Cluster(config, simulate="1x2")
+    assert current_or_none() is None
+
+
+def test_an_interrupted_close_undoes_everything_all_the_same():
+    undone = []
+
+    def interrupted():
+        undone.append("interrupted")
+        raise KeyboardInterrupt
+
+    session = Session(*[None] * 9)
+    session.on_close(lambda: undone.append("first opened"))
+    session.on_close(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    session.close()
+    assert undone == ["interrupted", "first opened"]
 
 
 def start_driver(end):

@@ -86,6 +86,21 @@ class Probe(Worker):
 
         raise OnlyHere(threading.Lock())
 
+    def raise_half_a_surrogate_pair(self):
+        raise ValueError("a name like \udcff")
+
+    async def wait_through_a_collection(self):
+        self.held = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.01, self._collect_and_let_go)
+        await self.held.wait()
+        return "went on"
+
+    def _collect_and_let_go(self):
+        import gc
+
+        gc.collect()
+        self.held.set()
+
     def find_hardware(self):
         return self.hardware
 
@@ -167,3 +182,14 @@ class NeverReady(Worker):
 class Clashing(Worker):
     def terminate(self):
         return None
+
+
+class DiesWhileOthersConstruct(Worker):
+    """Rank 1 is ready and then dies; rank 0 waits for that in __init__."""
+
+    def __init__(self):
+        super().__init__()
+        if self.rank == 1:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            threading.Event().wait(60)

@@ -1,12 +1,14 @@
 """Groups as a user meets them: launched on simulated nodes, called, failing, dying."""
 
 import asyncio
+import threading
 
 import pytest
-from ray_workers import Broken, Clashing, Dies, Forgetful, NeverReady, Probe
+from ray_workers import Broken, Clashing, Dies, DiesWhileOthersConstruct, Forgetful, NeverReady, Probe
 
 from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
 from rlinf.scheduler.errors import (
+    CodecError,
     ConfigError,
     LaunchError,
     LaunchTimeout,
@@ -94,6 +96,23 @@ def test_a_result_that_cannot_be_sent_is_the_calls_failure(probes):
     assert probes.execute_on(0).add(0).wait(30) == [10]
 
 
+def test_any_text_in_an_exception_arrives_and_the_worker_lives_on(probes):
+    with pytest.raises(WorkerError, match=r"a name like"):
+        probes.raise_half_a_surrogate_pair().wait(30)
+    assert probes.add(0).wait(30) == [10, 11, 12, 13]
+
+
+def test_a_waiting_coroutine_outlives_a_garbage_collection(probes):
+    assert probes.execute_on(0).wait_through_a_collection().wait(30) == ["went on"]
+
+
+def test_after_terminate_calls_say_so(ray_cluster):
+    group = Probe.create_group().launch(ray_cluster, placement_strategy=PackedPlacementStrategy(0, 0))
+    group.terminate()
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        group.add(1)
+
+
 def test_an_unknown_method_is_named_at_once_with_the_nearest(probes):
     with pytest.raises(AttributeError, match="did you mean 'environment'"):
         probes.enviroment()
@@ -161,6 +180,18 @@ def test_an_init_that_fails_raises_with_its_traceback_and_leaves_nothing(ray_clu
 def test_a_process_that_dies_in_init_ends_the_launch_at_once(ray_cluster):
     with pytest.raises(LaunchError, match="rank 0 died while still in __init__"):
         Dies.create_group().launch(ray_cluster, placement_strategy=PackedPlacementStrategy(0, 0))
+
+
+def test_a_rank_that_dies_when_it_is_ready_ends_a_launch_that_waits_for_others(ray_cluster):
+    with pytest.raises(LaunchError, match="rank 1 died while waiting for the other ranks"):
+        DiesWhileOthersConstruct.create_group().launch(
+            ray_cluster, placement_strategy=PackedPlacementStrategy(0, 1), launch_timeout_s=40
+        )
+
+
+def test_an_argument_that_cannot_be_sent_is_an_error_before_anything_starts(ray_cluster):
+    with pytest.raises(CodecError, match="lock"):
+        Probe.create_group(threading.Lock()).launch(ray_cluster, name="unsendable")
 
 
 def test_a_launch_that_is_late_says_which_rank_waits_for_what(ray_cluster):

@@ -72,16 +72,22 @@ class Cluster:
     ) -> None:
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
-        shape = _simulated_shape(simulate, config)
         existing = sessions.current_or_none()
+        shape = _simulated_shape(simulate, config, opening=existing is None)
         self._owner = existing is None
         if existing is None:
+            if shape is not None:
+                _with_groups(shape, config)  # a mistake in the groups is found before Ray is started
             existing = _open_session(shape, wanted_nodes, address, start_timeout_s)
         elif shape is not None:
             _check_shape(existing.topology, shape)
         self._session = existing
-        _check_node_count(existing.topology, wanted_nodes)
-        self._topology = _with_groups(existing.topology, config)
+        try:
+            _check_node_count(existing.topology, wanted_nodes)
+            self._topology = _with_groups(existing.topology, config)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def session(self) -> Session:
@@ -142,10 +148,16 @@ class Cluster:
         return f"Cluster({self.num_nodes} nodes, {self.num_accelerators} accelerators{state})"
 
 
-def _simulated_shape(simulate: str | Topology | None, config: ClusterConfig | None) -> Topology | None:
+def _simulated_shape(
+    simulate: str | Topology | None, config: ClusterConfig | None, *, opening: bool
+) -> Topology | None:
     if isinstance(simulate, Topology):
         return simulate
-    text = simulate or (config.simulate if config else None) or os.environ.get(SIMULATE_VARIABLE)
+    text = simulate or (config.simulate if config else None)
+    if (
+        not text and opening
+    ):  # a view takes what there is: the variable is for programs that would need a cluster
+        text = os.environ.get(SIMULATE_VARIABLE)
     return Topology.parse(text) if text else None
 
 
@@ -189,8 +201,8 @@ def _open_session(
 
 
 def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
-    bus = EventBus()
-    bus.subscribe(show_log_line)
+    bus, log_bus = EventBus(), EventBus()
+    log_bus.subscribe(show_log_line)
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
     fleet = fleet_of(reports)
     secret = ClusterSecret.generate()
@@ -206,8 +218,9 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
         secret=secret,
         crosses_machines=crosses_machines,
         bus=bus,
+        log_bus=log_bus,
     )
-    for closer in (exit_on_sigterm(), engine.stop, bus.close, messenger.close):
+    for closer in (exit_on_sigterm(), engine.stop, bus.close, log_bus.close, messenger.close):
         session.on_close(closer)
     sessions.set_current(session)
     # By name, because it lies in a layer above: a driver that opens a cluster can start channels.

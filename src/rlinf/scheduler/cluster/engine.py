@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf.scheduler.cluster.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated_environment
+from rlinf.scheduler.cluster.token import use_fresh_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.placement import Node
 
@@ -44,7 +45,7 @@ class RayEngine:
 
     started_here: bool
     simulated: RayTestCluster | None = None
-    _actors: list[Any] = field(default_factory=list)
+    restore_token: Callable[[], None] | None = None
 
     def stop(self) -> None:
         """Leave Ray; stop it too where this process started it."""
@@ -53,6 +54,9 @@ class RayEngine:
         if self.simulated is not None:
             self.simulated.shutdown()
             self.simulated = None
+        if self.restore_token is not None:
+            self.restore_token()
+            self.restore_token = None
 
 
 def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
@@ -63,6 +67,7 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     """
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
+    restore_token = use_fresh_token()
     with _QuietRay(), unannounced():
         cluster = RayTestCluster()
         try:
@@ -77,8 +82,9 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
             _connect(address=cluster.address)
         except (RayError, OSError, RuntimeError) as error:
             cluster.shutdown()
+            restore_token()
             raise ClusterError(f"Ray did not start {len(nodes)} simulated nodes: {error}") from error
-    return RayEngine(started_here=True, simulated=cluster)
+    return RayEngine(started_here=True, simulated=cluster, restore_token=restore_token)
 
 
 def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) -> RayEngine:

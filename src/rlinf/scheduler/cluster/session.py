@@ -32,6 +32,8 @@ class Session:
         secret: what proves that a process belongs to this job.
         crosses_machines: whether some node cannot be reached through a Unix socket.
         bus: what happens in the job, for whoever listens.
+        log_bus: workers' log lines, on their own: they are shown before the result of the call that wrote them, however
+            slow other listeners are.
         fleet: what the nodes said about themselves; None in a worker.
     """
 
@@ -43,6 +45,7 @@ class Session:
     secret: ClusterSecret
     crosses_machines: bool
     bus: EventBus
+    log_bus: EventBus
     fleet: Fleet | None = None
     _closers: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -59,19 +62,27 @@ class Session:
             self._closers.append(closer)
 
     def close(self) -> None:
-        """Leave the job: undo everything, last first. A second call does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            closers = list(reversed(self._closers))
+        """Leave the job: undo everything, last first. A second call does nothing.
+
+        An interruption (a second Ctrl-C, say) is raised again when everything is undone.
+        """
+        self._closed = True
         if current_or_none() is self:
             set_current(None)
-        for closer in closers:
+        interruption: BaseException | None = None
+        while (closer := self._next_closer()) is not None:
             try:
                 closer()
             except Exception:  # noqa: BLE001 - one part that cannot be undone must not keep the others up
                 _log.warning("closing the cluster: a step failed", exc_info=True)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interruption = error
+        if interruption is not None:
+            raise interruption
+
+    def _next_closer(self) -> Callable[[], None] | None:
+        with self._lock:
+            return self._closers.pop() if self._closers else None
 
 
 _current: Session | None = None

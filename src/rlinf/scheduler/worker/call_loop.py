@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import pickle
 import queue
@@ -30,6 +31,8 @@ class CallLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_lock = threading.Lock()
         self._num_threads = 1
+        # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
+        self._running: set[concurrent.futures.Future[None]] = set()
 
     def submit(self, request: Request) -> None:
         """Queue a call; never blocks."""
@@ -66,7 +69,9 @@ class CallLoop:
                 raise
             return
         if inspect.iscoroutine(result):
-            asyncio.run_coroutine_threadsafe(_finish(request, result), self._event_loop())
+            running = asyncio.run_coroutine_threadsafe(_finish(request, result), self._event_loop())
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
         else:
             _reply(request, result)
 
@@ -97,9 +102,13 @@ def _reply(request: Request, result: Any) -> None:
 
 
 def _reply_error(request: Request, error: BaseException) -> None:
-    text = "".join(traceback.format_exception(error))
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - an exception's own __str__ may fail
+        text = f"{type(error).__qualname__}, which cannot be shown"
     try:
         cause = pickle.dumps(error)
     except Exception:  # noqa: BLE001 - an exception may hold anything; its text is what must arrive
         cause = b""
-    request.reply([protocol.RAISED, text], [cause])
+    # A frame takes any text of any length; half of a surrogate pair would have no place in a message's head.
+    request.reply([protocol.RAISED], [text.encode("utf-8", "backslashreplace"), cause])

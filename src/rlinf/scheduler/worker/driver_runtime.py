@@ -17,13 +17,13 @@ from rlinf.scheduler.errors import (
     LaunchError,
     PeerNotFound,
 )
-from rlinf.scheduler.events import ChannelOpened
+from rlinf.scheduler.events import ChannelOpened, WorkerLogged
 from rlinf.scheduler.placement import NodePlacementStrategy, Placement
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launch import LaunchOptions
-from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
+from rlinf.scheduler.worker.protocol import LOG, START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
 
 _AFFINITY_TIMEOUT_S = 30.0
 
@@ -84,6 +84,7 @@ class DriverRuntime:
                 [placement],
                 name,
                 LaunchOptions(timeout_s=START_CHANNEL_TIMEOUT_S, registers_itself=True),
+                on_failure="end",
             )
         except GroupExists as error:
             raise ChannelExists(name, error.problem) from error
@@ -93,16 +94,27 @@ class DriverRuntime:
         return group.endpoints[0]
 
     def serve_workers(self) -> None:
-        """Start channels for workers that ask."""
+        """Start channels for workers that ask, and show what workers log."""
         self.messenger.serve(START_CHANNEL, self._on_request)
+        self.messenger.serve(LOG, self._on_log)
         self.session.on_close(lambda: self._starters.shutdown(wait=False, cancel_futures=True))
 
     def _on_request(self, request: Request) -> None:
         name, maxsize, channel_id, group, rank = request.head
         spec = ChannelSpec(name, maxsize, channel_id)
+
+        def start() -> Endpoint:
+            if request.is_cancelled:
+                raise CommError("the worker that asked has given up")
+            return self.start_channel_server(name, spec, group, rank)
+
         # Starting a process takes a second: not on the messenger's thread.
-        started = self._starters.submit(self.start_channel_server, name, spec, group, rank)
-        started.add_done_callback(lambda done: _answer(request, done))
+        self._starters.submit(start).add_done_callback(lambda done: _answer(request, done))
+
+    def _on_log(self, notice: Request) -> None:
+        event = WorkerLogged(*notice.head)
+        self.session.log_bus.emit(event)
+        self.session.bus.emit(event)
 
     def _placement_of(self, channel: str, worker: WorkerAddress) -> Placement:
         try:

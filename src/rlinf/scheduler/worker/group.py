@@ -200,17 +200,24 @@ class WorkerGroup(Generic[T]):
         messenger = shared.session.messenger
         shared.check_alive(self._selected)
         encoded = encode((args, kwargs))
-        frames = [encoded.head, *encoded.buffers]
         targets = [shared.ranks[number] for number in self._selected]
+        # For several ranks one copy here serves them all; for one, only what the kernel does not take is copied.
+        several = len(targets) > 1
+        if several:
+            encoded = encoded.detached()
+        frames = [encoded.head, *encoded.buffers]
         calls = [
-            (rank.address, messenger.request(rank.endpoint, protocol.CALL, method, frames))
+            (
+                rank.address,
+                messenger.request(rank.endpoint, protocol.CALL, method, frames, snapshot=not several),
+            )
             for rank in targets
             if rank.endpoint is not None
         ]
-        result = GroupResult(method, calls, shared.reason_of_death, shared.session.bus.flush)
+        result = GroupResult(method, calls, shared.reason_of_death, shared.session.log_bus.flush)
         with shared.lock:
             shared.pending.add(result)
-            dead = dict(shared.dead) if shared.on_failure == "fail" else {}
+            dead = {} if shared.on_failure == "ignore" else dict(shared.dead)
         for number, reason in dead.items():  # it may have died since check_alive
             result.abort(WorkerDied(shared.name, number, method, reason))
         return result

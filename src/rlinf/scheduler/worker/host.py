@@ -13,14 +13,14 @@ from typing import Any
 from rlinf.scheduler.channel import set_runtime
 from rlinf.scheduler.cluster.bus import EventBus
 from rlinf.scheduler.cluster.session import Session, set_current
-from rlinf.scheduler.comm import DirectoryClient, Mailbox, Messenger
+from rlinf.scheduler.comm import Buffer, DirectoryClient, Mailbox, Messenger, decode
 from rlinf.scheduler.hardware.reachability import check_reachable
-from rlinf.scheduler.placement import HardwareUnit
+from rlinf.scheduler.placement import HardwareUnit, Topology
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.call_loop import CallLoop
 from rlinf.scheduler.worker.context import WorkerContext, set_context
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
-from rlinf.scheduler.worker.log_forwarding import forward_logs
+from rlinf.scheduler.worker.log_forwarding import forward_logs, sendable
 from rlinf.scheduler.worker.ports import ReservedPort
 from rlinf.scheduler.worker.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.worker.worker_runtime import WorkerRuntime
@@ -57,9 +57,9 @@ class _Hosting:
         self._messenger.serve(protocol.CALL, self._calls.submit)
         self._messenger.serve(protocol.STOP, lambda _request: self._calls.stop())
         try:
-            assignment, factory_bytes = self._say_hello(port.port if port else 0)
-            self._become(assignment)
-            worker = self._construct(factory_bytes, assignment.units)
+            assignment, topology, factory = self._say_hello(port.port if port else 0)
+            self._become(assignment, topology)
+            worker = self._construct(factory, assignment.units)
             if worker is not None:
                 self._report(protocol.READY, time.monotonic() - self._started_at)
                 self._calls.run(worker, assignment.max_concurrency)
@@ -70,16 +70,17 @@ class _Hosting:
             if port is not None:
                 port.release()
 
-    def _say_hello(self, port: int) -> tuple[Assignment, bytes]:
+    def _say_hello(self, port: int) -> tuple[Assignment, Topology, list[Buffer]]:
         """Report that this process runs; the answer comes when every rank's does."""
         hello = [self._spec.launch_id, self._spec.rank, os.getpid(), platform.node(), port]
         frames = [pickle.dumps(self._messenger.endpoint)]
         request = self._messenger.request(self._spec.launcher, protocol.HELLO, hello, frames)
         reply = request.result(timeout=self._spec.timeout_s)
         assignment: Assignment = pickle.loads(reply.frames[0])
-        return assignment, bytes(reply.frames[1])
+        topology: Topology = pickle.loads(reply.frames[1])
+        return assignment, topology, reply.frames[2:]
 
-    def _become(self, assignment: Assignment) -> None:
+    def _become(self, assignment: Assignment, topology: Topology) -> None:
         os.environ.update(assignment.environment)
         info = WorkerInfo(
             address=self._address,
@@ -93,24 +94,25 @@ class _Hosting:
         )
         session = Session(
             own_name=str(self._address),
-            topology=assignment.topology,
+            topology=topology,
             messenger=self._messenger,
             directory=self._directory,
             directory_endpoint=self._spec.directory,
             secret=self._spec.secret,
             crosses_machines=self._spec.crosses_machines,
             bus=EventBus(),
+            log_bus=EventBus(),
         )
         set_current(session)
         set_runtime(WorkerRuntime(session, self._address))
         set_context(WorkerContext(info, session, self._mailbox, assignment.hardware))
-        forward_logs(self._messenger, self._spec.launcher, self._address, self._spec.log_level)
+        forward_logs(self._messenger, self._spec.directory, self._address, self._spec.log_level)
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.
             about = {"placement": pickle.dumps(assignment.placement)}
             self._directory.register(str(self._address), self._messenger.endpoint, about)
 
-    def _construct(self, factory_bytes: bytes, units: tuple[HardwareUnit, ...]) -> Any:
+    def _construct(self, encoded: list[Buffer], units: tuple[HardwareUnit, ...]) -> Any:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         phase = protocol.CHECKING
         try:
@@ -119,12 +121,12 @@ class _Hosting:
                 check_reachable(units)
             phase = protocol.IMPORTING
             self._report(phase)
-            factory: WorkerFactory = pickle.loads(factory_bytes)
+            factory: WorkerFactory = decode(encoded[0], encoded[1:])
             phase = protocol.CONSTRUCTING
             self._report(phase)
             return factory.worker_class(*factory.args, **factory.kwargs)
         except (Exception, SystemExit):  # noqa: BLE001 - the process boundary: all of it goes to the launcher
-            self._report(protocol.FAILED, phase, traceback.format_exc())
+            self._report(protocol.FAILED, phase, sendable(traceback.format_exc()))
             return None
 
     def _report(self, progress: str, *details: Any) -> None:

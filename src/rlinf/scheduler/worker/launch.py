@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray import cloudpickle
 
 from rlinf.scheduler.cluster.engine import on_node
 from rlinf.scheduler.cluster.log_lines import level_to_forward
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm import Buffer, Request, encode
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
@@ -38,6 +37,7 @@ _WAITS = {
     protocol.CHECKING: "checking that its hardware can be reached",
     protocol.IMPORTING: "importing the worker's class",
     protocol.CONSTRUCTING: "still in __init__",
+    protocol.READY: "waiting for the other ranks to be ready",
 }
 
 
@@ -104,11 +104,15 @@ class _Launch:
         self._hardware = HardwareTable(topology)
         self._started_at = time.monotonic()
         # By value where the class is defined in the user's script, by reference where it can be imported.
-        self._factory_bytes = cloudpickle.dumps(factory)
+        encoded = encode(factory).detached()
+        self._factory: list[Buffer] = [encoded.head, *encoded.buffers]
+        self._host_class = ray.remote(WorkerHost)
         self._ranks: list[LaunchedRank] = []
         self._lock = threading.Lock()
         self._missing_hellos = len(placements)
         self._missing_ready = len(placements)
+        # Every rank has a process; every rank is ready. A failure sets both.
+        self._greeted = threading.Event()
         self._settled = threading.Event()
         self._error: SchedulerError | None = None
         self._master_port = 0
@@ -124,15 +128,19 @@ class _Launch:
             self._ranks = [self._start(placement) for placement in self._placements]
             for rank in self._ranks:
                 self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
-            if not self._settled.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
-                raise LaunchTimeout(
-                    self._name, f"not ready after {self._options.timeout_s:.0f} s", self._describe_missing()
-                )
-            if self._error is not None:
-                raise self._error
+            self._wait_for(self._greeted)
+            self._assign()
+            self._wait_for(self._settled)
         finally:
             desk.close(self)
         return self._ranks
+
+    def _wait_for(self, step: threading.Event) -> None:
+        if not step.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
+            problem = f"not ready after {self._options.timeout_s:.0f} s"
+            raise LaunchTimeout(self._name, problem, self._describe_missing())
+        if self._error is not None:
+            raise self._error
 
     def undo(self) -> None:
         for rank in self._ranks:
@@ -151,7 +159,7 @@ class _Launch:
             self._missing_hellos -= 1
             complete = self._missing_hellos == 0
         if complete:
-            self._assign()
+            self._greeted.set()
 
     def on_progress(self, request: Request) -> None:
         _, number, progress, *details = request.head
@@ -181,17 +189,13 @@ class _Launch:
         if environment.python_interpreter_path:
             runtime_env["py_executable"] = environment.python_interpreter_path
         options = {"runtime_env": runtime_env} if runtime_env else {}
-        actor = (
-            ray.remote(WorkerHost)
-            .options(
-                num_cpus=0,
-                scheduling_strategy=on_node(placement.node_id),
-                max_restarts=0,
-                max_task_retries=0,
-                **options,
-            )
-            .remote()
-        )
+        actor = self._host_class.options(
+            num_cpus=0,
+            scheduling_strategy=on_node(placement.node_id),
+            max_restarts=0,
+            max_task_retries=0,
+            **options,
+        ).remote()
         return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, actor)
 
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
@@ -215,8 +219,8 @@ class _Launch:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
             rank.exited.set_result(reason_of(error))
-            # Before it was ready, the end of its process is the end of the launch; afterwards its group sees to it.
-            if rank.progress not in (protocol.READY, protocol.FAILED):
+            # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
+            if not self._settled.is_set() and rank.progress != protocol.FAILED:
                 problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
                 self._fail(LaunchError(self._name, problem, explanation_of(error)))
 
@@ -226,11 +230,11 @@ class _Launch:
         """Every rank has a process: tell each what it is."""
         first = self._ranks[0]
         master_address = self._node_of(first.placement).ip
+        topology = pickle.dumps(self._session.topology)
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
                 world_size=len(self._ranks),
-                topology=self._session.topology,
                 environment=rank_environment(
                     rank.placement,
                     group=self._name,
@@ -246,7 +250,8 @@ class _Launch:
                 units=self._hardware.units_of(rank.placement),
             )
             if rank.hello is not None:
-                rank.hello.reply(None, [pickle.dumps(assignment), self._factory_bytes])
+                frames = [pickle.dumps(assignment), topology, *self._factory]
+                rank.hello.reply(None, frames, snapshot=False)
 
     def _node_of(self, placement: Placement) -> Node:
         return self._session.topology.nodes[placement.node_rank]
@@ -254,6 +259,7 @@ class _Launch:
     def _fail(self, error: SchedulerError) -> None:
         with self._lock:
             self._error = self._error or error
+        self._greeted.set()
         self._settled.set()
 
     def _describe_missing(self) -> list[str]:

@@ -1,14 +1,14 @@
-"""Where the hosts of a launching process report, and where workers' log lines arrive."""
+"""Where the hosts of a launching process report."""
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Protocol
 
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError
-from rlinf.scheduler.events import WorkerLogged
 from rlinf.scheduler.worker import protocol
 
 
@@ -29,10 +29,8 @@ class LaunchDesk:
 
     def __init__(self, session: Session) -> None:
         self._launches: dict[str, Reports] = {}
-        self._bus = session.bus
         session.messenger.serve(protocol.HELLO, self._on_hello)
         session.messenger.serve(protocol.PROGRESS, self._on_progress)
-        session.messenger.serve(protocol.LOG, self._on_log)
 
     def open(self, launch: Reports) -> None:
         """Pass reports of this launch on to it."""
@@ -48,9 +46,6 @@ class LaunchDesk:
     def _on_progress(self, request: Request) -> None:
         self._launch_of(request).on_progress(request)
 
-    def _on_log(self, notice: Request) -> None:
-        self._bus.emit(WorkerLogged(*notice.head))
-
     def _launch_of(self, request: Request) -> Reports:
         launch = self._launches.get(request.head[0])
         if launch is None:
@@ -59,15 +54,17 @@ class LaunchDesk:
 
 
 _desks: dict[str, LaunchDesk] = {}
+_desks_lock = threading.Lock()
 
 
 def desk_of(session: Session) -> LaunchDesk:
     """The desk of this process."""
     key = session.messenger.endpoint.process_id
-    if key not in _desks:
-        _desks[key] = LaunchDesk(session)
-        session.on_close(partial(_forget, key))
-    return _desks[key]
+    with _desks_lock:
+        if key not in _desks:
+            _desks[key] = LaunchDesk(session)
+            session.on_close(partial(_forget, key))
+        return _desks[key]
 
 
 def _forget(key: str) -> None:

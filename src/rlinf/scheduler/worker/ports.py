@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,11 +71,14 @@ def _ephemeral_range() -> tuple[int, int]:
 def _lock_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"rlinf-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ClusterError(f"{folder} is not a folder of this user's own: no port can be reserved")
     return folder
 
 
 def _try_lock(path: Path) -> IO[str] | None:
-    lock = path.open("w")
+    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.placement import HardwareUnit, Placement, Topology
+from rlinf.scheduler.placement import HardwareUnit, Placement
 
 # Services of the launching process.
 HELLO = "launch.hello"
@@ -72,7 +72,6 @@ class Assignment:
     Attributes:
         placement: its place.
         world_size: how many ranks the group has.
-        topology: the bare cluster.
         environment: variables to set before the user's code is imported.
         max_concurrency: how many calls may run at a time.
         master_address: rank 0's node.
@@ -83,7 +82,6 @@ class Assignment:
 
     placement: Placement
     world_size: int
-    topology: Topology
     environment: dict[str, str]
     max_concurrency: int
     master_address: str

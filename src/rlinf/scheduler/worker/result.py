@@ -91,7 +91,7 @@ class GroupResult:
     def __await__(self) -> Generator[Any, None, list[Any]]:
         """`await result`: as `wait`, without blocking the event loop."""
         yield from asyncio.shield(asyncio.wrap_future(self._settled)).__await__()
-        return self._collect()
+        return self._collect(reason_wait_s=0.0)
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""
@@ -118,10 +118,10 @@ class GroupResult:
             what = f"{self._addresses[0].group}.{self._method}()"
             raise ResultTimeout(what, time.monotonic() - started, missing) from None
 
-    def _collect(self) -> list[Any]:
+    def _collect(self, reason_wait_s: float = _REASON_WAIT_S) -> list[Any]:
         for index, future in enumerate(self._futures):
             if future.done() and _failed(future):
-                raise self._failure(index)
+                raise self._failure(index, reason_wait_s)
         if self._aborted is not None:
             raise self._aborted
         return [self._value(index) for index in range(len(self._futures))]
@@ -136,22 +136,24 @@ class GroupResult:
             self._values[index] = decode(reply.frames[0], reply.frames[1:])
         return self._values[index]
 
-    def _failure(self, index: int) -> BaseException:
+    def _failure(self, index: int, reason_wait_s: float = _REASON_WAIT_S) -> BaseException:
         address, future = self._addresses[index], self._futures[index]
         if not future.done():
             return self._aborted or WorkerDied(address.group, address.rank, self._method)
         error = future.exception()
         if error is not None:
-            return self._comm_failure(address, error)
+            return self._comm_failure(address, error, reason_wait_s)
         reply = future.result()
-        text, cause = reply.head[1], _unpickled(reply.frames[0])
+        text, cause = bytes(reply.frames[0]).decode(), _unpickled(reply.frames[1])
         return WorkerError(address.group, address.rank, self._method, text, cause)
 
-    def _comm_failure(self, address: WorkerAddress, error: BaseException) -> BaseException:
+    def _comm_failure(
+        self, address: WorkerAddress, error: BaseException, reason_wait_s: float
+    ) -> BaseException:
         if not isinstance(error, PeerDied):
             return error
         died = WorkerDied(
-            address.group, address.rank, self._method, self._reason_of_death(address, _REASON_WAIT_S)
+            address.group, address.rank, self._method, self._reason_of_death(address, reason_wait_s)
         )
         died.__cause__ = error
         return died

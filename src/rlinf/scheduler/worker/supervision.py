@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -10,16 +11,20 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 
+from ray.exceptions import RayError
+
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.errors import WorkerDied
+from rlinf.scheduler.errors import SchedulerError, WorkerDied
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.result import GroupResult
 
-OnFailure = Literal["fail", "ignore"]
+# "end" is as "fail", and the group is stopped so that its name is free: the way of channels.
+OnFailure = Literal["fail", "ignore", "end"]
 STOP_GRACE_S = 2.0
+_log = logging.getLogger(__name__)
 
 
 def group_entry(name: str) -> str:
@@ -54,17 +59,20 @@ class Supervision:
             if self.stopping or rank.address.rank in self.dead:
                 return
             self.dead[rank.address.rank] = reason
-            pending = list(self.pending) if self.on_failure == "fail" else []
+            pending = [] if self.on_failure == "ignore" else list(self.pending)
         self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
         for result in pending:
             result.abort(WorkerDied(self.name, rank.address.rank, "", reason))
+        if self.on_failure == "end":
+            # Not here: this is Ray's own thread, and what ends a process would wait for it.
+            threading.Thread(target=self.stop, name="rlinf-stop-group", daemon=True).start()
 
     def check_alive(self, wanted: Sequence[int]) -> None:
         """Raise WorkerDied if a call to these ranks cannot succeed."""
         with self.lock:
             if self.stopping:
                 raise WorkerDied(self.name, wanted[0], "", "the group was terminated")
-            relevant = {r: why for r, why in self.dead.items() if self.on_failure == "fail" or r in wanted}
+            relevant = {r: why for r, why in self.dead.items() if self.on_failure != "ignore" or r in wanted}
         for number, reason in relevant.items():
             raise WorkerDied(self.name, number, "", reason)
 
@@ -96,8 +104,8 @@ class Supervision:
             _wait_until(rank, deadline)
         for rank in self.ranks:
             rank.kill()
-        self.session.directory.unregister(group_entry(self.name))
         _groups_of(self.session).discard(self)
+        self.session.directory.unregister(group_entry(self.name))
 
     def _living(self) -> list[LaunchedRank]:
         return [rank for rank in self.ranks if not rank.exited.done()]
@@ -108,7 +116,10 @@ def stop_groups(groups: Iterable[Supervision]) -> None:
     stopping = [group for group in groups if group.begin_stop()]
     deadline = time.monotonic() + STOP_GRACE_S
     for group in stopping:
-        group.finish_stop(deadline)
+        try:
+            group.finish_stop(deadline)
+        except (SchedulerError, RayError):  # the others are to be ended all the same
+            _log.warning("group '%s' did not end in order", group.name, exc_info=True)
 
 
 _groups: weakref.WeakKeyDictionary[Session, set[Supervision]] = weakref.WeakKeyDictionary()

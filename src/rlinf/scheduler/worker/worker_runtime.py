@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rlinf.scheduler.channel import ChannelSpec
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.errors import ChannelError, CommError
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S
 
@@ -54,4 +55,7 @@ class WorkerRuntime:
         request = self.messenger.request(
             self.session.directory_endpoint, START_CHANNEL, head, timeout_s=2 * START_CHANNEL_TIMEOUT_S
         )
-        return Endpoint.from_wire(request.result().head)
+        try:
+            return Endpoint.from_wire(request.result().head)
+        except CommError as error:
+            raise ChannelError(name, f"the driver did not start it: {error}") from error

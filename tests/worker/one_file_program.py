@@ -1,0 +1,56 @@
+"""A program in one file: its dataclass and its enum travel in every direction."""
+
+import enum
+from dataclasses import dataclass
+
+from rlinf.scheduler import Channel, Cluster, Worker
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something that a script defines."""
+
+    number: int
+
+
+class Mark(enum.Enum):
+    """A marker that a script defines."""
+
+    STOP = "stop"
+
+
+class Peer(Worker):
+    """Makes, judges and forwards messages."""
+
+    def __init__(self, expected):
+        super().__init__()
+        self.expected = expected
+
+    def make(self):
+        return Message(1)
+
+    def judge(self, message, mark):
+        return isinstance(message, Message) and message == self.expected and mark is Mark.STOP
+
+    def forward(self):
+        channel = self.connect_channel("script")
+        item = channel.get(timeout_s=30)
+        channel.put((item == Message(2), item), queue_name="back")
+
+
+def main():
+    with Cluster(simulate="1x1") as cluster:
+        group = Peer.create_group(Message(1)).launch(cluster)
+        (made,) = group.make().wait(30)
+        assert isinstance(made, Message)
+        assert made == Message(1)
+        assert group.judge(Message(1), Mark.STOP).wait(30) == [True]
+        channel = Channel.create("script")
+        channel.put(Message(2))
+        group.forward().wait(30)
+        assert channel.get("back", timeout_s=30) == (True, Message(2))
+        print("all the same")
+
+
+if __name__ == "__main__":
+    main()
