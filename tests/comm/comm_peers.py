@@ -1,5 +1,6 @@
 """What the other processes of these tests do; each function runs in one started by `start_process`."""
 
+import os
 import threading
 
 from rlinf.scheduler.comm import DirectoryClient, Mailbox, Messenger
@@ -58,3 +59,15 @@ def send_much(pipe, secret, machine, server, num_messages):
     pipe.send(messenger.endpoint)
     _stay(pipe)
     messenger.close()
+
+
+def fork_and_wait(pipe, secret, machine, server):
+    messenger = _messenger(secret, machine, "client:0")
+    messenger.request(server, "wait", None)
+    messenger.request(server, "nothing", None).exception(10)  # by now the connection is there
+    child = os.fork()
+    if child == 0:
+        _stay(pipe)
+        os._exit(0)
+    pipe.send((messenger.endpoint, child))
+    _stay(pipe)

@@ -7,6 +7,7 @@ import threading
 from rlinf.scheduler.channel.connection import Connection
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.errors import ChannelLost
 
 
 class Connections:
@@ -32,6 +33,11 @@ class Connections:
             if connection.lost is None:
                 connection.flush()
                 connection.lose("this process left the cluster")
+
+    def abandon(self, reason: str) -> None:
+        """Make every connection unusable in a forked child; the parent's operations go on."""
+        for connection in self._by_id.values():
+            connection.lost = ChannelLost(connection.ref.spec.name, reason)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for connection in list(self._by_id.values()):

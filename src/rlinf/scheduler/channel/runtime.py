@@ -12,6 +12,7 @@ from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.forking import FORKED, on_fork_in_child
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.errors import ClusterError
 
@@ -58,16 +59,16 @@ class _Installed:
     def __init__(self) -> None:
         self.runtime: Runtime | None = None
         self.connections: Connections | None = None
-
-
-_installed = _Installed()
+        self.hint = _HINT
 
 
 def set_runtime(runtime: Runtime | None) -> None:
     """Make `runtime` (or None) the one of this process; operations under an earlier one are lost."""
     if _installed.connections is not None:
         _installed.connections.close()
+    on_fork_in_child(_forget_in_child)
     _installed.runtime = runtime
+    _installed.hint = _HINT
     _installed.connections = None if runtime is None else Connections(runtime.messenger)
 
 
@@ -78,7 +79,7 @@ def current_runtime() -> Runtime:
         ClusterError: there is none.
     """
     if _installed.runtime is None:
-        raise ClusterError(_HINT)
+        raise ClusterError(_installed.hint)
     return _installed.runtime
 
 
@@ -89,11 +90,20 @@ def current_connections() -> Connections:
         ClusterError: there is no runtime.
     """
     if _installed.connections is None:
-        raise ClusterError(_HINT)
+        raise ClusterError(_installed.hint)
     return _installed.connections
+
+
+def _forget_in_child() -> None:
+    if _installed.connections is not None:
+        _installed.connections.abandon(FORKED)
+        _installed.hint = FORKED
+    _installed.runtime = _installed.connections = None
 
 
 _HINT = (
     "there is no cluster in this process: a channel is used in the driver after Cluster(...), "
     "or inside a worker"
 )
+
+_installed = _Installed()

@@ -3,6 +3,7 @@
 from rlinf.scheduler.comm.codec import Encoded, decode, encode
 from rlinf.scheduler.comm.directory import DirectoryClient, DirectoryServer, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
+from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.mailbox import Mailbox
@@ -27,4 +28,5 @@ __all__ = [
     "decode",
     "encode",
     "local_machine_id",
+    "on_fork_in_child",
 ]

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, TypeVar
 
+from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.errors import ResultTimeout
 
 T = TypeVar("T")
@@ -31,11 +32,22 @@ class AsyncHandle(Generic[T]):
         what: what goes on, for messages, e.g. "recv from 'rollout:3'".
     """
 
-    __slots__ = ("_awaited_by", "_error", "_finish", "_finished", "_lock", "_source", "_value", "what")
+    __slots__ = (
+        "_awaited_by",
+        "_error",
+        "_finish",
+        "_finished",
+        "_generation",
+        "_lock",
+        "_source",
+        "_value",
+        "what",
+    )
 
     def __init__(self, source: Future[Any], finish: Callable[[Any], T] | None = None, what: str = "") -> None:
         self.what = what
         self._source = source
+        self._generation = generation()
         self._finish = finish
         self._lock = threading.Lock()
         self._finished = False
@@ -63,9 +75,11 @@ class AsyncHandle(Generic[T]):
 
         Raises:
             ResultTimeout: `timeout_s` passed.
+            CommError: it began before this process was forked, and its end does not come here.
             BaseException: what the operation failed with.
         """
         if not self._finished:
+            self._check_process()
             started = time.monotonic()
             try:
                 # Only the waiting: what the source failed with is raised below.
@@ -104,6 +118,7 @@ class AsyncHandle(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._source.done():
+            self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
 
@@ -125,6 +140,10 @@ class AsyncHandle(Generic[T]):
             finally:
                 self._awaited_by.discard(woken)
         return self._take()
+
+    def _check_process(self) -> None:
+        if self._generation != generation() and not self._source.done():
+            raise forked_error(self.what or "an operation")
 
     def _take(self) -> T:
         with self._lock:

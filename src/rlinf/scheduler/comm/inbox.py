@@ -106,6 +106,7 @@ class Inbox:
             The future of the item, and what makes the item its owner's: until that is called, an item whose
             future is dropped goes back.
         """
+        self._messenger.check_process()
         recv = _Recv(peer, timeout_s, check)
         future = recv.new_weak_future(lambda: self._messenger.submit(lambda: self._on_dropped(peer, recv)))
         completions: list[Completion] = []

@@ -153,7 +153,20 @@ class IoLoop:
     def dispose(self) -> None:
         """Give the descriptors back: the thread's last act, or its maker's if it was never started."""
         self._epoll.close()
-        os.close(self._wake_fd)
+        wake_fd, self._wake_fd = self._wake_fd, -1
+        os.close(wake_fd)
+
+    def abandon(self) -> None:
+        """Close the descriptors in a forked child, without a word to what they stand for."""
+        self._sleeping = False
+        self._ready.clear()
+        self._handlers.clear()
+        self._timers, self._timers_lock = [], threading.Lock()
+        wake_fd, self._wake_fd = self._wake_fd, -1
+        # Not unregistered first: the set of watched descriptors is shared with the parent.
+        self._epoll.close()
+        if wake_fd >= 0:
+            os.close(wake_fd)
 
     def _run_once(self) -> None:
         self._sleeping = True

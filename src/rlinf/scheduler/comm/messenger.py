@@ -8,11 +8,13 @@ import secrets
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
+from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.link import Identity, Link
 from rlinf.scheduler.comm.loop import IoLoop, Timer
@@ -27,6 +29,8 @@ from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
+
+_live: weakref.WeakSet[Messenger] = weakref.WeakSet()
 
 
 class _Unreachable(Exception):
@@ -67,6 +71,7 @@ class Messenger:
         self._peers_lock = threading.Lock()
         self._next_id = itertools.count(1).__next__
         self._closed = False
+        self._forked = False
         self._loop = IoLoop(f"comm-{name or 'io'}")
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / "s"
@@ -78,6 +83,8 @@ class Messenger:
         hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
         self._identity = Identity(secret, hello)
         self._add_self()
+        _live.add(self)
+        on_fork_in_child(_abandon_all)
         self._loop.start()
 
     def _listen_on_tcp(self, host: str, process_id: str, secret: ClusterSecret) -> TcpTransport:
@@ -184,6 +191,7 @@ class Messenger:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the I/O thread after `delay_s` seconds; the timer has `cancel()`."""
+        self.check_process()
         return self._loop.call_later(delay_s, callback)
 
     def submit(self, callback: Callable[[], None]) -> None:
@@ -193,6 +201,26 @@ class Messenger:
     def on_io_thread(self) -> bool:
         """Whether the caller runs on the I/O thread, where nothing may block."""
         return self._loop.is_current()
+
+    def check_process(self) -> None:
+        """Raise if this is not the process that made the messenger, before any lock is waited for.
+
+        Raises:
+            CommError: this is a forked child.
+        """
+        if self._forked:
+            raise forked_error(f"messenger '{self.name}'")
+
+    def abandon(self) -> None:
+        """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""
+        self._forked = self._closed = True
+        for peer in self._peers.values():
+            peer.lost = FORKED
+        if self._tcp is not None:
+            self._tcp.abandon()
+        self._listener.abandon()
+        self._run_directory.abandon()
+        self._loop.abandon()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send what is queued (for at most `timeout_s`), then drop every connection; what waits fails."""
@@ -222,10 +250,12 @@ class Messenger:
             peer.lose("this process closed its messenger", closing=True)
         self._listener.close()
         self._run_directory.close()
+        _live.discard(self)
 
     # -- peers -----------------------------------------------------------------------------------
 
     def _peer(self, endpoint: Endpoint) -> Peer:
+        self.check_process()
         peer = self._peers.get(endpoint.process_id)
         if peer is not None:
             return peer
@@ -348,3 +378,9 @@ class Messenger:
             error.add_note(f"in service '{service}' of '{self.name}':\n{traceback.format_exc()}")
             if not request.fail(error):
                 logger.exception("service '%s' failed on a notice", service)
+
+
+def _abandon_all() -> None:
+    for messenger in list(_live):
+        run_guarded(messenger.abandon)
+    _live.clear()

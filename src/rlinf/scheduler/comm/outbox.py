@@ -92,6 +92,7 @@ class Outbox:
         self, peer: str, frames: list[Buffer], meta: Any, *, timeout_s: float, snapshot: bool
     ) -> Future[None]:
         """Send one item; the future is done when the peer's process holds it."""
+        self._messenger.check_process()
         lane = self._lanes.get(peer) or self._lanes.setdefault(peer, _Lane(peer))
         item = _Send(peer, timeout_s, frames, meta, snapshot)
         future = item.new_future()

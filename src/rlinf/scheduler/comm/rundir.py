@@ -35,6 +35,12 @@ class RunDirectory:
         self._lock_fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def abandon(self) -> None:
+        """Leave the directory to the parent; in a forked child."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
     def close(self) -> None:
         """Remove the directory and what is in it."""
         if self._lock_fd < 0:

@@ -29,6 +29,7 @@ import zmq
 
 from rlinf.scheduler.comm.curve import ZAP_ADDRESS, CurveKeys, judge
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.forking import close_tcp_sockets
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
 from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
 from rlinf.scheduler.comm.loop import READABLE, IoLoop
@@ -184,6 +185,10 @@ class TcpTransport:
             socket.close(linger=0)
         self._dialer.close(linger=LINGER_MS if living else 0)
         self._context.term()
+
+    def abandon(self) -> None:
+        """Close every connection in a forked child, where ZeroMQ has no thread; its objects stay unused."""
+        close_tcp_sockets(self.address, set(self._by_address))
 
     # -- dialled connections ---------------------------------------------------------------------
 

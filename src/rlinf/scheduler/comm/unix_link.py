@@ -336,6 +336,14 @@ class UnixLink:
             self._backlog.clear()
             self._drop_socket()
 
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child; its parent's connection goes on."""
+        self._closed = True
+        self._lock = threading.Lock()
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+
     def _drop_socket(self) -> None:
         if self._socket is not None:
             self._loop.unregister(self._socket.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class UnixListener:
         self._events = events
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._unproven: set[UnixLink] = set()
+        self._links: weakref.WeakSet[UnixLink] = weakref.WeakSet()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._socket.bind(str(path))
         self._socket.listen(BACKLOG)
@@ -43,8 +45,13 @@ class UnixListener:
 
     def dial(self, endpoint: Endpoint) -> UnixLink:
         """A link that connects to `endpoint` as soon as the I/O thread gets to it; from any thread."""
-        link = UnixLink(self._loop, self._identity(), self._events, self._scratch)
+        link = self._new_link()
         self._loop.submit(lambda: link.connect(endpoint.unix_path))
+        return link
+
+    def _new_link(self) -> UnixLink:
+        link = UnixLink(self._loop, self._identity(), self._events, self._scratch)
+        self._links.add(link)
         return link
 
     def receive_unproven(self) -> None:
@@ -58,6 +65,12 @@ class UnixListener:
         self._socket.close()
         for link in list(self._unproven):
             link.close()
+
+    def abandon(self) -> None:
+        """Close every descriptor in a forked child."""
+        self._socket.close()
+        for link in list(self._links):
+            link.abandon()
 
     def _accept_again(self) -> None:
         if self._socket.fileno() >= 0:
@@ -75,6 +88,6 @@ class UnixListener:
             self._loop.modify(self._socket.fileno(), 0)
             self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
             return
-        link = UnixLink(self._loop, self._identity(), self._events, self._scratch)
+        link = self._new_link()
         self._unproven.add(link)
         link.accepted(connection, on_settled=lambda: self._unproven.discard(link))

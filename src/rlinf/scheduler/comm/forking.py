@@ -1,0 +1,85 @@
+"""What happens in a child that was forked from a process of the cluster.
+
+Such a child inherits every descriptor but no thread: nobody serves its connections, and as long as it holds
+them the others cannot see that its parent died. So the child gives up what it inherited as its first act, and
+whatever it does with that later is an error that says so. It may join the cluster as a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Collection
+
+from rlinf.scheduler.errors import CommError
+
+logger = logging.getLogger(__name__)
+
+FORKED = (
+    "this is a forked child, and what it inherited from its parent's place in the cluster does not work here; "
+    "start the process with 'spawn' or 'forkserver', or let it use the cluster through its parent"
+)
+
+_callbacks: list[Callable[[], None]] = []
+_generation = 0
+
+
+def on_fork_in_child(callback: Callable[[], None]) -> None:
+    """Call `callback` in every child that this process forks, before anything else runs there.
+
+    It must not wait for a lock: the thread that held it may not exist in the child. Added once, however often
+    it is given.
+    """
+    if not _callbacks:
+        os.register_at_fork(after_in_child=_run_callbacks)
+    if callback not in _callbacks:
+        _callbacks.append(callback)
+
+
+def generation() -> int:
+    """How many forks lie between this process and the first one; what was made in another one is not ours."""
+    return _generation
+
+
+def forked_error(what: str = "") -> CommError:
+    """The error of using what was inherited through a fork."""
+    return CommError(f"{what}: {FORKED}" if what else FORKED)
+
+
+def close_tcp_sockets(own: str, others: Collection[str]) -> None:
+    """Close what ZeroMQ has open, which does not say what that is.
+
+    Args:
+        own: the address on which this process's parent listens.
+        others: the addresses that it is connected to.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if _belongs_to(int(name), own, others):
+                os.close(int(name))
+
+
+def _belongs_to(descriptor: int, own: str, others: Collection[str]) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if connection.type != socket.SOCK_STREAM:
+            return False
+        return _address(connection.getsockname()) == own or _address(connection.getpeername()) in others
+
+
+def _address(name: tuple[str, int]) -> str:
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"tcp://{host}:{name[1]}"
+
+
+def _run_callbacks() -> None:
+    global _generation
+    _generation += 1
+    for callback in _callbacks:
+        try:
+            callback()
+        except Exception:
+            logger.exception("a forked child could not give up what it inherited")
