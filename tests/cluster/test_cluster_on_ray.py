@@ -9,7 +9,7 @@ import pytest
 
 from rlinf.scheduler import Cluster, errors
 from rlinf.scheduler.cluster.bus import EventBus
-from rlinf.scheduler.cluster.session import Session, current_or_none
+from rlinf.scheduler.cluster.session import Session, _forget_in_child, current_or_none
 from rlinf.scheduler.events import WorkerLogged
 
 DRIVER = """
@@ -100,6 +100,17 @@ def test_an_interrupted_close_undoes_everything_all_the_same():
         session.close()
     session.close()
     assert undone == ["interrupted", "first opened"]
+
+
+def test_a_forked_child_leaves_its_parents_cluster_alone(monkeypatch):
+    undone = []
+    session = Session(*[None] * 9)
+    session.on_close(lambda: undone.append("closed"))
+    monkeypatch.setattr("rlinf.scheduler.cluster.session._current", session)
+    _forget_in_child()
+    assert current_or_none() is None
+    session.close()
+    assert undone == []
 
 
 def start_driver(end):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlinf.scheduler.cluster.bus import EventBus
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, Endpoint, Messenger, on_fork_in_child
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.placement import Topology
 
@@ -80,6 +80,12 @@ class Session:
         if interruption is not None:
             raise interruption
 
+    def abandon(self) -> None:
+        """Forget everything without undoing it: in a forked child it all belongs to the parent."""
+        self._lock = threading.Lock()
+        self._closed = True
+        self._closers.clear()
+
     def _next_closer(self) -> Callable[[], None] | None:
         with self._lock:
             return self._closers.pop() if self._closers else None
@@ -92,6 +98,14 @@ def set_current(session: Session | None) -> None:
     """Make `session` the one that this process has; None: it has none any more."""
     global _current
     _current = session
+    if session is not None:
+        on_fork_in_child(_forget_in_child)
+
+
+def _forget_in_child() -> None:
+    if _current is not None:
+        _current.abandon()
+        set_current(None)
 
 
 def current_or_none() -> Session | None:
