@@ -4,6 +4,7 @@ import time
 import pytest
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
 from rlinf.scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
 
 DEADLINE_S = 20.0
@@ -112,3 +113,37 @@ def test_a_dead_directory_is_an_error_and_no_hang(names, pair):
     pair[0].close()
     with pytest.raises(CommError):
         there.lookup("actor:0", DEADLINE_S)
+
+
+def test_a_relaunch_is_not_taken_for_the_dead_before_it(names, pair, new_messenger):
+    here, there = names
+    gone = threading.Event()
+    pair[0].on_peer_lost(lambda _process_id: gone.set())
+    there.register("actor:0", pair[1].endpoint)
+    here.expect(["actor:0", "actor:1"])
+    pair[1].close()  # noticed after the launch said what it expects
+    assert gone.wait(DEADLINE_S)
+    waiting = here.lookup_async("actor:0", DEADLINE_S)
+    here.register("actor:0", pair[0].endpoint)
+    assert waiting.result(DEADLINE_S).endpoint == pair[0].endpoint
+
+
+def test_who_leaves_late_does_not_take_out_the_next_owner_of_its_name(names, pair):
+    here, there = names
+    here.register("actor:0", pair[0].endpoint)
+    there.unregister("actor:0")
+    assert there.lookup("actor:0", DEADLINE_S).endpoint == pair[0].endpoint
+
+
+def test_notes_of_the_gone_are_bounded_in_number_and_age():
+    clock = [0.0]
+    gone = GoneNames(lambda: clock[0])
+    for number in range(MAX_NAMES + 10):
+        gone.note(f"reply:{number}", "it left")
+    assert len(gone) == MAX_NAMES
+    assert gone.reason("reply:0") is None
+    assert gone.reason(f"reply:{MAX_NAMES}") == "it left"
+    clock[0] = MAX_AGE_S + 1
+    assert gone.reason(f"reply:{MAX_NAMES}") is None
+    gone.note("actor:0", "it left")
+    assert len(gone) == 1

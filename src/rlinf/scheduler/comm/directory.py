@@ -1,19 +1,20 @@
 """Names to endpoints: one process (the driver) keeps the directory, all others ask it.
 
 A look-up of a name that is not there yet waits in the server, not in a loop of the client's. A name whose
-process died is remembered as gone, so that who looks it up afterwards is told at once.
+process died is remembered as gone for a while, so that who looks it up afterwards is told at once.
 """
 
 from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.gone_names import GoneNames
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request
@@ -71,7 +72,7 @@ class DirectoryServer:
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
         self._entries: dict[str, Entry] = {}
-        self._gone: dict[str, str] = {}
+        self._gone = GoneNames()
         self._lookups: dict[str, list[_Lookup]] = {}
         self._operations: dict[str, Callable[..., None]] = {
             "register": self._register,
@@ -83,9 +84,10 @@ class DirectoryServer:
         messenger.serve(SERVICE, self._handle)
         messenger.on_peer_lost(self._forget_process)
 
-    def expect(self, name: str) -> None:
-        """Let look-ups of `name` wait again: whoever had it is gone, and another will come."""
-        self._messenger.submit(lambda: _discard(self._gone, name))
+    def expect(self, names: str | Sequence[str]) -> None:
+        """Let look-ups of `names` wait again: whoever had them is or will be gone, and others will come."""
+        expected = _as_names(names)
+        self._messenger.submit(lambda: self._gone.expect(expected))
 
     def _handle(self, request: Request) -> None:
         operation, *args = request.head
@@ -101,7 +103,7 @@ class DirectoryServer:
             owner = self._messenger.peer_name(held.endpoint.process_id)
             raise NameTaken(name, owner)
         self._entries[name] = entry
-        self._gone.pop(name, None)
+        self._gone.taken(name)
         # The connection is how we learn that the process has died; who registers for another has none yet.
         self._messenger.connect(entry.endpoint)
         for lookup in self._lookups.pop(name, ()):
@@ -109,12 +111,15 @@ class DirectoryServer:
         request.reply(None)
 
     def _unregister(self, request: Request, name: str) -> None:
-        if self._entries.pop(name, None) is not None:
-            self._gone[name] = "it left"
+        held = self._entries.get(name)
+        # Who leaves late must not take out the name's next owner.
+        if held is not None and held.endpoint.process_id == request.peer_id:
+            del self._entries[name]
+            self._gone.note(name, "it left")
         request.reply(None)
 
-    def _expect(self, request: Request, name: str) -> None:
-        self._gone.pop(name, None)
+    def _expect(self, request: Request, names: Sequence[str]) -> None:
+        self._gone.expect(names)
         request.reply(None)
 
     def _list(self, request: Request, prefix: str) -> None:
@@ -124,10 +129,11 @@ class DirectoryServer:
     def _lookup(self, request: Request, name: str, timeout_s: float) -> None:
         lookup = _Lookup(request, name, time.monotonic())
         entry = self._entries.get(name)
+        gone = self._gone.reason(name)
         if entry is not None:
             self._answer(lookup, entry)
-        elif name in self._gone:
-            request.fail(PeerDied(name, self._gone[name]))
+        elif gone is not None:
+            request.fail(PeerDied(name, gone))
         elif timeout_s <= 0:
             self._expire(lookup)
         else:
@@ -163,7 +169,7 @@ class DirectoryServer:
         lost = [name for name, entry in self._entries.items() if entry.endpoint.process_id == process_id]
         for name in lost:
             del self._entries[name]
-            self._gone[name] = "its process is gone"
+            self._gone.note(name, "its process is gone")
 
 
 class DirectoryClient:
@@ -188,12 +194,15 @@ class DirectoryClient:
         self._ask("register", name, endpoint.to_wire(), info or {})
 
     def unregister(self, name: str) -> None:
-        """Take `name` out; nothing happens if it is not there."""
+        """Take out `name`, which this process has; nothing happens if it is not there or another's."""
         self._ask("unregister", name)
 
-    def expect(self, name: str) -> None:
-        """Let look-ups of `name` wait again, although whoever had it is gone: another will come."""
-        self._ask("expect", name)
+    def expect(self, names: str | Sequence[str]) -> None:
+        """Let look-ups of these names wait, although whoever had them is gone or about to go: others will come.
+
+        One request, however many names. It holds until somebody registers under the name.
+        """
+        self._ask("expect", _as_names(names))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """The entries whose name begins with `prefix`, sorted by name."""
@@ -237,8 +246,8 @@ class DirectoryClient:
         ).result()
 
 
-def _discard(names: dict[str, str], name: str) -> None:
-    names.pop(name, None)
+def _as_names(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _as_not_found(error: BaseException, name: str) -> BaseException:
