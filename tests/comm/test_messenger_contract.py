@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm import ClusterSecret, Messenger
-from rlinf.scheduler.errors import ChannelTimeout, CommError, CommTimeout, PeerDied
+from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
+from rlinf.scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, PeerDied
 
 DEADLINE_S = 20.0
 
@@ -306,3 +306,28 @@ def test_close_may_be_called_twice_and_from_a_callback(secret):
 def test_a_secret_does_not_show_itself(secret):
     assert repr(secret) == str(secret) == "ClusterSecret(...)"
     assert secret != ClusterSecret.generate()
+
+
+def test_a_head_that_is_too_large_fails_its_sender_and_not_the_connection(pair, monkeypatch):
+    client, server = pair
+    monkeypatch.setattr(framing, "MAX_CONTROL_BYTES", 10_000)
+    server.serve("long", lambda request: request.reply("y" * request.head))
+    for begin in (client.request, client.notify):
+        with pytest.raises(CodecError, match=r"the head of a message to 'long' has 200.. bytes"):
+            begin(server.endpoint, "long", "y" * 20_000)
+    with pytest.raises(CodecError, match="the head of an answer has"):
+        client.request(server.endpoint, "long", 20_000).result(DEADLINE_S)
+    assert client.request(server.endpoint, "long", 10).result(DEADLINE_S).head == "y" * 10
+
+
+@pytest.mark.parametrize("text", ["cannot read \udcff.bin", "y" * 1_000_000])
+def test_any_text_of_an_error_arrives(pair, text):
+    client, server = pair
+
+    def fail(request):
+        raise ValueError(text)
+
+    server.serve("fail", fail)
+    with pytest.raises(ValueError, match=r"cannot read|yyy") as caught:
+        client.request(server.endpoint, "fail", None).result(DEADLINE_S)
+    assert str(caught.value) == text

@@ -1,5 +1,6 @@
 """Processes that are killed with -9 in the middle of things."""
 
+import errno
 import threading
 
 import comm_peers
@@ -131,3 +132,27 @@ def test_last_words_arrive_when_both_have_dialled_each_other(new_messenger):
         assert lost.wait(DEADLINE_S)
         assert heard == list(range(100))
         one.close()
+
+
+class RefusingSocket:
+    """A socket whose kernel has no memory for what is sent."""
+
+    def __init__(self, connection):
+        self.connection = connection
+
+    def send(self, _data):
+        raise OSError(errno.ENOBUFS, "no buffer space")
+
+    def __getattr__(self, name):
+        return getattr(self.connection, name)
+
+
+def test_a_write_error_ends_the_connection_at_once_and_says_why(new_messenger):
+    client, server = new_messenger("client:0"), new_messenger("server:0")
+    server.serve("echo", lambda request: request.reply(request.head))
+    assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+    link = client._peers[server.endpoint.process_id].link
+    link._socket = RefusingSocket(link._socket)
+    with pytest.raises(PeerDied, match=r"writing to it failed \(ENOBUFS\)"):
+        client.request(server.endpoint, "echo", 2).result(DEADLINE_S)
+    assert client.request(server.endpoint, "echo", 3).result(DEADLINE_S).head == 3

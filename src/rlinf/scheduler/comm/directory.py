@@ -161,8 +161,10 @@ class DirectoryServer:
             self._lookups.pop(lookup.name, None)
 
     def _nearest(self, name: str) -> list[str]:
-        nearest = difflib.get_close_matches(name, self._entries, n=MAX_KNOWN, cutoff=0.5)
-        others = (other for other in sorted(self._entries) if other not in nearest)
+        # Names with a slash are the library's own notes, such as which group names are taken.
+        names = [known for known in sorted(self._entries) if "/" not in known]
+        nearest = difflib.get_close_matches(name, names, n=MAX_KNOWN, cutoff=0.5)
+        others = (other for other in names if other not in nearest)
         return [*nearest, *others][:MAX_KNOWN]
 
     def _forget_process(self, process_id: str) -> None:

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from rlinf.scheduler.errors import CodecError
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # kind, id, service, head, frames
 Message: TypeAlias = tuple[int, int, str, Any, list[Buffer]]
@@ -53,17 +55,30 @@ def pack(kind: int, ident: int, service: str, head: Any, frames: Sequence[Buffer
 
     Raises:
         TypeError: `head` holds something that msgpack cannot carry.
+        CodecError: `head` is larger than a receiver accepts; what is large belongs into frames.
     """
     if not frames:
         control = _encode((kind, ident, service, head, ()))
+        if len(control) > MAX_CONTROL_BYTES:
+            raise _too_large(control, service)
         return [len(control).to_bytes(PREFIX_BYTES, "little") + control]
     flat = [frame if type(frame) is bytes else _flat(frame) for frame in frames]
     sizes = [len(frame) for frame in flat]
     control = _encode((kind, ident, service, head, sizes))
+    if len(control) > MAX_CONTROL_BYTES:
+        raise _too_large(control, service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")
     if sum(sizes) <= JOIN_BYTES:
         return [b"".join((prefix, control, *flat))]
     return [prefix + control, *(frame for frame in flat if len(frame))]
+
+
+def _too_large(control: bytes, service: str) -> CodecError:
+    limit = f"{MAX_CONTROL_BYTES >> 20} MiB"
+    what = f"a message to '{service}'" if service else "an answer"
+    return CodecError(
+        f"the head of {what} has {len(control)} bytes; it may have {limit}, frames may be larger"
+    )
 
 
 def _flat(frame: Buffer) -> Buffer:

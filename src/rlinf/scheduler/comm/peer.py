@@ -17,6 +17,8 @@ from rlinf.scheduler.errors import CommError, PeerDied
 
 logger = logging.getLogger(__name__)
 
+MAX_TEXT = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -128,7 +130,7 @@ class Request:
         """Answer with an error, which the sender's future raises; False if nobody waits for it."""
         if self._peer.incoming.pop(self._ident, None) is None:
             return False
-        self._peer.send(framing.pack(framing.FAIL, self._ident, "", str(error), [dump_error(error)]))
+        self._peer.send(framing.pack(framing.FAIL, self._ident, "", _sendable(error), [dump_error(error)]))
         return True
 
     def cancel_from_peer(self) -> None:
@@ -261,6 +263,11 @@ def run_guarded(callback: Callable[..., None], *args: Any) -> None:
         callback(*args)
     except Exception:
         logger.exception("a callback on the I/O thread failed")
+
+
+def _sendable(error: BaseException) -> str:
+    """The error's text as a head can carry it: not too long, and without halves of surrogate pairs."""
+    return str(error)[:MAX_TEXT].encode(errors="backslashreplace").decode()
 
 
 def dump_error(error: BaseException) -> bytes:

@@ -208,9 +208,12 @@ class UnixLink:
             )
         except (BlockingIOError, InterruptedError):
             return pieces
-        except OSError:
+        except OSError as error:
             self._broken = True
             self._backlog.clear()
+            # Not every error shows on the descriptor too.
+            reason = f"writing to it failed ({_code(error)})"
+            self._loop.submit(lambda: self.finish(reason))
             return []
         for index, piece in enumerate(pieces):
             if sent < len(piece):
