@@ -247,3 +247,13 @@ def test_a_method_name_that_a_group_needs_itself_is_refused():
 def test_bad_launch_options_are_refused_before_anything_starts(ray_cluster, arguments):
     with pytest.raises(ConfigError):
         Probe.create_group().launch(ray_cluster, **arguments)
+
+
+def test_a_failure_that_nobody_waits_for_is_logged(probes, caplog, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.worker.supervision.UNREAD_GRACE_S", 0.05)
+    logged = threading.Event()
+    monkeypatch.setattr(caplog.handler, "emit", lambda record: (logged.set(), caplog.records.append(record)))
+    unread = probes.fail_on(2)
+    assert logged.wait(20)
+    assert "no such thing on rank 2" in caplog.records[-1].getMessage()
+    assert "of 4 ranks have answered" in repr(unread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.scheduler.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlinf.scheduler.config.fleet import Fleet, FleetNode
@@ -24,7 +26,8 @@ def topology(
     out: Annotated[Path | None, typer.Option(help="Save it, for `rlinf plan CONFIG --fleet FILE`.")] = None,
     num_nodes: Annotated[int | None, typer.Option(min=1, help="Wait until there are so many nodes.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="A Ray address; else the cluster that runs here.")
+        str | None,
+        typer.Option(help="A Ray address; else the cluster that runs here, else this machine alone."),
     ] = None,
     simulate: Annotated[str | None, typer.Option(help="Show simulated nodes instead, such as 2x8.")] = None,
     timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 120.0,
@@ -32,6 +35,8 @@ def topology(
 ) -> None:
     """Probe every node of a cluster, on the node itself, and show what it has."""
     with readable_errors():
+        if out is not None:
+            _check_writable(out)
         fleet = _probe(num_nodes, address, simulate, timeout_s)
         if out is not None:
             out.write_text(import_module("rlinf.scheduler.config.fleet_file").format_fleet(fleet))
@@ -41,6 +46,14 @@ def topology(
         typer.echo("\n".join(_table(fleet)))
     if out is not None:
         typer.echo(f"saved to {out}", err=True)
+
+
+def _check_writable(out: Path) -> None:
+    # Before a cluster is started for it.
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out} cannot be written: there is no folder {out.parent}")
+    if out.is_dir() or (out.exists() and not os.access(out, os.W_OK)) or not os.access(out.parent, os.W_OK):
+        raise ConfigError(f"{out} cannot be written")
 
 
 def _probe(num_nodes: int | None, address: str | None, simulate: str | None, timeout_s: float) -> Fleet:
@@ -64,7 +77,8 @@ def _table(fleet: Fleet) -> Iterable[str]:
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     total = sum(len(node.accelerators) for node in fleet.nodes)
-    yield f"{len(fleet.nodes)} nodes with {total} accelerators"
+    nodes = "1 node" if len(fleet.nodes) == 1 else f"{len(fleet.nodes)} nodes"
+    yield f"{nodes} with {total} accelerator{'' if total == 1 else 's'}"
 
 
 def _row(rank: int, node: FleetNode) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NodeGroup
+from rlinf.scheduler.placement.node_groups import CLUSTER_GROUP, NODE_GROUP, NodeGroup
 from rlinf.scheduler.placement.topology import Topology, describe_nodes
 
 
@@ -105,10 +105,11 @@ class ResourceTable:
         """What there is, for an error text: "'a800' has accelerators 0-15 on nodes 0-1"."""
         name = "the cluster" if self.labels == (CLUSTER_GROUP,) else f"'{','.join(self.labels)}'"
         numbers = f"{self.noun} 0" if len(self) == 1 else f"{self.noun}s 0-{len(self) - 1}"
-        if self.noun == BARE_NODE.noun and [block.node_rank for block in self.blocks] == list(
-            range(len(self))
-        ):
-            return f"{name} has {numbers}"
+        if self.noun == BARE_NODE.noun:
+            # Whoever meant accelerators wants to know why nodes were counted.
+            why = "" if self.labels == (NODE_GROUP,) else " no accelerators to count, so it counts nodes:"
+            plain = [block.node_rank for block in self.blocks] == list(range(len(self)))
+            return f"{name} has{why} {numbers}" + ("" if plain else f" on {_describe_many(self.blocks)}")
         return f"{name} has {numbers} on {_describe_many(self.blocks)}"
 
 

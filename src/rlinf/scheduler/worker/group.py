@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import Endpoint, encode
-from rlinf.scheduler.errors import ConfigError, GroupExists, NameTaken, PlacementError, WorkerDied
+from rlinf.scheduler.comm import Encoded, Endpoint, encode
+from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError, WorkerDied
 from rlinf.scheduler.placement import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -199,7 +199,7 @@ class WorkerGroup(Generic[T]):
         shared = self._shared
         messenger = shared.session.messenger
         shared.check_alive(self._selected)
-        encoded = encode((args, kwargs))
+        encoded = self._encoded(method, args, kwargs)
         targets = [shared.ranks[number] for number in self._selected]
         # For several ranks one copy here serves them all; for one, only what the kernel does not take is copied.
         several = len(targets) > 1
@@ -215,12 +215,19 @@ class WorkerGroup(Generic[T]):
             if rank.endpoint is not None
         ]
         result = GroupResult(method, calls, shared.reason_of_death, shared.session.log_bus.flush)
+        shared.watch_unread(result)
         with shared.lock:
             shared.pending.add(result)
             dead = {} if shared.on_failure == "ignore" else dict(shared.dead)
         for number, reason in dead.items():  # it may have died since check_alive
             result.abort(WorkerDied(shared.name, number, method, reason))
         return result
+
+    def _encoded(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+        try:
+            return encode((args, kwargs))
+        except CodecError as error:
+            raise CodecError(f"{self.name}.{method}(): an argument cannot be sent: {error}") from error
 
     def terminate(self) -> None:
         """End every rank: after the call that it runs now, or after two seconds by force."""

@@ -218,7 +218,10 @@ class _Launch:
     def _watch(self, rank: LaunchedRank, ref: Any) -> None:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
-            rank.exited.set_result(reason_of(error))
+            where = (
+                f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
+            )
+            rank.exited.set_result(f"{where}: {reason_of(error)}" if rank.pid else reason_of(error))
             # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
             if not self._settled.is_set() and rank.progress != protocol.FAILED:
                 problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"

@@ -16,6 +16,8 @@ from rlinf.scheduler.worker.info import WorkerAddress
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _TELLING = ("exit detail", "exit type", "error:")
+# What Ray says when a process is gone and left no word; it goes on with a list of what might have been.
+_WITHOUT_A_WORD = "connection error code 2"
 
 
 @dataclass(eq=False)
@@ -57,5 +59,7 @@ def explanation_of(error: BaseException | None) -> list[str]:
     """All that Ray says about the end of a process, without its colours and blank lines."""
     if error is None:
         return ["its process ended"]
+    if _WITHOUT_A_WORD in str(error):
+        return ["its process is gone without a word: killed, crashed, or out of memory"]
     lines = [_COLOURS.sub("", line).rstrip() for line in str(error).splitlines()]
     return [line for line in lines if line.strip()] or [type(error).__name__]

@@ -49,6 +49,7 @@ class GroupResult:
         self._settled: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._all_done: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._aborted: WorkerDied | None = None
+        self._read = False
         self._left = len(self._futures)
         for future in self._futures:
             future.add_done_callback(self._note)
@@ -67,6 +68,7 @@ class GroupResult:
             WorkerDied: a rank's process is gone.
             ResultTimeout: some rank had not answered at the deadline; the text names them. The call goes on.
         """
+        self._read = True
         self._wait_for(self._settled, timeout_s)
         self._before_return()
         return self._collect()
@@ -80,6 +82,7 @@ class GroupResult:
         """
         if not return_exceptions:
             return self.wait(timeout_s)
+        self._read = True
         self._wait_for(self._all_done, timeout_s)
         self._before_return()
         return [self._outcome(index) for index in range(len(self._futures))]
@@ -90,8 +93,27 @@ class GroupResult:
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         """`await result`: as `wait`, without blocking the event loop."""
+        self._read = True
         yield from asyncio.shield(asyncio.wrap_future(self._settled)).__await__()
         return self._collect(reason_wait_s=0.0)
+
+    def unread_failure(self) -> BaseException | None:
+        """What the call failed with, if it did and nobody has asked for its result yet."""
+        if self._read:
+            return None
+        for index, future in enumerate(self._futures):
+            if future.done() and _failed(future):
+                return self._failure(index, reason_wait_s=0.0)
+        return self._aborted
+
+    def when_settled(self, callback: Callable[[GroupResult], None]) -> None:
+        """Call `callback` once every rank has answered or one has failed; it must not block."""
+        self._settled.add_done_callback(lambda _: callback(self))
+
+    def __repr__(self) -> str:
+        answered = sum(future.done() for future in self._futures)
+        group = self._addresses[0].group if self._addresses else ""
+        return f"<GroupResult of {group}.{self._method}(): {answered} of {len(self._futures)} ranks have answered>"
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""

@@ -24,6 +24,7 @@ from rlinf.scheduler.worker.result import GroupResult
 # "end" is as "fail", and the group is stopped so that its name is free: the way of channels.
 OnFailure = Literal["fail", "ignore", "end"]
 STOP_GRACE_S = 2.0
+UNREAD_GRACE_S = 3.0
 _log = logging.getLogger(__name__)
 
 
@@ -74,7 +75,10 @@ class Supervision:
                 raise WorkerDied(self.name, wanted[0], "", "the group was terminated")
             relevant = {r: why for r, why in self.dead.items() if self.on_failure != "ignore" or r in wanted}
         for number, reason in relevant.items():
-            raise WorkerDied(self.name, number, "", reason)
+            why = (
+                "" if number in wanted else "; launched with on_failure='fail', the whole group ends with it"
+            )
+            raise WorkerDied(self.name, number, "", reason + why)
 
     def reason_of_death(self, address: WorkerAddress, wait_s: float) -> str:
         """Why a rank's process is gone, as far as Ray says so within `wait_s` seconds."""
@@ -86,6 +90,25 @@ class Supervision:
     def stop(self) -> None:
         """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self])
+
+    def watch_unread(self, result: GroupResult) -> None:
+        """Log the failure of a call that nobody has asked about a while after it failed.
+
+        The driver may be waiting for something that will never come because of it.
+        """
+        watched = weakref.ref(result)
+
+        def report() -> None:
+            current = watched()
+            error = current.unread_failure() if current is not None else None
+            if error is not None and not self.stopping:
+                logging.getLogger(f"rlinf.worker.{self.name}").error("not waited for yet: %s", error)
+
+        def settled(current: GroupResult) -> None:
+            if current.unread_failure() is not None:
+                self.session.messenger.call_later(UNREAD_GRACE_S, report)
+
+        result.when_settled(settled)
 
     def begin_stop(self) -> bool:
         """Ask every process to end; False if that was done before."""

@@ -151,7 +151,7 @@ class Worker:
             dst_group_name: the receiver's group.
             dst_rank: its rank there.
             async_op: return a handle at once; else return when the receiver's process holds the object.
-            timeout_s: how long to wait, in seconds; None: the library's default.
+            timeout_s: how long to wait, in seconds; None: half an hour.
 
         Raises:
             PeerNotFound: no such worker at the deadline.
@@ -170,7 +170,7 @@ class Worker:
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once.
-            timeout_s: how long to wait, in seconds; None: the library's default.
+            timeout_s: how long to wait, in seconds; None: half an hour.
 
         Raises:
             PeerDied: the sender is gone, and nothing of it is left to receive.
@@ -208,7 +208,7 @@ class Worker:
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
-            timeout_s: how long to wait, in seconds; None: the library's default.
+            timeout_s: how long to wait, in seconds; None: half an hour.
 
         Raises:
             CommError: shape or dtype differ; nothing is taken.
