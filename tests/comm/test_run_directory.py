@@ -1,28 +1,41 @@
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.comm.rundir import MIN_STALE_AGE_S, RunDirectory
+from rlinf.scheduler.comm.rundir import MIN_STALE_AGE_S, SOCKET_NAME, RunDirectory
 
 
 @pytest.fixture(autouse=True)
-def parent(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.rundir._parent", lambda: tmp_path)
-    return tmp_path
+def base(monkeypatch):
+    """The directory for temporary files; its path is short enough for a socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        monkeypatch.setattr(tempfile, "tempdir", path)
+        yield Path(path)
+
+
+@pytest.fixture
+def parent(base):
+    return base / f"rlinf-{os.getuid()}"
+
+
+def make(path, *names):
+    path.mkdir(mode=0o700, parents=True)
+    for name in names:
+        (path / name).touch()
+    return path
 
 
 def make_old(path):
-    status = path.stat()
-    os.utime(path, (status.st_atime, status.st_mtime - MIN_STALE_AGE_S - 1))
+    os.utime(path, (1, 1))
+    return path
 
 
 def test_a_living_process_keeps_its_directory_and_a_dead_ones_goes(parent):
     living = RunDirectory()
     make_old(living.path)
-    dead = parent / "rlinf-dead"
-    dead.mkdir()
-    (dead / "lock").touch()
-    make_old(dead)
+    dead = make_old(make(parent / "dead", "lock", SOCKET_NAME))
     RunDirectory().close()
     assert living.path.exists()
     assert not dead.exists()
@@ -31,13 +44,49 @@ def test_a_living_process_keeps_its_directory_and_a_dead_ones_goes(parent):
     assert list(parent.iterdir()) == []
 
 
-def test_a_young_directory_and_what_is_not_ours_stay(parent):
-    starting = parent / "rlinf-starting"
-    starting.mkdir()
-    (starting / "lock").touch()
-    other = parent / "rlinf-something-else"
-    other.mkdir()
-    make_old(other)
+def test_a_young_directory_stays(parent):
+    RunDirectory().close()
+    starting = make(parent / "starting", "lock")
+    assert MIN_STALE_AGE_S > 10
     RunDirectory().close()
     assert starting.exists()
-    assert other.exists()
+
+
+def test_nothing_is_removed_that_is_not_ours(base, parent):
+    results = make_old(make(base / "rlinf-results", "lock", "checkpoint.pt"))
+    RunDirectory().close()
+    inside = make_old(make(parent / "results", "lock", "checkpoint.pt"))
+    linked = make(base / "elsewhere", "lock")
+    (parent / "link").symlink_to(make_old(linked))
+    RunDirectory().close()
+    assert (results / "checkpoint.pt").exists()
+    assert (inside / "checkpoint.pt").exists()
+    assert (linked / "lock").exists()
+
+
+def test_what_somebody_puts_into_a_living_directory_is_not_removed_with_it():
+    directory = RunDirectory()
+    (directory.path / "notes").touch()
+    directory.close()
+    assert (directory.path / "notes").exists()
+
+
+@pytest.mark.parametrize("foreign", ["link", "wide", "file"])
+def test_a_parent_that_is_not_this_users_alone_is_not_used(base, parent, foreign):
+    if foreign == "link":
+        parent.symlink_to(make(base / "elsewhere"))
+    elif foreign == "wide":
+        make(parent).chmod(0o777)
+    else:
+        parent.touch()
+    directory = RunDirectory()
+    assert parent.resolve() not in directory.path.resolve().parents
+    assert directory.path.parent.stat().st_mode & 0o777 == 0o700
+    directory.close()
+
+
+def test_the_socket_of_a_long_temporary_directory_still_has_a_path(base, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(make(base / ("x" * 100))))
+    directory = RunDirectory()
+    assert len(os.fsencode(directory.path / SOCKET_NAME)) <= 107
+    directory.close()

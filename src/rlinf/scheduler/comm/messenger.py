@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.link import Identity, Link
 from rlinf.scheduler.comm.loop import IoLoop, Timer
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
-from rlinf.scheduler.comm.rundir import RunDirectory
+from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.self_link import SelfLink
 from rlinf.scheduler.comm.tcp_transport import TcpTransport
@@ -74,7 +74,7 @@ class Messenger:
         self._forked = False
         self._loop = IoLoop(f"comm-{name or 'io'}")
         self._run_directory = RunDirectory()
-        unix_path = self._run_directory.path / "s"
+        unix_path = self._run_directory.path / SOCKET_NAME
         self._listener = UnixListener(unix_path, self._loop, lambda: self._identity, self)
         process_id = secrets.token_hex(16)
         self._tcp = self._listen_on_tcp(host, process_id, secret) if tcp else None

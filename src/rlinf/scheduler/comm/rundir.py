@@ -1,7 +1,7 @@
 """The private directory in which a process's Unix socket lies.
 
-A directory is locked by its process as long as that lives; the kernel drops the lock even after kill -9, so
-that a later process can tell a dead one's directory and remove it.
+All of a user's lie in one directory of theirs. Each is locked by its process as long as that lives; the kernel
+drops the lock even after kill -9, so that a later process can tell a dead one's directory and remove it.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
 
-PREFIX = "rlinf-"
-# sun_path holds 108 bytes with the closing zero; the file's own name needs a few of them.
-MAX_DIRECTORY_BYTES = 90
+SOCKET_NAME = "s"
+LOCK_NAME = "lock"
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
+# sun_path holds 108 bytes with the closing zero; mkdtemp adds 8 letters to a prefix.
+_MAX_PARENT_BYTES = 107 - len("/12345678/") - len(SOCKET_NAME)
 
 
 class RunDirectory:
     """A fresh directory of mode 0700 that only this user may enter.
 
     Attributes:
-        path: the directory.
+        path: the directory; the socket goes in it under `SOCKET_NAME`.
     """
 
     def __init__(self) -> None:
         parent = _parent()
         _remove_stale(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        self._lock_fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self.path = Path(tempfile.mkdtemp(prefix="", dir=parent))
+        self._lock_fd = os.open(self.path / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def abandon(self) -> None:
@@ -42,32 +43,57 @@ class RunDirectory:
             self._lock_fd = -1
 
     def close(self) -> None:
-        """Remove the directory and what is in it."""
+        """Remove the directory."""
         if self._lock_fd < 0:
             return
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(self.path)
         os.close(self._lock_fd)
         self._lock_fd = -1
 
 
 def _parent() -> Path:
-    wanted = tempfile.gettempdir()
-    short_enough = len(os.fsencode(wanted)) + len(PREFIX) + 10 <= MAX_DIRECTORY_BYTES
-    return Path(wanted if short_enough else "/tmp")  # noqa: S108 - the directory made in it has mode 0700
+    """The directory of all of this user's, made now if it is not there."""
+    name = f"rlinf-{os.getuid()}"
+    base = Path(tempfile.gettempdir())
+    if len(os.fsencode(base / name)) > _MAX_PARENT_BYTES:
+        base = Path("/tmp")  # noqa: S108 - what is made in it has mode 0700 and an owner that is checked
+    path = base / name
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if _is_private(path):
+        return path
+    # Somebody else has that name in a directory that all may write to.
+    return Path(tempfile.mkdtemp(prefix="rlinf-", dir=base))
+
+
+def _is_private(path: Path) -> bool:
+    """Whether it is a directory, not a link to one, that belongs to this user and to nobody besides."""
+    status = path.lstat()
+    mine = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+    return stat.S_ISDIR(status.st_mode) and mine
 
 
 def _remove_stale(parent: Path) -> None:
-    for path in parent.glob(f"{PREFIX}*"):
+    for path in parent.iterdir():
         with contextlib.suppress(OSError):
-            status = path.lstat()
-            if status.st_uid == os.getuid() and time.time() - status.st_mtime > MIN_STALE_AGE_S:
+            if _is_private(path) and time.time() - path.lstat().st_mtime > MIN_STALE_AGE_S:
                 _remove_if_unlocked(path)
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
     finally:
         os.close(lock_fd)
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory that holds what we put there and nothing else."""
+    names = {entry.name for entry in path.iterdir()}
+    if names <= {SOCKET_NAME, LOCK_NAME}:
+        for name in names:
+            (path / name).unlink()
+        path.rmdir()
