@@ -2,8 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 MODE ?= disaggregated
+SECONDS ?= 60
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -29,6 +30,9 @@ check: .venv/.ready ## Lint, format, types, import layers
 
 bench: .venv/.ready ## Measure against what one would use instead
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+fuzz: .venv/.ready ## Fuzz placements and whole configs (SECONDS=600)
+	$(BIN)/python tests/fuzz/fuzz_configs.py $(SECONDS)
 
 clean: ## Remove the environment and every cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs

@@ -50,3 +50,15 @@ def test_a_recv_that_nobody_answers_ends_at_its_deadline_naming_the_sender(pair)
     left, _ = pair
     with pytest.raises(WorkerError, match="right:0"):
         left.execute_on(0).recv_with_timeout("right", 0, 0.2).wait(30)
+
+
+def test_a_group_launched_again_under_its_name_is_found_and_not_taken_for_the_dead_one(pair, ray_cluster):
+    left, _ = pair
+    for _ in range(2):
+        again = Probe.create_group().launch(
+            ray_cluster, placement_strategy=PackedPlacementStrategy(5, 5), name="again"
+        )
+        received = again.exchange("left", 0, "hello")
+        assert left.execute_on(0).exchange("again", 0, "back").wait(30) == ["hello"]
+        assert received.wait(30) == ["back"]
+        again.terminate()

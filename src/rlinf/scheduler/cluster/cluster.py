@@ -28,7 +28,7 @@ from rlinf.scheduler.cluster.signals import exit_on_sigterm
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, local_machine_id
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
-from rlinf.scheduler.errors import ClusterError, ConfigError
+from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.placement import Topology
 
@@ -180,7 +180,13 @@ def _check_shape(topology: Topology, wanted: Topology) -> None:
 
 
 def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
-    return topology.with_node_groups(config.node_groups) if config and config.node_groups else topology
+    if config is None or not config.node_groups:
+        return topology
+    try:
+        return topology.with_node_groups(config.node_groups)
+    except ConfigError as error:
+        raise_config_errors(config.source.in_order(error.each()))
+        raise
 
 
 def _open_session(

@@ -125,6 +125,8 @@ class _Launch:
         desk = desk_of(self._session)
         desk.open(self)
         try:
+            # Whoever had these names before is gone: a look-up waits for the ranks to come.
+            self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
             self._ranks = [self._start(placement) for placement in self._placements]
             for rank in self._ranks:
                 self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
