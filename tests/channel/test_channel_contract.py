@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import (
     BatchImpossible,
+    BatchUndecodable,
     ChannelArgumentError,
     ChannelClosed,
     ChannelEmpty,
@@ -464,3 +466,55 @@ def test_an_await_of_get_that_was_given_up_takes_nothing(backend):
     channel.put("precious")
     assert channel.get(timeout_s=DEADLINE_S) == "precious"
     assert handle.done()
+
+
+class Unreadable:
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    message = "not here"
+    raise RuntimeError(message)
+
+
+def waited_for(begin):
+    begun = begin()
+    return begun.wait() if isinstance(begun, AsyncHandle) else begun
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_the_readable_items_of_a_batch_are_not_lost_with_the_others(backend, async_op):
+    channel = backend.create()
+    for item in ("good", Unreadable(), "also good"):
+        channel.put(item, 1)
+    with pytest.raises(BatchUndecodable, match=r"1 of 3 items .*\n  item 1: .*not here") as caught:
+        waited_for(lambda: channel.get_batch(3, async_op=async_op, timeout_s=DEADLINE_S))
+    assert caught.value.items == ["good", "also good"]
+    assert channel.qsize() == 0
+    assert pickle.loads(pickle.dumps(caught.value)).items == ["good", "also good"]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_an_item_that_cannot_be_read_stands_in_nobodys_way(backend, async_op):
+    channel = backend.create()
+    channel.put(Unreadable())
+    channel.put("next")
+    with pytest.raises(CodecError, match="not here"):
+        waited_for(lambda: channel.get(async_op=async_op, timeout_s=DEADLINE_S))
+    assert channel.get(timeout_s=DEADLINE_S) == "next"
+    assert channel.qsize() == 0
+
+
+def test_an_interruption_while_items_are_read_gives_them_back(in_process, monkeypatch):
+    channel = in_process.create()
+    channel.put("precious")
+    with monkeypatch.context() as patch:
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        patch.setattr("rlinf.scheduler.channel.client.decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            channel.get(timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == "precious"

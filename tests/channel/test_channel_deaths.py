@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
 
 DEADLINE_S = 30.0
 
@@ -134,3 +134,17 @@ def test_a_server_that_does_not_answer_is_named_at_the_deadline(sockets, monkeyp
     server.signal(signal.SIGCONT)
     assert channel.get(timeout_s=DEADLINE_S) == "x"
     assert channel.stats().num_getters == 0
+
+
+def test_a_put_whose_server_does_not_answer_says_that_its_outcome_is_unknown(sockets, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.channel.connection.GRACE_S", 0.05)
+    server, channel = sockets.start_server()
+    assert channel.qsize() == 0
+    server.stop()
+    with pytest.raises(ChannelUnanswered, match=r"does not answer.*; whether it was done is not known"):
+        channel.put("x", timeout_s=0.05)
+    with pytest.raises(ChannelUnanswered) as caught:
+        channel.get("q", timeout_s=0.05)
+    assert "not known" not in str(caught.value)
+    server.signal(signal.SIGCONT)
+    assert channel.get(timeout_s=DEADLINE_S) == "x"

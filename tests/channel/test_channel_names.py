@@ -8,8 +8,16 @@ import signal
 import channel_roles
 import pytest
 
-from rlinf.scheduler.channel import Channel, current_runtime, set_runtime
-from rlinf.scheduler.errors import ChannelError, ChannelExists, ChannelLost, ChannelNotFound, ClusterError
+from rlinf.scheduler.channel import Channel, ChannelSpec, current_runtime, host_channel, set_runtime
+from rlinf.scheduler.errors import (
+    ChannelArgumentError,
+    ChannelClosed,
+    ChannelError,
+    ChannelExists,
+    ChannelLost,
+    ChannelNotFound,
+    ClusterError,
+)
 
 DEADLINE_S = 30.0
 
@@ -102,3 +110,44 @@ def test_a_get_that_a_signal_interrupts_takes_nothing(in_process):
         signal.signal(signal.SIGALRM, before)
     channel.put("x")
     assert channel.get(timeout_s=DEADLINE_S) == "x"
+
+
+@pytest.mark.parametrize("name", ["a:b", "", "\udcff", 3])
+def test_a_name_that_no_address_can_hold_is_refused(in_process, name):
+    for make in (Channel.create, Channel.connect):
+        with pytest.raises(ChannelArgumentError, match="a channel's name is"):
+            make(name)
+
+
+def test_a_deleted_channel_ends_its_waits_and_frees_its_name(sockets):
+    before = sockets.create(maxsize=1)
+    before.put("dropped")
+    waiting_put = before.put("waits", async_op=True)
+    waiting_get = before.get("q", async_op=True)
+    before.delete(timeout_s=DEADLINE_S)
+    for handle in (waiting_put, waiting_get):
+        with pytest.raises((ChannelClosed, ChannelLost)):
+            handle.wait(DEADLINE_S)
+    with pytest.raises(ChannelLost):
+        before.put("too late")
+    after = Channel.create(before.name)
+    assert after.qsize() == 0
+    after.put("new")
+    assert after.get(timeout_s=DEADLINE_S) == "new"
+
+
+def test_the_process_of_a_deleted_channel_is_told_once_that_it_may_end(in_process):
+    runtime = current_runtime()
+    stopped = []
+    spec = ChannelSpec("short-lived")
+    server = host_channel(runtime.messenger, runtime.directory, spec, on_stopped=lambda: stopped.append(1))
+    channel = Channel.connect("short-lived")
+    with pytest.raises(ChannelExists):
+        host_channel(
+            runtime.messenger, runtime.directory, ChannelSpec("short-lived"), on_stopped=stopped.append
+        )
+    assert stopped == []
+    channel.delete()
+    server.stop()
+    runtime.directory.list()  # answered after the server has stopped
+    assert stopped == [1]

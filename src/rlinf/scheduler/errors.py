@@ -24,10 +24,12 @@ boundaries through pickle unchanged.
     │   ├── NameTaken                       a name of the directory is in use
     │   ├── CommTimeout (TimeoutError)
     │   └── CodecError                      an object cannot be sent
+    │       └── BatchUndecodable            some items of a batch cannot be read; it has the others
     └── ChannelError
         ├── ChannelNotFound (LookupError)
         ├── ChannelExists
         ├── ChannelTimeout (TimeoutError)
+        │   └── ChannelUnanswered           its server did not answer; what became of it is not known
         ├── ChannelClosed
         ├── ChannelLost                     the process that held it is gone
         ├── ChannelArgumentError (ValueError)
@@ -355,6 +357,28 @@ class CodecError(CommError):
     """An object cannot be turned into bytes, or bytes into an object."""
 
 
+class BatchUndecodable(CodecError):
+    """Some items of a batch cannot be turned into objects here.
+
+    The whole batch was taken: in its queue, what nobody can read would stand in everybody's way.
+
+    Args:
+        problems: for every item that could not be read, its place in the batch and why.
+        items: the others, in order.
+    """
+
+    def __init__(self, problems: Sequence[tuple[int, str]], items: Sequence[object]) -> None:
+        super().__init__(tuple(problems), list(items))
+        self.problems = tuple(problems)
+        self.items = list(items)
+
+    def __str__(self) -> str:
+        lines = [f"  item {place}: {problem}" for place, problem in self.problems]
+        size = len(self.problems) + len(self.items)
+        head = f"{len(self.problems)} of {size} items of a batch cannot be read; the others are in `items`"
+        return "\n".join([head, *lines])
+
+
 class ChannelError(SchedulerError):
     """Something about a channel.
 
@@ -396,7 +420,7 @@ class ChannelArgumentError(ChannelError, ValueError):
 
 
 class ChannelTimeout(ChannelError, TimeoutError):
-    """An operation on a channel passed its deadline; nothing was taken or put.
+    """An operation on a channel passed its deadline; nothing was taken or put (but see ChannelUnanswered).
 
     Args:
         channel: the channel's name.
@@ -420,6 +444,17 @@ class ChannelTimeout(ChannelError, TimeoutError):
         tail = f" ({self.state})" if self.state else ""
         subject = f"channel '{self.channel}', queue '{self.queue_name}'"
         return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
+
+
+class ChannelUnanswered(ChannelTimeout):
+    """The channel's server did not answer: it is stuck, stopped or overloaded.
+
+    A get has taken nothing. Whether an item was put is not known: it may still appear in its queue.
+    """
+
+    def __str__(self) -> str:
+        known = "" if self.operation in ("get", "get_batch") else "; whether it was done is not known"
+        return f"{super().__str__()}{known}"
 
 
 class ChannelEmpty(ChannelError, queue.Empty):

@@ -63,13 +63,20 @@ class LocalRuntime:
         """
         if name in self._servers:
             raise ChannelExists(name, "this process holds a channel of that name already")
-        self._servers[name] = host_channel(self.messenger, self.directory, spec)
+        self._servers[name] = host_channel(
+            self.messenger, self.directory, spec, on_stopped=lambda: self._forget(spec)
+        )
         return self.messenger.endpoint
 
     def stop_channel_server(self, name: str) -> None:
         """End a channel of this process, as if the process that holds it had died."""
         self.directory.unregister(f"{name}:0")
         self._servers.pop(name).stop()
+
+    def _forget(self, spec: ChannelSpec) -> None:
+        server = self._servers.get(spec.name)
+        if server is not None and server.spec == spec:
+            del self._servers[spec.name]
 
     def close(self) -> None:
         """Take the runtime out of this process and drop its connections."""

@@ -24,7 +24,7 @@ def checked_queue_name(channel: str, queue_name: Any, key: Any) -> str:
         queue_name = key
     if not isinstance(queue_name, str):
         raise ChannelArgumentError(channel, f"a queue's name is a string, not {queue_name!r}")
-    if not queue_name.isascii() and any("\ud800" <= character <= "\udfff" for character in queue_name):
+    if not _is_text(queue_name):
         raise ChannelArgumentError(channel, f"a queue's name is text, not {queue_name!r}")
     return queue_name
 
@@ -63,7 +63,15 @@ def checked_name(name: Any) -> str:
     """Return a channel's name."""
     if not isinstance(name, str) or not name:
         raise ChannelArgumentError(str(name), f"a channel's name is a string that is not empty, not {name!r}")
+    if ":" in name or not _is_text(name):
+        problem = f"a channel's name is text without ':', which separates it from a rank, not {name!r}"
+        raise ChannelArgumentError(name, problem)
     return name
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be encoded: a half of a surrogate pair cannot."""
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:

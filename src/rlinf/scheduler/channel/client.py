@@ -15,14 +15,22 @@ from rlinf.scheduler.channel.arguments import (
     checked_timeout,
     checked_weight,
 )
-from rlinf.scheduler.channel.connection import Connection
+from rlinf.scheduler.channel.connection import CONTROL_TIMEOUT_S, Connection
 from rlinf.scheduler.channel.operation import BlockingOperation, HandleOperation
 from rlinf.scheduler.channel.runtime import current_connections, current_runtime
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
 from rlinf.scheduler.comm.codec import decode, encode
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelNotFound, PeerDied, PeerNotFound
+from rlinf.scheduler.errors import (
+    BatchUndecodable,
+    ChannelClosed,
+    ChannelLost,
+    ChannelNotFound,
+    CodecError,
+    PeerDied,
+    PeerNotFound,
+)
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -40,7 +48,8 @@ class Channel:
     dropped gives up its place in line, and gives back the item if it has one.
 
     `timeout_s` bounds an operation, in seconds; None waits as long as it takes. An operation that raises
-    ChannelTimeout has put or taken nothing. `key=` is another name of `queue_name=`.
+    ChannelTimeout has put or taken nothing; only what became of a put that raises its subclass ChannelUnanswered
+    is not known. `key=` is another name of `queue_name=`.
 
     Every operation raises ChannelLost when the process that holds the channel is gone, and
     ChannelArgumentError for arguments that make no sense.
@@ -156,6 +165,7 @@ class Channel:
 
         Raises:
             ChannelTimeout: there was no room in time.
+            ChannelUnanswered: the channel's process did not answer; the item may be in the queue or not.
             ChannelClosed: the channel is closed; the item is still the caller's alone.
             CodecError: the item cannot be pickled.
         """
@@ -204,7 +214,7 @@ class Channel:
         Raises:
             ChannelTimeout: nothing came in time.
             ChannelClosed: the channel is closed, and the queue is drained.
-            CodecError: the item's class cannot be had here.
+            CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
         """
         wait_s = checked_timeout(self.name, timeout_s)
         return self._get(checked_queue_name(self.name, queue_name, key), None, async_op, wait_s)
@@ -259,7 +269,8 @@ class Channel:
             ChannelTimeout: the batch was not complete in time.
             ChannelClosed: the channel is closed, and the queue is drained.
             BatchImpossible: the queue is full, and all its weight does not reach the target.
-            CodecError: an item's class cannot be had here.
+            BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
+                the others, which the error holds.
         """
         queue_name = checked_queue_name(self.name, queue_name, key)
         target = checked_batch_weight(self.name, batch_weight, target_weight)
@@ -304,6 +315,21 @@ class Channel:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed."""
         self._ask("close")
 
+    def delete(self, timeout_s: float | None = None) -> None:
+        """Close the channel, drop what it holds, end its process and free its name.
+
+        What waits fails, with ChannelClosed or ChannelLost; later operations raise ChannelLost. To lose
+        nothing, `close` it and take what is there first.
+
+        Args:
+            timeout_s: how long that may take, in seconds; 60 by default.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer in time.
+        """
+        limit_s = checked_timeout(self.name, timeout_s)
+        self._connection().ask("delete", timeout_s=CONTROL_TIMEOUT_S if limit_s is None else limit_s)
+
     def _put(
         self, item: Any, weight: float, queue_name: str, async_op: bool, wait_s: float | None
     ) -> AsyncHandle[None] | None:
@@ -332,12 +358,17 @@ class Channel:
             connection.check_may_block()
             blocking = BlockingOperation(kind, queue_name, timeout_s, batch_weight)
             connection.get(blocking, wait_s)
-            return finish(connection.wait(blocking))
+            return connection.read(blocking, finish)
         operation = HandleOperation(kind, queue_name, timeout_s, batch_weight)
 
         def take(items: list[list[Buffer]]) -> Any:
+            try:
+                value = finish(items)
+            except Exception:
+                connection.take(operation)  # see `Connection.read`
+                raise
             connection.take(operation)
-            return finish(items)
+            return value
 
         future = connection.future(operation)
         connection.get(operation, wait_s)
@@ -369,4 +400,13 @@ def _decode_first(items: list[list[Buffer]]) -> Any:
 
 
 def _decode_all(items: list[list[Buffer]]) -> list[Any]:
-    return [decode(frames[0], frames[1:]) for frames in items]
+    values: list[Any] = []
+    problems: list[tuple[int, str]] = []
+    for place, frames in enumerate(items):
+        try:
+            values.append(decode(frames[0], frames[1:]))
+        except CodecError as error:
+            problems.append((place, str(error)))
+    if problems:
+        raise BatchUndecodable(problems, values)
+    return values

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
@@ -27,7 +27,7 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request
-from rlinf.scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, CommError, CommTimeout
+from rlinf.scheduler.errors import ChannelError, ChannelLost, ChannelUnanswered, CommError, CommTimeout
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002
@@ -36,6 +36,7 @@ GRACE_S = 10.0
 CONTROL_TIMEOUT_S = 60.0
 MAX_OPERATIONS = 1024
 MAX_BYTES = 1 << 20
+_NO_ANSWER = "the channel's server does not answer"
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
@@ -103,9 +104,27 @@ class Connection:
             raise self._unanswered(operation)
         if operation.error is not None:
             raise operation.error
-        if operation.value is not None:
-            self.confirm(operation.ticket)
         return operation.value
+
+    def read(self, operation: BlockingOperation, decode: Callable[[Any], Any]) -> Any:
+        """Wait in this thread for the items of a get; they are the caller's once they are decoded.
+
+        Raises:
+            ChannelError: what it failed with.
+            CodecError: an item cannot be read here; it is taken all the same.
+        """
+        items = self.wait(operation)
+        try:
+            value = decode(items)
+        except Exception:
+            # Back in the queue it would stand in everybody's way.
+            self.confirm(operation.ticket)
+            raise
+        except BaseException:
+            self._post(wire.GIVE_BACK, operation.ticket)
+            raise
+        self.confirm(operation.ticket)
+        return value
 
     def future(self, operation: HandleOperation) -> OperationFuture:
         """Return the future of an operation's end; to be called before it starts."""
@@ -123,23 +142,21 @@ class Connection:
         self._confirmed.append(ticket)
         self._flush_later()
 
-    def ask(self, *head: Any) -> Any:
+    def ask(self, *head: Any, timeout_s: float = CONTROL_TIMEOUT_S) -> Any:
         """Ask the server something, after all operations that were started before; wait for the answer.
 
         Raises:
             ChannelLost: the server is gone.
-            ChannelTimeout: it does not answer.
+            ChannelUnanswered: it does not answer.
         """
         self.check_may_block()
         self.flush()
-        asked = self._messenger.request(
-            self.ref.endpoint, self._control, list(head), timeout_s=CONTROL_TIMEOUT_S
-        )
+        asked = self._messenger.request(self.ref.endpoint, self._control, list(head), timeout_s=timeout_s)
         try:
             return asked.result().head
         except CommTimeout as error:
             name = self.ref.spec.name
-            raise ChannelTimeout(name, "*", head[0], error.waited_s, "its server does not answer") from error
+            raise ChannelUnanswered(name, "*", head[0], error.waited_s, _NO_ANSWER) from error
         except CommError as error:
             raise self._gone(str(error)) from error
 
@@ -315,7 +332,6 @@ class Connection:
             self._post(wire.CANCEL, operation.ticket)
             self._fail(operation.ticket, self._unanswered(operation))
 
-    def _unanswered(self, operation: Operation) -> ChannelTimeout:
+    def _unanswered(self, operation: Operation) -> ChannelUnanswered:
         name = self.ref.spec.name
-        state = "the channel's server does not answer"
-        return ChannelTimeout(name, operation.queue_name, operation.kind, operation.waited_s, state)
+        return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, _NO_ANSWER)

@@ -24,6 +24,7 @@ class Connections:
         with self._lock:
             connection = self._by_id.get(ref.spec.channel_id)
             if connection is None or connection.lost is not None:
+                self._by_id = {ident: known for ident, known in self._by_id.items() if known.lost is None}
                 connection = self._by_id[ref.spec.channel_id] = Connection(self._messenger, ref)
             return connection
 

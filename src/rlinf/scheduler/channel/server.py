@@ -7,6 +7,7 @@ waits. Payloads are frames that are held and passed on, never decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -41,10 +42,18 @@ class ChannelServer:
     Args:
         messenger: serves the channel; the server lives on its I/O thread.
         spec: the channel.
+        directory: where the channel is known, to free its name when it is deleted; None where it is not.
+
+    Attributes:
+        on_stopped: called once on the I/O thread when the server has left; the process may end then.
     """
 
-    def __init__(self, messenger: Messenger, spec: ChannelSpec) -> None:
+    def __init__(
+        self, messenger: Messenger, spec: ChannelSpec, directory: DirectoryClient | None = None
+    ) -> None:
         self.spec = spec
+        self.on_stopped: Callable[[], None] | None = None
+        self._directory = directory
         self._messenger = messenger
         self._state = ChannelState(spec.maxsize)
         self._clients: dict[str, _Client] = {}
@@ -199,12 +208,27 @@ class ChannelServer:
         elif operation == "close":
             self._carry_out(self._state.close())
             request.reply(None)
+        elif operation == "delete":
+            self._delete(request)
         elif operation == "query":
             request.reply([self._state.num_items(args[0]), self._state.is_full(args[0])])
         elif operation == "stats":
             request.reply(self._stats())
         else:
             raise ChannelError(self.spec.name, f"there is no operation '{operation}'")
+
+    def _delete(self, request: Request) -> None:
+        """Refuse puts, free the name, answer, and leave."""
+        self._carry_out(self._state.close())
+
+        def leave(_unregistered: Future[Any] | None = None) -> None:
+            request.reply(None)
+            self._stop()
+
+        if self._directory is None:
+            leave()
+        else:
+            self._directory.unregister_async(self.spec.address).add_done_callback(leave)
 
     def _stats(self) -> list[Any]:
         state = self._state
@@ -234,6 +258,8 @@ class ChannelServer:
             self._messenger.notify(client.endpoint, self._news_service, None)
         self._clients.clear()
         self._state = ChannelState(self.spec.maxsize)
+        if self.on_stopped is not None:
+            self.on_stopped()
 
 
 def host_channel(
@@ -241,6 +267,7 @@ def host_channel(
     directory: DirectoryClient,
     spec: ChannelSpec,
     about: Mapping[str, Any] | None = None,
+    on_stopped: Callable[[], None] | None = None,
 ) -> ChannelServer:
     """Start the server of a channel in this process and make it known.
 
@@ -249,17 +276,20 @@ def host_channel(
         directory: where the channel becomes known.
         spec: the channel.
         about: what the directory shall know besides, msgpack-able.
+        on_stopped: called once on the I/O thread when the channel was deleted or stopped: nobody needs this
+            process for it any more.
 
     Raises:
         ChannelExists: the name is taken.
     """
-    server = ChannelServer(messenger, spec)
+    server = ChannelServer(messenger, spec, directory)
+    server.on_stopped = on_stopped
     try:
         directory.register(spec.address, messenger.endpoint, {**(about or {}), **spec.to_info()})
-    except NameTaken as error:
+    except CommError as error:
+        server.on_stopped = None  # it has never begun
         server.stop()
-        raise ChannelExists(spec.name, str(error)) from error
-    except CommError:
-        server.stop()
+        if isinstance(error, NameTaken):
+            raise ChannelExists(spec.name, str(error)) from error
         raise
     return server

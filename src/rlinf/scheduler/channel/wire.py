@@ -54,7 +54,7 @@ def operations_service(channel_id: str) -> str:
 
 
 def control_service(channel_id: str) -> str:
-    """Where a channel's server takes requests: open, close, query, stats."""
+    """Where a channel's server takes requests: open, close, delete, query, stats."""
     return f"channel/{channel_id}/control"
 
 

@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.gone_names import GoneNames
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.errors import CommError, CommTimeout, NameTaken, PeerDied, PeerNotFound
 
 SERVICE = "directory"
@@ -197,7 +197,11 @@ class DirectoryClient:
 
     def unregister(self, name: str) -> None:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""
-        self._ask("unregister", name)
+        self.unregister_async(name).result()
+
+    def unregister_async(self, name: str) -> Future[Reply]:
+        """The future of `unregister`."""
+        return self._request("unregister", name)
 
     def expect(self, names: str | Sequence[str]) -> None:
         """Let look-ups of these names wait, although whoever had them is gone or about to go: others will come.
@@ -243,9 +247,10 @@ class DirectoryClient:
         return found
 
     def _ask(self, *head: Any) -> Reply:
-        return self._messenger.request(
-            self._endpoint, SERVICE, list(head), timeout_s=ANSWER_TIMEOUT_S
-        ).result()
+        return self._request(*head).result()
+
+    def _request(self, *head: Any) -> RequestFuture:
+        return self._messenger.request(self._endpoint, SERVICE, [*head], timeout_s=ANSWER_TIMEOUT_S)
 
 
 def _as_names(names: str | Sequence[str]) -> Sequence[str]:
