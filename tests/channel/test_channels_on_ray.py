@@ -11,7 +11,7 @@ from channel_workers import Maker
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.errors import ChannelError, ChannelExists, WorkerError
 from rlinf.scheduler.events import WorkerLost
-from rlinf.scheduler.worker.supervision import _groups_of
+from rlinf.scheduler.worker.supervision import groups_of
 
 pytestmark = pytest.mark.ray
 
@@ -88,13 +88,36 @@ def test_a_channel_whose_process_was_killed_can_be_created_again(driver):
     first.put("lost with its process")
     lost = threading.Event()
     driver.subscribe(lambda event: isinstance(event, WorkerLost) and event.group == "phoenix" and lost.set())
-    group = next(g for g in _groups_of(driver.session) if g.name == "phoenix")
+    group = next(g for g in groups_of(driver.session) if g.name == "phoenix")
     os.kill(group.ranks[0].pid, signal.SIGKILL)
     assert lost.wait(20)
     deadline = time.monotonic() + 20
-    while any(g.name == "phoenix" for g in list(_groups_of(driver.session))):
+    while any(g.name == "phoenix" for g in list(groups_of(driver.session))):
         assert time.monotonic() < deadline
         os.sched_yield()
     second = Channel.create("phoenix")
     second.put("fresh")
     assert second.get(timeout_s=20) == "fresh"
+
+
+def wait_for_the_end_of(pid):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        os.sched_yield()
+    return False
+
+
+def test_a_deleted_channel_ends_its_process_and_frees_its_name_at_once(driver):
+    for round_number in range(2):
+        channel = Channel.create("short")
+        channel.put(round_number)
+        (group,) = [g for g in groups_of(driver.session) if g.name == "short"]
+        channel.delete(timeout_s=20)
+        with pytest.raises(ChannelError):
+            channel.put("too late")
+        assert group.ended.wait(20)
+        assert wait_for_the_end_of(group.ranks[0].pid)

@@ -16,6 +16,8 @@ class ChannelWorker:
 
     def __init__(self, spec: ChannelSpec) -> None:
         runtime = current_runtime()
-        placement = context_of_this_process().info.placement
-        about = {"placement": pickle.dumps(placement)}
-        self._server = host_channel(runtime.messenger, runtime.directory, spec, about)
+        context = context_of_this_process()
+        about = {"placement": pickle.dumps(context.info.placement)}
+        self._server = host_channel(
+            runtime.messenger, runtime.directory, spec, about, on_stopped=context.stop
+        )

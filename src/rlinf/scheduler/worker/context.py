@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlinf.scheduler.cluster.session import Session
@@ -13,14 +14,19 @@ from rlinf.scheduler.placement import Placement
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 
 
+def _nothing_to_stop() -> None:
+    """Nobody hosts a worker that was constructed by hand."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """A worker's identity and, in a launched process, its membership in the job."""
+    """A worker's identity and, in a launched process, its membership in the job; `stop` ends its process."""
 
     info: WorkerInfo
     session: Session | None = None
     own_mailbox: Mailbox | None = None
     hardware: tuple[object, ...] = ()
+    stop: Callable[[], None] = _nothing_to_stop
 
     @property
     def mailbox(self) -> Mailbox:

@@ -24,8 +24,10 @@ from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launch import LaunchOptions
 from rlinf.scheduler.worker.protocol import LOG, START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
+from rlinf.scheduler.worker.supervision import groups_of
 
 _AFFINITY_TIMEOUT_S = 30.0
+_ENDING_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class DriverRuntime:
         else:
             beside = WorkerAddress(group_affinity, group_rank_affinity or 0)
             placement = _alone(self._placement_of(name, beside))
+        self._wait_for_one_that_ends(spec)
         try:
             group = launch_group(
                 self.session,
@@ -92,6 +95,13 @@ class DriverRuntime:
             raise ChannelError(name, f"its process did not start: {error}") from error
         self.session.bus.emit(ChannelOpened(name, placement.node_rank, spec.maxsize))
         return group.endpoints[0]
+
+    def _wait_for_one_that_ends(self, spec: ChannelSpec) -> None:
+        """A deleted channel's name is free as soon as its process has ended, which takes a moment."""
+        known = {entry.name for entry in self.directory.list(spec.address)}
+        for group in list(groups_of(self.session)):
+            if group.name == spec.name and spec.address not in known:
+                group.ended.wait(_ENDING_TIMEOUT_S)
 
     def serve_workers(self) -> None:
         """Start channels for workers that ask, and show what workers log."""

@@ -105,7 +105,8 @@ class _Hosting:
         )
         set_current(session)
         set_runtime(WorkerRuntime(session, self._address))
-        set_context(WorkerContext(info, session, self._mailbox, assignment.hardware))
+        context = WorkerContext(info, session, self._mailbox, assignment.hardware, self._calls.stop)
+        set_context(context)
         forward_logs(self._messenger, self._spec.directory, self._address, self._spec.log_level)
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.

@@ -220,6 +220,7 @@ class _Launch:
     def _watch(self, rank: LaunchedRank, ref: Any) -> None:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
+            rank.ended_in_order = error is None
             where = (
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )

@@ -33,6 +33,7 @@ class LaunchedRank:
         pid: its process id, once it has said hello.
         progress: how far its launch has come.
         hello: its report that it runs, to be answered with its assignment.
+        ended_in_order: its host came to its end, instead of dying.
     """
 
     address: WorkerAddress
@@ -43,6 +44,7 @@ class LaunchedRank:
     pid: int = 0
     progress: str = protocol.STARTING
     hello: Request | None = None
+    ended_in_order: bool = False
 
     def kill(self) -> None:
         """End the process now."""

@@ -47,9 +47,10 @@ class Supervision:
         self.dead: dict[int, str] = {}
         self.pending: weakref.WeakSet[GroupResult] = weakref.WeakSet()
         self.lock = threading.Lock()
+        self.ended = threading.Event()
         for rank in ranks:
             rank.exited.add_done_callback(partial(self._note_exit, rank))
-        _groups_of(session).add(self)
+        groups_of(session).add(self)
 
     def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
         self.on_exit(rank, exited.result())
@@ -61,7 +62,8 @@ class Supervision:
                 return
             self.dead[rank.address.rank] = reason
             pending = [] if self.on_failure == "ignore" else list(self.pending)
-        self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
+        if not (rank.ended_in_order and self.on_failure == "end"):
+            self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
         for result in pending:
             result.abort(WorkerDied(self.name, rank.address.rank, "", reason))
         if self.on_failure == "end":
@@ -127,8 +129,11 @@ class Supervision:
             _wait_until(rank, deadline)
         for rank in self.ranks:
             rank.kill()
-        _groups_of(self.session).discard(self)
-        self.session.directory.unregister(group_entry(self.name))
+        groups_of(self.session).discard(self)
+        try:
+            self.session.directory.unregister(group_entry(self.name))
+        finally:
+            self.ended.set()
 
     def _living(self) -> list[LaunchedRank]:
         return [rank for rank in self.ranks if not rank.exited.done()]
@@ -148,7 +153,7 @@ def stop_groups(groups: Iterable[Supervision]) -> None:
 _groups: weakref.WeakKeyDictionary[Session, set[Supervision]] = weakref.WeakKeyDictionary()
 
 
-def _groups_of(session: Session) -> set[Supervision]:
+def groups_of(session: Session) -> set[Supervision]:
     """The groups that this process launched and that are not stopped."""
     if session not in _groups:
         groups = _groups[session] = set()
