@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rlinf.scheduler.channel import ChannelSpec, set_runtime
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger, Request
+from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelExists,
@@ -24,6 +24,7 @@ from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launch import LaunchOptions
 from rlinf.scheduler.worker.protocol import LOG, START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
+from rlinf.scheduler.worker.session_runtime import SessionRuntime
 from rlinf.scheduler.worker.supervision import groups_of
 
 _AFFINITY_TIMEOUT_S = 30.0
@@ -31,31 +32,15 @@ _ENDING_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class DriverRuntime:
+class DriverRuntime(SessionRuntime):
     """The driver's: it starts channel processes, its own and those that workers ask for.
 
     A channel outlives the worker that created it, so it is the driver who owns its process.
     """
 
-    session: Session
     _starters: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=4, thread_name_prefix="rlinf-channel-start")
     )
-
-    @property
-    def messenger(self) -> Messenger:
-        """The driver's messenger."""
-        return self.session.messenger
-
-    @property
-    def directory(self) -> DirectoryClient:
-        """Where names are looked up."""
-        return self.session.directory
-
-    @property
-    def own_name(self) -> str:
-        """How the driver is called."""
-        return self.session.own_name
 
     def start_channel_server(
         self,

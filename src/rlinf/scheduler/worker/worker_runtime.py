@@ -5,34 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlinf.scheduler.channel import ChannelSpec
-from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.errors import ChannelError, CommError
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S
+from rlinf.scheduler.worker.session_runtime import SessionRuntime
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRuntime:
+class WorkerRuntime(SessionRuntime):
     """A worker's: it asks the driver to start channel processes."""
 
-    session: Session
     address: WorkerAddress
-
-    @property
-    def messenger(self) -> Messenger:
-        """The worker's messenger."""
-        return self.session.messenger
-
-    @property
-    def directory(self) -> DirectoryClient:
-        """Where names are looked up."""
-        return self.session.directory
-
-    @property
-    def own_name(self) -> str:
-        """The worker's address."""
-        return self.session.own_name
 
     def start_channel_server(
         self,
