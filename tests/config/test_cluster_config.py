@@ -64,7 +64,7 @@ def test_checked_config_is_taken_as_it_is():
 def test_variables_are_a_mapping_or_a_list_of_mappings():
     entries = [
         {"node_ranks": 0, "env_vars": [{"A": 1}, {"B": "x"}], "python_interpreter_path": "/opt/python"},
-        {"env_vars": {"C": 0.5}},
+        {"env_vars": {"C": "0.50"}},
         {},
     ]
     (only,) = read_cluster_config(
@@ -72,7 +72,7 @@ def test_variables_are_a_mapping_or_a_list_of_mappings():
     ).node_groups
     assert only.environments == (
         NodeEnvironment((0,), (("A", "1"), ("B", "x")), "/opt/python"),
-        NodeEnvironment((0, 1), (("C", "0.5"),)),
+        NodeEnvironment((0, 1), (("C", "0.50"),)),
         NodeEnvironment((0, 1)),
     )
 

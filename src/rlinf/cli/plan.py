@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -57,6 +58,8 @@ def plan(
         raise typer.BadParameter("give one config; two with --diff", param_hint="CONFIG")
     if as_json and as_map:
         raise typer.BadParameter("--json and --map are two answers: ask for one of them")
+    if html is not None and html.resolve() in {path.resolve() for path in (*configs, *(fleet or []))}:
+        raise typer.BadParameter(f"{html} is what the plan is read from", param_hint="--html")
     with readable_errors():
         report = report_on(planned(configs[0], where[0]), groups)
         if html is not None:
@@ -114,6 +117,7 @@ def _where(shapes: list[str], fleets: list[Path], num_configs: int) -> list[Wher
 
 def _tensor_parallel(text: str) -> tuple[str, int]:
     name, _, size = text.rpartition("=")
-    if not name.strip() or not size.strip().isdecimal() or int(size) < 1:
+    is_number = re.fullmatch(r"\s*0*[1-9][0-9]{0,6}\s*", size, re.ASCII)
+    if not name.strip() or is_number is None:
         raise typer.BadParameter(f"'{text}' is not COMPONENT=N, such as rollout=4", param_hint="--tp")
     return name.strip(), int(size)

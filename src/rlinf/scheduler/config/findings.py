@@ -28,6 +28,9 @@ def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list
         return model.model_validate(value), []
     except ValidationError as error:
         found = error.errors(include_url=False)
+    except Exception as error:  # noqa: BLE001 - a validator of somebody's plug-in may raise anything
+        problem = f"{model.__module__}.{model.__qualname__} cannot read it: {type(error).__name__}: {error}"
+        return None, [ConfigError(problem, path=path)]
     unknown = [details["loc"] for details in found if details["type"] == "extra_forbidden"]
     errors: list[ConfigError] = []
     for details in found:

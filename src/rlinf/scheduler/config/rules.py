@@ -110,7 +110,7 @@ class _RuleReader:
 
     def _placement_text(self, value: Any) -> str:
         """The text of a placement that is written as text, a number, or a list of both."""
-        if value is None or value == []:
+        if value is None or (isinstance(value, list) and not value):
             raise PlacementError("the placement is empty")
         parts = value if isinstance(value, list) else [value]
         for part in parts:

@@ -43,8 +43,8 @@ def read_environment(value: Any) -> tuple[tuple[str, str], ...]:
     """Environment variables from a mapping, or a list of mappings.
 
     Raises:
-        ConfigError: it is neither, a value is neither text nor a number, or a variable stands there twice or is one
-            that the launch sets. The path in it goes on from that of the value.
+        ConfigError: it is neither, a value is neither text nor a whole number, or a variable stands there twice or
+            is one that the launch sets. The path in it goes on from that of the value.
     """
     variables: dict[str, str] = {}
     errors: list[ConfigError] = []
@@ -77,7 +77,8 @@ def _check_variable(name: str, setting: Any, before: Mapping[str, str]) -> None:
         raise ConfigError(f"{name} is set by the launch, for every process by itself", hint=hint)
     if name in before:
         raise ConfigError(f"the variable {name} stands here twice")
-    if isinstance(setting, bool) or not isinstance(setting, (str, int, float)):
+    # A fraction has lost how it was written: 2.10 would arrive as 2.1.
+    if isinstance(setting, bool) or not isinstance(setting, (str, int)):
         raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes")
     if "\0" in str(setting):
         raise ConfigError(f"the value of {name} holds a zero byte")

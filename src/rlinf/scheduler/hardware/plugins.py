@@ -72,7 +72,7 @@ def _load(entry: EntryPoint) -> HardwareType | Vendor:
     try:
         loaded = entry.load()
         found = loaded() if isinstance(loaded, type) else loaded
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unusable(entry, f"{type(error).__name__}: {error}") from error
     if not isinstance(found, (HardwareType, Vendor)):
         raise _unusable(entry, f"{entry.value} is neither a HardwareType nor a Vendor")

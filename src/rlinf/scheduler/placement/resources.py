@@ -153,7 +153,7 @@ def _hardware_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
     """Neighbours in the list that are neighbours on their node make one block."""
     kinds: dict[str, ResourceKind] = {}
     row: _Row | None = None
-    indexes = number_hardware(topology)[group.label]
+    indexes = _numbers_of(topology)[group.label]
     for number, (unit, on_node) in enumerate(zip(group.hardware, indexes, strict=True)):
         kind = kinds.setdefault(unit.type, ResourceKind(unit.type))
         if row is not None and row[2:4] == (unit.node_rank, kind) and row[4] + row[1] == on_node:
@@ -164,6 +164,18 @@ def _hardware_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
         row = (number, 1, unit.node_rank, kind, on_node)
     if row is not None:
         yield row
+
+
+# Every group's table asks for the numbers of all groups of its topology: those of the last one are kept.
+_last_numbers: tuple[Topology, dict[str, list[int]]] | None = None
+
+
+def _numbers_of(topology: Topology) -> dict[str, list[int]]:
+    global _last_numbers
+    kept = _last_numbers
+    if kept is None or kept[0] is not topology:
+        kept = _last_numbers = (topology, number_hardware(topology))
+    return kept[1]
 
 
 def number_hardware(topology: Topology) -> dict[str, list[int]]:

@@ -175,8 +175,9 @@ class _StrategyOrRule(PlacementStrategy):
     def _plan(self, topology: Topology) -> ComponentPlan:
         if self._rule is None or self._planned_on is None:
             return self._plan_numbers(topology)
-        nodes = topology.first_nodes(self._planned_on.num_nodes).nodes
-        return plan_rule(Topology(nodes, self._planned_on.node_groups), self._rule)
+        # Its own groups count, not those of the topology.
+        bare = Topology(topology.nodes).first_nodes(self._planned_on.num_nodes)
+        return plan_rule(Topology(bare.nodes, self._planned_on.node_groups), self._rule)
 
     def _num_nodes_needed(self, accelerators_per_node: int) -> int:
         if self._planned_on is not None:

@@ -170,13 +170,18 @@ class Topology:
     def first_nodes(self, num_nodes: int) -> Topology:
         """This topology without the nodes from rank `num_nodes` on, for a job that uses only the first.
 
+        A group that names one of those is left out too.
+
         Raises:
-            ConfigError: there are fewer nodes, or a group names one that is left out.
+            ConfigError: there are fewer nodes.
         """
         if num_nodes > len(self.nodes):
             there = "is only 1 node" if len(self.nodes) == 1 else f"are only {len(self.nodes)} nodes"
             raise ConfigError(f"num_nodes is {num_nodes}, but there {there}")
-        return self if num_nodes == len(self.nodes) else replace(self, nodes=self.nodes[:num_nodes])
+        if num_nodes == len(self.nodes):
+            return self
+        groups = tuple(group for group in self.node_groups if max(group.node_ranks) < num_nodes)
+        return replace(self, nodes=self.nodes[:num_nodes], node_groups=groups)
 
 
 class HasTopology(Protocol):
