@@ -32,3 +32,12 @@ def test_a_fraction_in_a_variable_is_refused_and_not_rounded():
     group = {"label": "g", "node_ranks": 0, "env_configs": [{"node_ranks": 0, "env_vars": {"CUDA": 2.10}}]}
     with pytest.raises(ConfigError, match="in quotes"):
         ComponentPlacement({**CONFIG, "node_groups": [group]}, BIG)
+
+
+def test_a_component_name_cannot_forge_a_line_or_steer_the_terminal():
+    config = {"num_nodes": 1, "component_placement": {"a\nrlinf: fine \x1b[31m": "0-99"}}
+    with pytest.raises(ConfigError) as caught:
+        ComponentPlacement(config, BIG)
+    first_line = str(caught.value).splitlines()[0]
+    assert "\\nrlinf: fine \\x1b[31m" in first_line
+    assert "\x1b" not in str(caught.value)

@@ -48,6 +48,15 @@ class SchedulerError(Exception):
     """The root: everything this library raises on purpose is one of these."""
 
 
+_MAX_LINE = 2000
+
+
+def _on_one_line(text: str) -> str:
+    """Text of a config within an error: it can neither begin a line of its own nor steer the terminal."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:_MAX_LINE])
+    return shown if len(text) <= _MAX_LINE else f"{shown} ..."
+
+
 class ConfigError(SchedulerError, ValueError):
     """A mistake in a config file or an argument.
 
@@ -84,7 +93,7 @@ class ConfigError(SchedulerError, ValueError):
         where = ": ".join(part for part in (self.file, self.path) if part)
         subject = f"component '{self.component}'" if self.component else ""
         head = ": ".join(part for part in (where, subject, self.problem) if part)
-        lines = [head]
+        lines = [_on_one_line(head)]
         if self.text:
             lines.append(f"  {self.text}")
             if self.span is not None:
