@@ -12,12 +12,12 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.sources import Bytes, Part, Source, copied, write_parts
 from rlinf.scheduler.comm.tensors import TensorReader, TensorTable
 from rlinf.scheduler.errors import CodecError
 
@@ -33,27 +33,55 @@ PLAIN_BYTES = 1024
 _MAIN_MODULES = ("__main__", "__mp_main__")
 
 
-@dataclass(frozen=True, slots=True)
 class Encoded:
-    """An object as bytes.
+    """An object as bytes, in frames: the head, which is small and describes it, and then its memory.
 
     Attributes:
-        head: what describes the object.
-        buffers: the memory of its arrays and tensors, not copied: it changes with them.
+        head: the first frame.
+        sizes: how many bytes each frame has, the head first.
     """
 
-    head: bytes
-    buffers: list[Buffer]
+    __slots__ = ("_parts", "head", "sizes")
+
+    def __init__(self, head: bytes, parts: Sequence[Part] = ()) -> None:
+        self.head = head
+        self._parts = parts
+        self.sizes = [len(head), *map(len, parts)]
 
     @property
     def size_bytes(self) -> int:
         """Bytes in all."""
-        return len(self.head) + sum(memoryview(buffer).nbytes for buffer in self.buffers)
+        return sum(self.sizes)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The frames after the head."""
+        return self.frames()[1:]
+
+    def frames(self) -> list[Buffer]:
+        """The frames, each one stretch of memory that changes with the object.
+
+        What has gaps or lies on a device is copied by the first call, nothing else is copied.
+        """
+        parts = [part.contiguous() if isinstance(part, Source) else part for part in self._parts]
+        self._parts = parts
+        return [self.head, *parts]
+
+    def write_into(self, target: Bytes, offsets: Sequence[int]) -> None:
+        """Copy every frame to its place, each byte once; other threads run while large ones are copied.
+
+        Args:
+            target: writable memory, one-dimensional.
+            offsets: where each frame begins in it, the head's first.
+
+        Raises:
+            ValueError: there is not one offset for each frame, or a frame does not fit.
+        """
+        write_parts([self.head, *self._parts], target, offsets)
 
     def detached(self) -> Encoded:
         """The same, sharing no memory with the object."""
-        copies: list[Buffer] = [buffer if type(buffer) is bytes else bytes(buffer) for buffer in self.buffers]
-        return Encoded(self.head, copies)
+        return Encoded(self.head, [copied(part) for part in self._parts])
 
 
 def encode(obj: object) -> Encoded:
