@@ -56,6 +56,7 @@ class TcpLink:
         self._untaken_bytes = 0
         self.started = False
         self._ended = False
+        self._begun = False
         self._flush_submitted = False
 
     def start(self, hello: list[Buffer]) -> None:
@@ -87,7 +88,9 @@ class TcpLink:
             while self._queue and self._untaken_bytes < WINDOW_BYTES and not self._ended:
                 chunk = self._next_chunk()
                 self._untaken_bytes += len(chunk)
-                if not self._transport.send_part(self.stream, b"D" + self.stream, chunk):
+                tag = b"D" if self._begun else b"B"
+                self._begun = True
+                if not self._transport.send_part(self.stream, tag + self.stream, chunk):
                     # Its end was or will be reported by the monitor; until then nothing can be done with it.
                     self._queue.clear()
                     return

@@ -9,7 +9,8 @@ nothing.
 Over a connection runs the same stream of bytes as over a Unix socket (see `framing`), cut into chunks. A
 message of ZeroMQ is
 
-    tag     b"D" and the id of the stream: the next chunk of it
+    tag     b"B" and the id of the stream: the first chunk of it
+            b"D" and the id of the stream: the next chunk of it
             b"W" and the id of a stream of yours: how many more bytes of it were taken
             b"X" and the id of a stream of yours: it is not received any more
     body    the chunk, or the number, or nothing
@@ -22,18 +23,18 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-import time
 from collections.abc import Callable
 
 import zmq
 
-from rlinf.scheduler.comm.curve import ZAP_ADDRESS, CurveKeys, judge
+from rlinf.scheduler.comm.curve import CurveKeys
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import close_tcp_sockets
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
 from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
 from rlinf.scheduler.comm.loop import READABLE, IoLoop
 from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.tcp_gate import TcpGate, monitored
 from rlinf.scheduler.comm.tcp_link import CHUNK_BYTES, WINDOW_BYTES, TcpLink
 from rlinf.scheduler.errors import CommError
 
@@ -48,7 +49,8 @@ SILENCE_MS = 4000
 LAST_WORDS_S = 0.1
 LINGER_MS = 1000
 MAX_CHUNKS_PER_TURN = 64
-WARNING_INTERVAL_S = 1.0
+# Hundreds of peers may dial at the same moment.
+BACKLOG = 1024
 _NEVER_CONNECTED_BACK = (
     f"it has not connected back within {GREETING_TIMEOUT_S:.0f} s: it is stuck, "
     "or cannot reach this process's address"
@@ -59,9 +61,6 @@ _REFUSED = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-
-
-_ACCEPTING = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
 
 class TcpTransport:
@@ -96,13 +95,8 @@ class TcpTransport:
         self._links: dict[str, TcpLink] = {}
         self._by_address: dict[str, TcpLink] = {}
         self._inbound: dict[bytes, _Inbound] = {}
-        # Descriptors of accepted connections from which no message has come. ZeroMQ reports a finished
-        # handshake without saying of which connection; what it hands us has passed it.
-        self._unproven: set[int] = set()
-        self._warned_at = 0.0
+        self._by_descriptor: dict[int, _Inbound] = {}
         self._context = zmq.Context()
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind(ZAP_ADDRESS)
         self._listener = self._router(process_id)
         self._listener.router_handover = True
         self._listener.curve_server = True
@@ -110,6 +104,7 @@ class TcpTransport:
         self._listener.zap_domain = b"rlinf"
         self._listener.maxmsgsize = CHUNK_BYTES + 1024
         self._listener.ipv6 = ":" in host
+        self._listener.backlog = BACKLOG
         self._dialer = self._router(process_id)
         self._dialer.router_mandatory = True
         self._dialer.reconnect_ivl = -1
@@ -118,14 +113,14 @@ class TcpTransport:
         self._dialer.curve_publickey = self._keys.client_public
         self._dialer.curve_secretkey = self._keys.client_secret
         self._dialer.ipv6 = True
-        self._listener_monitor = self._listener.get_monitor_socket(_ACCEPTING)
+        self._gate = TcpGate(self._context, self._listener, self._keys, loop, self._note_closed)
         self._dialer_monitor = self._dialer.get_monitor_socket(_BROKEN | _REFUSED)
         self.address = self._bind(host)
         self._watched: list[tuple[zmq.Socket[bytes], int]] = []
-        self._watch(self._zap, self._authenticate)
+        self._watch(self._gate.zap, self._gate.answer)
         self._watch(self._listener, self._receive)
         self._watch(self._dialer, self._process_commands)
-        self._watch(self._listener_monitor, self._note_strangers)
+        self._watch(self._gate.monitor, self._gate.watch)
         self._watch(self._dialer_monitor, self._note_broken)
 
     def _router(self, process_id: str) -> zmq.Socket[bytes]:
@@ -168,7 +163,7 @@ class TcpTransport:
     def close(self) -> None:
         """Close every socket; what was sent to the living leaves within the linger time."""
         # Who has gone is not waited for: when a cluster ends, its processes close at about the same time.
-        self._receive()
+        self._receive_everything()
         self._note_broken()
         with self._lock:
             links, self._links = list(self._links.values()), {}
@@ -179,9 +174,9 @@ class TcpTransport:
             link.end()
         for _, descriptor in self._watched:
             self._loop.unregister(descriptor)
-        self._listener.disable_monitor()
+        self._gate.close()
         self._dialer.disable_monitor()
-        for socket in (self._listener, self._zap, self._listener_monitor, self._dialer_monitor):
+        for socket in (self._listener, self._dialer_monitor):
             socket.close(linger=0)
         self._dialer.close(linger=LINGER_MS if living else 0)
         self._context.term()
@@ -221,7 +216,7 @@ class TcpTransport:
         self._dialer.getsockopt(zmq.EVENTS)
 
     def _note_broken(self) -> None:
-        for event, _, address in _events(self._dialer_monitor):
+        for event, _, address in monitored(self._dialer_monitor):
             link = self._by_address.get(address)
             if link is None:
                 continue
@@ -230,13 +225,17 @@ class TcpTransport:
             elif event & _REFUSED:
                 self.lose(link, "the handshake failed: it ended meanwhile, or belongs to another cluster")
             elif event == zmq.EVENT_DISCONNECTED:
-                link.broken = True
-                self._loop.call_later(LAST_WORDS_S, lambda link=link: self._lose_after_last_words(link))  # type: ignore[misc]
+                self._lose_soon(link)
             else:
                 self.lose(link, "nobody listens at its address")
 
+    def _lose_soon(self, link: TcpLink) -> None:
+        if not link.broken:
+            link.broken = True
+            self._loop.call_later(LAST_WORDS_S, lambda: self._lose_after_last_words(link))
+
     def _lose_after_last_words(self, link: TcpLink) -> None:
-        self._receive()
+        self._receive_everything()
         self.lose(link, "its connection closed, or it was silent for too long")
 
     def lose(self, link: TcpLink, reason: str) -> None:
@@ -269,41 +268,34 @@ class TcpTransport:
 
     # -- accepted connections --------------------------------------------------------------------
 
-    def _authenticate(self) -> None:
-        while (question := _receive_parts(self._zap)) is not None:
-            allowed, address, answer = judge(question, self._keys)
-            if not allowed:
-                self._warn("a connection from %s is refused: it does not hold the cluster's key", address)
-            self._zap.send_multipart(answer)
-
-    def _note_strangers(self) -> None:
-        for event, descriptor, address in _events(self._listener_monitor):
-            if event == zmq.EVENT_ACCEPTED:
-                self._unproven.add(descriptor)
-            elif descriptor in self._unproven:
-                self._unproven.discard(descriptor)
-                self._warn("a connection to %s is refused: it did not finish the handshake", address)
-
-    def _warn(self, message: str, argument: str) -> None:
-        """Log, but not as fast as a stranger can knock."""
-        now = time.monotonic()
-        if now - self._warned_at >= WARNING_INTERVAL_S:
-            self._warned_at = now
-            logger.warning(message, argument)
+    def _note_closed(self, descriptor: int) -> None:
+        """A connection to us is gone: so is its process, or it has given us up. Either way its link is over."""
+        inbound = self._by_descriptor.pop(descriptor, None)
+        if inbound is not None and inbound.link is not None:
+            self._lose_soon(inbound.link)
 
     def _receive(self) -> None:
         for _ in range(MAX_CHUNKS_PER_TURN):
-            try:
-                sender = self._listener.recv(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not self._receive_one():
                 return
-            tag, body = self._listener.recv_multipart()
-            try:
-                self._take(sender, tag, body)
-            except (ProtocolError, TypeError, ValueError) as error:
-                logger.warning("bytes that are no message are dropped: %s", error)
-                self._drop_stream(sender.bytes)
         self._loop.submit(self._receive)
+
+    def _receive_everything(self) -> None:
+        while self._receive_one():
+            pass
+
+    def _receive_one(self) -> bool:
+        try:
+            sender = self._listener.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        tag, body = self._listener.recv_multipart()
+        try:
+            self._take(sender, tag, body)
+        except (ProtocolError, TypeError, ValueError) as error:
+            logger.warning("bytes that are no message are dropped: %s", error)
+            self._drop_stream(sender.bytes)
+        return True
 
     def _drop_stream(self, sender: bytes) -> None:
         inbound = self._inbound.get(sender)
@@ -313,14 +305,15 @@ class TcpTransport:
         self._inbound.pop(sender, None)
 
     def _take(self, frame: zmq.Frame, tag: bytes, body: bytes) -> None:
-        sender, stream = frame.bytes, tag[1:]
-        if tag[:1] != b"D":
-            self._take_news(sender, tag[:1], stream, body)
+        sender, kind, stream = frame.bytes, tag[:1], tag[1:]
+        if kind == b"B":
+            self._begin(sender, stream, int(frame.get(zmq.SRCFD)))
+        elif kind != b"D":
+            self._take_news(sender, kind, stream, body)
             return
         inbound = self._inbound.get(sender)
         if inbound is None or inbound.stream != stream:
-            inbound = self._inbound[sender] = _Inbound(stream)
-            self._unproven.discard(int(frame.get(zmq.SRCFD)))
+            return  # we have given it up, and its sender hears of that
         messages: list[Message] = []
         inbound.reader.feed(memoryview(body), messages)
         if messages:
@@ -328,6 +321,13 @@ class TcpTransport:
         inbound.untold_bytes += len(body)
         if inbound.untold_bytes >= WINDOW_BYTES // 4:
             self._tell_taken(inbound)
+
+    def _begin(self, sender: bytes, stream: bytes, descriptor: int) -> None:
+        self._gate.prove(descriptor)
+        before = self._inbound.get(sender)
+        if before is not None and before.link is not None:
+            self.lose(before.link, "it lost this process and came back")
+        self._inbound[sender] = self._by_descriptor[descriptor] = _Inbound(stream)
 
     def _take_news(self, sender: bytes, kind: bytes, stream: bytes, body: bytes) -> None:
         link = self._links.get(sender.decode())
@@ -364,23 +364,3 @@ class _Inbound:
         self.reader = StreamReader()
         self.link: TcpLink | None = None
         self.untold_bytes = 0
-
-
-def _receive_parts(socket: zmq.Socket[bytes]) -> list[bytes] | None:
-    """The next message, or None if there is none now."""
-    try:
-        return socket.recv_multipart(zmq.NOBLOCK)
-    except zmq.Again:
-        return None
-
-
-def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int, str]]:
-    """What a monitor reports: event, value (a descriptor, for those we want it of) and address.
-
-    The format is version 1 of `zmq_socket_monitor(3)`.
-    """
-    events = []
-    while (parts := _receive_parts(monitor)) is not None:
-        event, value = struct.unpack("=HI", parts[0])
-        events.append((event, value, parts[1].decode()))
-    return events

@@ -1,0 +1,60 @@
+"""Warnings of strangers: every kind from every address is told of, but not as fast as somebody can knock."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 10.0
+# So many pairs of kind and host are kept apart; what comes beyond that is counted together.
+MAX_REMEMBERED = 64
+OTHERS = "many hosts"
+
+
+class KnockLog:
+    """Logs at most one line each `INTERVAL_S` for a kind of stranger and a host; says how many it left out."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], _Told] = {}
+
+    def warn(self, host: str, where: str, reason: str) -> None:
+        """Tell of a connection that was refused.
+
+        Args:
+            host: from which machine; "" if it is not known.
+            where: its full address, for people.
+            reason: what was wrong with it; one of a few texts.
+        """
+        now = time.monotonic()
+        told = self._entry(host, reason, now)
+        if told.lines and now - told.since < INTERVAL_S:
+            told.left_out += 1
+            return
+        more = f" ({told.left_out} more like it were not logged)" if told.left_out else ""
+        told.since, told.left_out, told.lines = now, 0, told.lines + 1
+        logger.warning("a connection from %s is refused: %s%s", where or "an unknown address", reason, more)
+
+    def _entry(self, host: str, reason: str, now: float) -> _Told:
+        told = self._told.get((host, reason))
+        if told is not None:
+            return told
+        if len(self._told) >= MAX_REMEMBERED:
+            self._forget_quiet(now)
+        key = (host, reason) if len(self._told) < MAX_REMEMBERED else (OTHERS, reason)
+        return self._told.setdefault(key, _Told(now))
+
+    def _forget_quiet(self, now: float) -> None:
+        self._told = {key: told for key, told in self._told.items() if now - told.since < INTERVAL_S}
+
+
+class _Told:
+    """What was said of one kind and host."""
+
+    __slots__ = ("left_out", "lines", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.left_out = 0
+        self.lines = 0
