@@ -145,7 +145,7 @@ def test_an_error_that_cannot_be_pickled_arrives_as_text(pair):
 def test_an_unknown_service_fails_and_names_those_that_are_there(pair):
     client, server = pair
     serve_echo(server)
-    with pytest.raises(CommError, match="does not serve 'eco'; it serves echo"):
+    with pytest.raises(CommError, match="does not serve 'eco'; it serves arena, echo"):
         client.request(server.endpoint, "eco", None).result(DEADLINE_S)
 
 

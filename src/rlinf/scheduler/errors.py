@@ -23,6 +23,7 @@ boundaries through pickle unchanged.
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
     │   ├── NameTaken                       a name of the directory is in use
     │   ├── CommTimeout (TimeoutError)
+    │   ├── SharedMemoryUnreadable          an object lies in shared memory that the receiver cannot open
     │   └── CodecError                      an object cannot be sent
     │       └── BatchUndecodable            some items of a batch cannot be read; it has the others
     └── ChannelError
@@ -360,6 +361,21 @@ class CommTimeout(CommError, TimeoutError):
     def __str__(self) -> str:
         tail = f", waiting for {self.waiting_for}" if self.waiting_for else ""
         return f"{self.operation} with '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+
+
+class SharedMemoryUnreadable(CommError):
+    """An object lies in shared memory that its receiver cannot open; further ones will travel as bytes.
+
+    Args:
+        reason: why it cannot.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"what was sent lies in shared memory that cannot be opened: {self.reason}"
 
 
 class CodecError(CommError):

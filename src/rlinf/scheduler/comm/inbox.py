@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
-from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.outbox import ITEM_SERVICE, ROOM_SERVICE
+from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.transfer import Transfer, renamed
 from rlinf.scheduler.errors import CommError, PeerDied
@@ -26,13 +26,13 @@ _next_order = itertools.count().__next__
 class Item:
     """One item that arrived."""
 
-    __slots__ = ("counted", "frames", "meta", "order", "process_id", "size_bytes")
+    __slots__ = ("arrived", "counted", "meta", "order", "process_id", "size_bytes")
 
-    def __init__(self, meta: Any, frames: list[Buffer], process_id: str) -> None:
+    def __init__(self, meta: Any, arrived: Arrived, process_id: str) -> None:
         self.meta = meta
-        self.frames = frames
+        self.arrived = arrived
         self.process_id = process_id
-        self.size_bytes = total_bytes(frames)
+        self.size_bytes = arrived.size_bytes
         self.order = _next_order()
         self.counted = False  # whether its sender was given its room back
 
@@ -147,11 +147,12 @@ class Inbox:
     def _on_item(self, request: Request) -> None:
         source, destination, meta = request.head
         self._check_name(destination)
+        item = Item(meta, self._messenger.parcels.receive(request.frames), request.peer_id)
         completions: list[Completion] = []
         with self._lock:
             lane = self._lane(source)
             lane.process_id = request.peer_id
-            lane.items.append(Item(meta, request.frames, request.peer_id))
+            lane.items.append(item)
             self._match(lane, completions)
             taken_bytes = self._room(source, request.peer_id).taken_bytes
         request.reply(taken_bytes)

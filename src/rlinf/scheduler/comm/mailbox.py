@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlinf.scheduler.comm.codec import Encoded, decode, encode
+from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.inbox import Inbox, Item
@@ -44,7 +44,13 @@ class Mailbox:
         self._inbox = Inbox(messenger, directory, own_name)
 
     def send(
-        self, obj: Any, dst: str, *, timeout_s: float | None = None, snapshot: bool = True
+        self,
+        obj: Any,
+        dst: str,
+        *,
+        timeout_s: float | None = None,
+        snapshot: bool = True,
+        wait_s: float = 0.0,
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
 
@@ -57,6 +63,8 @@ class Mailbox:
             dst: the receiver's name; it may register later.
             timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
             snapshot: see above.
+            wait_s: how long this call may wait for shared memory when all of it is in use, before the object is
+                copied through a socket.
 
         Raises:
             CodecError: the object cannot be pickled (at once).
@@ -65,7 +73,7 @@ class Mailbox:
                 its arrival was not confirmed in time.
             PeerDied: the receiver is gone.
         """
-        return self._send(encode(obj), tensor_meta(obj), dst, timeout_s, snapshot)
+        return self._send(encode(obj), tensor_meta(obj), dst, timeout_s, snapshot, wait_s)
 
     def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """The next object from `src`.
@@ -82,12 +90,18 @@ class Mailbox:
 
         def finish(item: Item) -> Any:
             take()
-            return _decode_item(item)
+            return item.arrived.load()
 
         return AsyncHandle(future, finish, f"recv from '{src}'")
 
     def send_tensor(
-        self, tensor: Any, dst: str, *, timeout_s: float | None = None, snapshot: bool = True
+        self,
+        tensor: Any,
+        dst: str,
+        *,
+        timeout_s: float | None = None,
+        snapshot: bool = True,
+        wait_s: float = 0.0,
     ) -> AsyncHandle[None]:
         """Send a torch tensor for `recv_tensor` (or `recv`); otherwise as `send`.
 
@@ -97,7 +111,7 @@ class Mailbox:
         meta = tensor_meta(tensor)
         if meta is None:
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
-        return self._send(encode(tensor.detach()), meta, dst, timeout_s, snapshot)
+        return self._send(encode(tensor.detach()), meta, dst, timeout_s, snapshot, wait_s)
 
     def recv_tensor(self, tensor: Any, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
@@ -118,7 +132,7 @@ class Mailbox:
 
         def fill(item: Item) -> Any:
             take()
-            tensor.detach().copy_(_decode_item(item))
+            tensor.detach().copy_(item.arrived.load())
             return tensor
 
         future, take = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
@@ -129,19 +143,21 @@ class Mailbox:
         return self._inbox.held_bytes(src)
 
     def _send(
-        self, encoded: Encoded, meta: Any, dst: str, timeout_s: float | None, snapshot: bool
+        self,
+        encoded: Encoded,
+        meta: Any,
+        dst: str,
+        timeout_s: float | None,
+        snapshot: bool,
+        wait_s: float,
     ) -> AsyncHandle[None]:
-        frames = [encoded.head, *encoded.buffers]
-        future = self._outbox.send(dst, frames, meta, timeout_s=_or_default(timeout_s), snapshot=snapshot)
+        limit_s = _or_default(timeout_s)
+        future = self._outbox.send(dst, encoded, meta, timeout_s=limit_s, snapshot=snapshot, wait_s=wait_s)
         return AsyncHandle(future, None, f"send to '{dst}'")
 
 
 def _or_default(timeout_s: float | None) -> float:
     return DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
-
-
-def _decode_item(item: Item) -> Any:
-    return decode(item.frames[0], item.frames[1:])
 
 
 def _describe(meta: list[Any] | None) -> str:

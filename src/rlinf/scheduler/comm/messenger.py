@@ -17,7 +17,8 @@ from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.link import Identity, Link
-from rlinf.scheduler.comm.loop import IoLoop, Timer
+from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
+from rlinf.scheduler.comm.parcels import Parcels
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
@@ -51,6 +52,12 @@ class Messenger:
         tcp: whether to listen on TCP; needed to talk to other machines, in both directions.
         directory: where names are looked up; kept here for `DirectoryClient`.
         machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
+        arena_limit_bytes: how much shared memory this process may use for what it sends, in bytes; None for
+            `arena.default_limit_bytes()`, 0 for none.
+
+    Attributes:
+        endpoint: how others reach this process.
+        parcels: what makes messages of objects, with shared memory where both sides have it.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class Messenger:
         tcp: bool = False,
         directory: Endpoint | None = None,
         machine_id: str | None = None,
+        arena_limit_bytes: int | None = None,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -83,6 +91,7 @@ class Messenger:
         hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
         self._identity = Identity(secret, hello)
         self._add_self()
+        self.parcels = Parcels(self, arena_limit_bytes)
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.start()
@@ -198,6 +207,14 @@ class Messenger:
         """Run `callback` on the I/O thread soon."""
         self._loop.submit(callback)
 
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call `callback` on the I/O thread whenever `descriptor` is readable, until `unwatch`."""
+        self._loop.register(descriptor, READABLE, lambda _events: callback())
+
+    def unwatch(self, descriptor: int) -> None:
+        """Undo `watch`; before the descriptor is closed."""
+        self._loop.unregister(descriptor)
+
     def on_io_thread(self) -> bool:
         """Whether the caller runs on the I/O thread, where nothing may block."""
         return self._loop.is_current()
@@ -219,6 +236,7 @@ class Messenger:
         if self._tcp is not None:
             self._tcp.abandon()
         self._listener.abandon()
+        self.parcels.abandon()
         self._run_directory.abandon()
         self._loop.abandon()
 
@@ -235,7 +253,8 @@ class Messenger:
 
     def _close_when_flushed(self, deadline: float) -> None:
         flushed = all(link.idle() for peer in self._peers.values() for link in peer.links)
-        if flushed or time.monotonic() >= deadline:
+        # What lies in shared memory is only there as long as this process is, until its receiver has it.
+        if (flushed and self.parcels.idle()) or time.monotonic() >= deadline:
             self._loop.stop()
         else:
             self._loop.call_later(0.005, lambda: self._close_when_flushed(deadline))
@@ -249,6 +268,7 @@ class Messenger:
                 link.close()
             peer.lose("this process closed its messenger", closing=True)
         self._listener.close()
+        self.parcels.close()
         self._run_directory.close()
         _live.discard(self)
 
@@ -306,6 +326,8 @@ class Messenger:
                 peer.links.append(link)
         peer.name = name
         link.peer = peer
+        if link.transport == "unix":
+            self.parcels.on_connected(endpoint)
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         """See `LinkEvents`."""

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer, detached, total_bytes
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.transfer import Transfer, renamed
-from rlinf.scheduler.errors import PeerDied
+from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
 
 ITEM_SERVICE = "mailbox.item"
 ROOM_SERVICE = "mailbox.room"
@@ -23,12 +24,11 @@ ROOM_SERVICE = "mailbox.room"
 class _Send(Transfer):
     """One item on its way out."""
 
-    def __init__(self, peer: str, timeout_s: float, frames: list[Buffer], meta: Any, snapshot: bool) -> None:
+    def __init__(self, peer: str, timeout_s: float, parcel: Parcel, meta: Any) -> None:
         super().__init__("send", peer, timeout_s)
-        self.frames = frames
+        self.parcel: Parcel | None = parcel
         self.meta = meta
-        self.snapshot = snapshot
-        self.size_bytes = total_bytes(frames)
+        self.size_bytes = parcel.size_bytes
         self.answer: Future[Reply] | None = None
 
 
@@ -89,22 +89,33 @@ class Outbox:
         messenger.on_peer_lost(self._forget_process)
 
     def send(
-        self, peer: str, frames: list[Buffer], meta: Any, *, timeout_s: float, snapshot: bool
+        self, peer: str, encoded: Encoded, meta: Any, *, timeout_s: float, snapshot: bool, wait_s: float = 0.0
     ) -> Future[None]:
-        """Send one item; the future is done when the peer's process holds it."""
+        """Send one item; the future is done when the peer's process holds it.
+
+        Args:
+            peer: to whom.
+            encoded: the item.
+            meta: what the receiver may look at before it decodes the item; msgpack-able.
+            timeout_s: how long it may take.
+            snapshot: the item is sent as it is now.
+            wait_s: how long the calling thread may wait for shared memory.
+        """
         self._messenger.check_process()
         lane = self._lanes.get(peer) or self._lanes.setdefault(peer, _Lane(peer))
-        item = _Send(peer, timeout_s, frames, meta, snapshot)
+        parcel = self._messenger.parcels.pack(
+            encoded, lane.endpoint, snapshot=False, wait_s=min(wait_s, timeout_s)
+        )
+        item = _Send(peer, timeout_s, parcel, meta)
         future = item.new_future()
         item.arm(self._messenger, lambda: self._expire(lane, item))
         with lane.lock:
             if self._can_leave(lane, item):
                 item.claim()
-                self._dispatch(lane, item, lane.endpoint)
+                self._dispatch(lane, item, lane.endpoint, snapshot=snapshot)
                 return future
         if snapshot:
-            item.frames = [detached(frame) for frame in frames]
-            item.snapshot = False
+            item.parcel = parcel.detached()
         with lane.lock:
             lane.waiting.append(item)
             resolved = lane.endpoint is not None
@@ -113,7 +124,9 @@ class Outbox:
         if not resolved:
             item.look_up(
                 self._directory,
-                lambda entry: self._attach(lane, entry),
+                lambda entry: self._messenger.parcels.when_ready(
+                    entry.endpoint, lambda: self._attach(lane, entry)
+                ),
                 lambda error: self._drop(lane, item, error),
             )
         return future
@@ -145,23 +158,33 @@ class Outbox:
             if item.claim():
                 self._dispatch(lane, item, lane.endpoint)
 
-    def _dispatch(self, lane: _Lane, item: _Send, endpoint: Endpoint | None) -> None:
-        if endpoint is None:
+    def _dispatch(
+        self, lane: _Lane, item: _Send, endpoint: Endpoint | None, *, snapshot: bool = False
+    ) -> None:
+        parcel = item.parcel
+        if endpoint is None or parcel is None:
             return
         lane.sent_bytes += item.size_bytes
         head = [self._own_name, lane.name, item.meta]
-        answer = self._messenger.request(endpoint, ITEM_SERVICE, head, item.frames, snapshot=item.snapshot)
-        # The messenger has what it needs; the item must not keep the memory until its acknowledgement.
-        item.frames = []
+        frames = parcel.frames_for(endpoint)
+        snapshot = snapshot and not parcel.owns_memory
+        answer = self._messenger.request(endpoint, ITEM_SERVICE, head, frames, snapshot=snapshot)
+        if not parcel.in_shared_memory:
+            # The messenger has what it needs; the item must not keep the memory until its acknowledgement.
+            item.parcel = None
         item.answer = answer
         answer.add_done_callback(lambda done: self._acknowledge(lane, item, endpoint, done))
 
     def _acknowledge(self, lane: _Lane, item: _Send, endpoint: Endpoint, answer: Future[Reply]) -> None:
+        # The receiver has locked what lies in shared memory, or will never do so.
+        item.parcel = None
         if answer.cancelled():
             return
         error = answer.exception()
         if error is not None:
             item.fail(renamed(error, lane.name))
+            if isinstance(error, SharedMemoryUnreadable):
+                self._messenger.parcels.distrust(endpoint.process_id, str(error))
             if isinstance(error, PeerDied):
                 self._forget(lane, endpoint.process_id, error.reason)
             return

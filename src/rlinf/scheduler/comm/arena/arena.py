@@ -1,0 +1,217 @@
+"""The shared memory that one process writes and others read: blocks, used again while they are warm.
+
+Pages that are touched for the first time cost ten times a copy, so a block that nobody uses any more is the first
+to be used again. Who uses a block is known from the locks on it (see `kernel`): a block that its process has let go
+and that nobody has locked is free, whatever became of those who had it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from rlinf.scheduler.comm.arena import kernel
+from rlinf.scheduler.comm.arena.blocks import FreeRanges
+from rlinf.scheduler.comm.arena.header import HEADER_BYTES, WANTED_AT, new_header
+from rlinf.scheduler.comm.arena.maps import map_array
+from rlinf.scheduler.comm.endpoint import Endpoint
+
+# Blocks begin at pages, so that pages can be given back and copies are aligned.
+GRAIN_BYTES = kernel.PAGE_BYTES
+# The first bytes of a block say which one it is: a descriptor that comes late, because everybody who vouched for it
+# died, must not be taken for the block that lies there now.
+TOKEN_BYTES = 8
+DATA_AT = 64
+_NO_TOKEN = np.zeros(TOKEN_BYTES, np.uint8)
+# Asking about a block costs two microseconds, as much as touching this much memory for the first time.
+BYTES_WORTH_ONE_QUESTION = 2048
+MIN_QUESTIONS = 8
+
+
+class Block:
+    """A part of an arena that its process writes once and then lends.
+
+    Attributes:
+        offset: where it begins.
+        size_bytes: how long it is, a multiple of GRAIN_BYTES.
+        token: what stands in its first 8 bytes as long as it is this block; data begins at DATA_AT.
+    """
+
+    __slots__ = ("offset", "size_bytes", "token")
+
+    def __init__(self, offset: int, size_bytes: int, token: bytes) -> None:
+        self.offset = offset
+        self.size_bytes = size_bytes
+        self.token = token
+
+
+class Arena:
+    """This process's shared memory.
+
+    Args:
+        owner: this process.
+        limit_bytes: how much it holds at most; only what is in use takes memory.
+
+    Attributes:
+        fd: its descriptor; others open it through /proc.
+
+    Raises:
+        OSError: the system gives no such memory.
+    """
+
+    def __init__(self, owner: Endpoint, limit_bytes: int) -> None:
+        self._size = HEADER_BYTES + limit_bytes // GRAIN_BYTES * GRAIN_BYTES
+        self.fd = kernel.create(self._size)
+        self._address = 0
+        self._memory = np.empty(0, np.uint8)
+        self._free = FreeRanges(HEADER_BYTES, self._size)
+        # Blocks that this process has let go; others may still use them. Appended to without the lock.
+        self._lent: deque[Block] = deque()
+        self._lock = threading.Lock()
+        self._returned = threading.Condition(self._lock)
+        self._num_waiting = 0
+        # Data that happens to lie where a block began must not look like its token.
+        self._next_token = secrets.randbits(8 * TOKEN_BYTES)
+        self._num_live = 0  # blocks that are not free
+        self._touched = HEADER_BYTES  # no byte from here on was ever written
+        self.generation = 0  # grows with each allocation
+        try:
+            self._map(owner)
+        except OSError:
+            self.close()
+            raise
+
+    def _map(self, owner: Endpoint) -> None:
+        self._memory = map_array(self.fd, self._size)
+        self._address = self._memory.ctypes.data
+        kernel.prefer_huge_pages(self._address, self._size)
+        header = np.frombuffer(new_header(owner), np.uint8)
+        self._memory[: len(header)] = header
+
+    @property
+    def limit_bytes(self) -> int:
+        """How much it holds at most."""
+        return self._size - HEADER_BYTES
+
+    @property
+    def touched_bytes(self) -> int:
+        """How much memory it takes at most: what was written since pages were last given back."""
+        return self._touched
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that this process has not let go."""
+        return self._num_live - len(self._lent)
+
+    def allocate(self, size_bytes: int, wait_s: float = 0.0) -> Block | None:
+        """A block for `size_bytes` of data, or None if there is no room.
+
+        Args:
+            size_bytes: how much data.
+            wait_s: how long to wait for others to give blocks back when there is none; never on the I/O thread.
+        """
+        size = -(-(DATA_AT + size_bytes) // GRAIN_BYTES) * GRAIN_BYTES
+        if size > self.limit_bytes:
+            return None
+        with self._lock:
+            block = self._find(size)
+            return block if block is not None or wait_s <= 0 else self._wait_for(size, wait_s)
+
+    def view(self, block: Block) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Where the block's data goes, uint8 of shape (size_bytes - DATA_AT,)."""
+        return self._memory[block.offset + DATA_AT : block.offset + block.size_bytes]
+
+    def let_go(self, block: Block) -> None:
+        """This process has no more use of a block; once. Takes no lock: the garbage collector may call this."""
+        self._lent.append(block)
+
+    def someone_waits(self) -> bool:
+        """Whether a thread of this process waits for room."""
+        return self._num_waiting > 0
+
+    def look_again(self) -> None:
+        """Blocks may have been given back: let the threads that wait look."""
+        with self._lock:
+            self._returned.notify_all()
+
+    def unused(self) -> bool:
+        """Whether nobody uses any block."""
+        with self._lock:
+            self._reclaim(len(self._lent))
+            return self._num_live == 0
+
+    def trim(self) -> None:
+        """Give the pages of free blocks back to the system."""
+        with self._lock:
+            self._reclaim(len(self._lent))
+            for begin, end in self._free.ranges():
+                if begin < self._touched:
+                    kernel.free_pages(self._address + begin, min(end, self._touched) - begin)
+            last_begin, last_end = (self._free.ranges() or [(self._size, 0)])[-1]
+            if last_end == self._size:
+                self._touched = min(self._touched, last_begin)
+
+    def close(self) -> None:
+        """Give everything up; blocks that others use live on with them."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        # Views of it may still be around; the last one takes the map with it.
+        self._memory = np.empty(0, np.uint8)
+
+    # -- under the lock --------------------------------------------------------------------------
+
+    def _find(self, size: int) -> Block | None:
+        if self.fd < 0:
+            return None
+        self._reclaim(MIN_QUESTIONS)
+        where = self._free.first_fit(size)
+        if where is None or where + size > self._touched:
+            # Looking for warm memory pays up to what touching cold memory would cost.
+            self._reclaim(len(self._lent) if where is None else size // BYTES_WORTH_ONE_QUESTION)
+        offset = self._free.take(size)
+        if offset is None:
+            return None
+        self._touched = max(self._touched, offset + size)
+        self._num_live += 1
+        self.generation += 1
+        self._next_token = (self._next_token + 1) % (1 << 8 * TOKEN_BYTES)
+        token = self._next_token.to_bytes(TOKEN_BYTES, "little")
+        self._memory[offset : offset + TOKEN_BYTES] = np.frombuffer(token, np.uint8)
+        return Block(offset, size, token)
+
+    def _reclaim(self, max_questions: int) -> None:
+        """Free lent blocks that nobody uses, the oldest first; the others go to the end of the line."""
+        for _ in range(min(max_questions, len(self._lent))):
+            block = self._lent.popleft()
+            if not kernel.try_lock_alone(self.fd, block.offset, block.size_bytes):
+                self._lent.append(block)
+                continue
+            # Nobody has it, and who locks it from now on sees that it is no block any more.
+            self._memory[block.offset : block.offset + TOKEN_BYTES] = _NO_TOKEN
+            kernel.unlock(self.fd, block.offset, block.size_bytes)
+            self._num_live -= 1
+            self._free.give(block.offset, block.size_bytes)
+
+    def _wait_for(self, size: int, wait_s: float) -> Block | None:
+        deadline = time.monotonic() + wait_s
+        self._num_waiting += 1
+        # From here on whoever gives a block back says so; what came back just before is found below.
+        self._memory[WANTED_AT] = 1
+        try:
+            while True:
+                block = self._find(size)
+                left_s = deadline - time.monotonic()
+                if block is not None or left_s <= 0:
+                    return block
+                self._returned.wait(left_s)
+        finally:
+            self._num_waiting -= 1
+            if not self._num_waiting and self.fd >= 0:
+                self._memory[WANTED_AT] = 0

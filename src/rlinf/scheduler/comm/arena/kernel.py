@@ -1,0 +1,126 @@
+"""What the arena asks of the kernel: memory without a name, maps of it, and locks that end with their holder.
+
+A lock on a byte means "I use the block that the byte lies in". Locks belong to an open file description (`F_OFD_*`,
+see fcntl(2)), so the kernel drops them when their process ends, however it ends; and they are tested without
+asking anybody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+
+# fcntl(2); `fcntl` of Python names them since 3.9 on some platforms only.
+_OFD_SETLK = 37
+_FLOCK = struct.Struct("hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of struct flock on 64-bit Linux
+_MAP_NORESERVE = 0x4000
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+PAGE_BYTES = mmap.PAGESIZE
+
+
+def create(size_bytes: int) -> int:
+    """Make anonymous memory of a size that nobody can change any more; its descriptor.
+
+    Pages cost nothing until they are written.
+
+    Raises:
+        OSError: the system has no memfd, or no room for it.
+    """
+    fd = os.memfd_create("rlinf-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size_bytes)
+        # Who maps it must not be killed by SIGBUS because somebody cut it short.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_of(pid: int, fd: int) -> int:
+    """Open what process `pid` has open as `fd`; the new description has locks of its own.
+
+    Raises:
+        OSError: the process is gone, /proc is not there, or may not be looked into.
+    """
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def map_memory(fd: int, size_bytes: int, *, private: bool = False) -> int:
+    """Map memory; its address. What is written to a private map is seen by nobody else.
+
+    `mmap.mmap` would keep another descriptor open for each map.
+
+    Raises:
+        OSError: there is no room in the address space.
+    """
+    kind = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc.mmap(None, size_bytes, access, kind | _MAP_NORESERVE, fd, 0)
+    if address is None or address == _MAP_FAILED:
+        raise _last_error()
+    return int(address)
+
+
+def unmap_memory(address: int, size_bytes: int) -> None:
+    """Undo `map_memory`."""
+    _libc.munmap(address, size_bytes)
+
+
+def forget_changes(address: int, size_bytes: int) -> None:
+    """Drop what was written to whole pages of a private map: they show the memory itself again."""
+    _libc.madvise(address, size_bytes, mmap.MADV_DONTNEED)
+
+
+def free_pages(address: int, size_bytes: int) -> None:
+    """Give whole pages of a shared map back to the system; they read as zeros afterwards."""
+    _libc.madvise(address, size_bytes, mmap.MADV_REMOVE)
+
+
+def prefer_huge_pages(address: int, size_bytes: int) -> None:
+    """Ask for huge pages, where the system gives them to those who ask."""
+    _libc.madvise(address, size_bytes, mmap.MADV_HUGEPAGE)
+
+
+def share_lock(fd: int, byte: int) -> None:
+    """Lock one byte together with whoever else does.
+
+    Raises:
+        OSError: the byte is locked for one alone, or the kernel knows no such locks.
+    """
+    fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, byte, 1, 0))
+
+
+def unlock(fd: int, begin: int, size_bytes: int = 1) -> None:
+    """Drop this description's locks in a range."""
+    fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, begin, size_bytes, 0))
+
+
+def try_lock_alone(fd: int, begin: int, size_bytes: int) -> bool:
+    """Lock a range for this description alone; False if another has a lock in it."""
+    try:
+        fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, size_bytes, 0))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,40 @@
+"""How large an arena may become when nobody says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+VARIABLE = "RLINF_ARENA_MIB"
+_SHARE = 8
+_MAX_BYTES = 32 << 30
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def default_limit_bytes() -> int:
+    """What `RLINF_ARENA_MIB` says; else an eighth of the memory that this machine or container has, 32 GiB at most.
+
+    Only what is in use takes memory; 0 switches shared memory off.
+
+    Raises:
+        ValueError: the variable holds no number of at least 0.
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return min(_memory_bytes() // _SHARE, _MAX_BYTES)
+    if not text.strip().isdigit():
+        message = f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory"
+        raise ValueError(message)
+    return int(text) << 20
+
+
+def _memory_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _CGROUP_LIMITS:
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total

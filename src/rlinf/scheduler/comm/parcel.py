@@ -1,0 +1,172 @@
+"""An object on its way between processes: its bytes in the message, or in shared memory with a descriptor instead.
+
+    descriptor  u8 255, then msgpack of [owner, pid, descriptor, offset, size of the block, its token, sizes
+                of the frames, whether several processes read it]
+
+The owner is the process in whose arena the bytes lie; `pid` is a process that has that arena open, and whoever gets
+the descriptor opens it there. The frames follow each other in the block, each at a multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rlinf.scheduler.comm.arena import Arena, Block, Loan
+from rlinf.scheduler.comm.arena.maps import Bytes, array_interface
+from rlinf.scheduler.comm.codec import Encoded, decode
+from rlinf.scheduler.comm.framing import Buffer, total_bytes
+
+DESCRIPTOR = 255
+_PREFIX = bytes([DESCRIPTOR])
+_ALIGNMENT = 64
+_decode = msgspec.msgpack.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """Where an object lies in shared memory, as it travels.
+
+    Attributes:
+        owner_id: the process id of the arena's owner.
+        pid: a process that has the arena open,
+        fd: under this number.
+        offset: where the block begins, in bytes.
+        size_bytes: the block's length.
+        token: which block it is.
+        frame_sizes: of the frames in it.
+        shared: several processes read it, so each keeps to itself what it writes.
+    """
+
+    owner_id: str
+    pid: int
+    fd: int
+    offset: int
+    size_bytes: int
+    token: bytes
+    frame_sizes: tuple[int, ...]
+    shared: bool
+
+    def to_frame(self) -> bytes:
+        """The descriptor as a frame."""
+        fields = (
+            self.owner_id,
+            self.pid,
+            self.fd,
+            self.offset,
+            self.size_bytes,
+            self.token,
+            self.frame_sizes,
+            self.shared,
+        )
+        return _PREFIX + msgspec.msgpack.encode(fields)
+
+    @classmethod
+    def from_frame(cls, frame: Buffer) -> Descriptor:
+        """The descriptor that `to_frame` wrote."""
+        owner_id, pid, fd, offset, size_bytes, token, frame_sizes, shared = _decode(memoryview(frame)[1:])
+        return cls(owner_id, pid, fd, offset, size_bytes, token, tuple(frame_sizes), shared)
+
+
+def is_descriptor(frames: Sequence[Buffer]) -> bool:
+    """Whether these frames stand for an object in shared memory."""
+    return len(frames) == 1 and len(frames[0]) > 0 and memoryview(frames[0])[0] == DESCRIPTOR
+
+
+def frame_offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where frames of these sizes begin in a block, and how long it has to be."""
+    offsets: list[int] = []
+    end = 0
+    for size in sizes:
+        offsets.append(end)
+        end = -(-(end + size) // _ALIGNMENT) * _ALIGNMENT
+    return offsets, end
+
+
+def frames_of(memory: Bytes, sizes: Sequence[int]) -> list[Buffer]:
+    """The frames that lie in a block; each keeps `memory`."""
+    offsets, _ = frame_offsets(sizes)
+    return [memory[offset : offset + size].data for offset, size in zip(offsets, sizes, strict=True)]
+
+
+class Written:
+    """A block of this process's own arena with an object in it; let go when nobody here refers to it any more.
+
+    Args:
+        arena: the arena.
+        block: the block.
+        encoded: the object; it is copied into the block here.
+    """
+
+    __slots__ = ("__array_interface__", "_arena", "_block", "_sizes")
+
+    def __init__(self, arena: Arena, block: Block, encoded: Encoded) -> None:
+        self._arena = arena
+        self._block = block
+        self._sizes = encoded.sizes
+        offsets, _ = frame_offsets(encoded.sizes)
+        memory = arena.view(block)
+        self.__array_interface__ = array_interface(memory.ctypes.data, len(memory))
+        encoded.write_into(memory, offsets)
+
+    def descriptor(self, owner_id: str, pid: int, *, shared: bool) -> Descriptor:
+        """How others find it."""
+        block = self._block
+        sizes = tuple(self._sizes)
+        fd = self._arena.fd
+        return Descriptor(owner_id, pid, fd, block.offset, block.size_bytes, block.token, sizes, shared)
+
+    def frames(self) -> list[Buffer]:
+        """The object's frames; they keep the block."""
+        return frames_of(np.asarray(self), self._sizes)
+
+    def __del__(self) -> None:
+        self._arena.let_go(self._block)
+
+
+class Arrived:
+    """An object that came from another process, not decoded yet.
+
+    Attributes:
+        size_bytes: how large it is.
+    """
+
+    __slots__ = ("_frames", "_loan", "_sizes", "size_bytes")
+
+    def __init__(self, frames: list[Buffer], loan: Loan | None = None, sizes: Sequence[int] = ()) -> None:
+        self._frames = frames
+        self._loan = loan
+        self._sizes = sizes
+        self.size_bytes = total_bytes(frames) if loan is None else sum(sizes)
+
+    @property
+    def loan(self) -> Loan | None:
+        """The block in which it lies; None if its bytes came in the message."""
+        return self._loan
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of the frames in shared memory."""
+        return self._sizes
+
+    def frames(self) -> list[Buffer]:
+        """Its frames; those in shared memory keep their block.
+
+        Raises:
+            OSError: shared memory cannot be mapped here.
+        """
+        return self._frames if self._loan is None else frames_of(self._loan.array(), self._sizes)
+
+    def load(self) -> Any:
+        """The object; its arrays and tensors are writable, and lie where the bytes are.
+
+        Raises:
+            CodecError: the bytes are no object, or its class cannot be had here.
+            OSError: shared memory cannot be mapped here.
+        """
+        frames = self.frames()
+        return decode(frames[0], frames[1:])
