@@ -123,8 +123,8 @@ class TcpGate:
                 self._timer = self._loop.call_later(left_s, self._drop_silent)
                 return
             del self._strangers[stranger.descriptor]
-            stranger.shut_down()
             self._report(stranger, "it did not begin to talk in time")
+            stranger.shut_down()
 
 
 class _Stranger:
