@@ -19,9 +19,8 @@ from rlinf.scheduler.channel.connection import CONTROL_TIMEOUT_S, Connection
 from rlinf.scheduler.channel.operation import BlockingOperation, HandleOperation
 from rlinf.scheduler.channel.runtime import current_connections, current_runtime
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
-from rlinf.scheduler.comm.codec import decode, encode
-from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.errors import (
     BatchUndecodable,
     ChannelClosed,
@@ -335,39 +334,38 @@ class Channel:
     ) -> AsyncHandle[None] | None:
         weight = checked_weight(self.name, weight)
         timeout_s = None if wait_s == wire.NOWAIT else wait_s
-        encoded = encode(item)
         connection = self._connection()
+        parcel = connection.pack(item, blocks=not async_op, wait_s=wait_s)
         if not async_op:
             connection.check_may_block()
             blocking = BlockingOperation("put", queue_name, timeout_s)
-            connection.put(blocking, [encoded.head, *encoded.buffers], encoded.size_bytes, weight, wait_s)
+            connection.put(blocking, parcel, weight, wait_s)
             connection.wait(blocking)
             return None
         operation = HandleOperation("put", queue_name, timeout_s)
         future = connection.future(operation)
-        frames = [encoded.head, *encoded.detached().buffers]
-        connection.put(operation, frames, encoded.size_bytes, weight, wait_s)
+        connection.put(operation, parcel, weight, wait_s)
         return AsyncHandle(future, None, self._what(operation.kind, queue_name))
 
     def _get(self, queue_name: str, batch_weight: float | None, async_op: bool, wait_s: float | None) -> Any:
         kind = "get" if batch_weight is None else "get_batch"
         timeout_s = None if wait_s == wire.NOWAIT else wait_s
-        finish = _decode_first if batch_weight is None else _decode_all
+        load = _load_first if batch_weight is None else _load_all
         connection = self._connection()
         if not async_op:
             connection.check_may_block()
             blocking = BlockingOperation(kind, queue_name, timeout_s, batch_weight)
             connection.get(blocking, wait_s)
-            return connection.read(blocking, finish)
+            return connection.read(blocking, load)
         operation = HandleOperation(kind, queue_name, timeout_s, batch_weight)
 
-        def take(items: list[list[Buffer]]) -> Any:
+        def take(items: list[Arrived]) -> Any:
             try:
-                value = finish(items)
+                value = load(items)
             except Exception:
-                connection.take(operation)  # see `Connection.read`
+                connection.take(operation, items)  # see `Connection.read`
                 raise
-            connection.take(operation)
+            connection.take(operation, items)
             return value
 
         future = connection.future(operation)
@@ -394,17 +392,16 @@ class Channel:
         return f"<Channel '{self.name}' maxsize={self.maxsize}>"
 
 
-def _decode_first(items: list[list[Buffer]]) -> Any:
-    frames = items[0]
-    return decode(frames[0], frames[1:])
+def _load_first(items: list[Arrived]) -> Any:
+    return items[0].load()
 
 
-def _decode_all(items: list[list[Buffer]]) -> list[Any]:
+def _load_all(items: list[Arrived]) -> list[Any]:
     values: list[Any] = []
     problems: list[tuple[int, str]] = []
-    for place, frames in enumerate(items):
+    for place, item in enumerate(items):
         try:
-            values.append(decode(frames[0], frames[1:]))
+            values.append(item.load())
         except CodecError as error:
             problems.append((place, str(error)))
     if problems:

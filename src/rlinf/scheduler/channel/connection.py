@@ -6,7 +6,9 @@ thread; their ends come on the messenger's I/O thread. No thread belongs to a co
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +26,22 @@ from rlinf.scheduler.channel.operation import (
 )
 from rlinf.scheduler.channel.refusals import refusal_error
 from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.parcels import WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
-from rlinf.scheduler.errors import ChannelError, ChannelLost, ChannelUnanswered, CommError, CommTimeout
+from rlinf.scheduler.errors import (
+    ChannelError,
+    ChannelLost,
+    ChannelUnanswered,
+    CommError,
+    CommTimeout,
+    SharedMemoryUnreadable,
+)
+
+logger = logging.getLogger(__name__)
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002
@@ -57,6 +71,8 @@ class Connection:
         self._untaken: dict[int, Operation] = {}
         self._arrived: deque[int] = deque()
         self._confirmed: deque[int] = deque()
+        # Items of puts that the server has not answered: what lies in shared memory must stay there until then.
+        self._parcels: dict[int, Parcel] = {}
         self._outbox: deque[tuple[list[Any], Sequence[Buffer], int]] = deque()
         self._send_lock = threading.Lock()
         self._flush_due = False
@@ -68,24 +84,43 @@ class Connection:
 
     # -- operations ------------------------------------------------------------------------------
 
-    def put(
-        self, operation: Operation, frames: list[Buffer], size: int, weight: float, wait_s: float | None
-    ) -> None:
-        """Start a put; a large item to a bounded queue is announced first."""
+    def pack(self, item: Any, *, blocks: bool, wait_s: float | None) -> Parcel:
+        """Return an item of a put as it will travel.
+
+        Args:
+            item: any picklable object.
+            blocks: the caller waits for the end of the put, so that the item stays as it is meanwhile.
+            wait_s: the put's deadline.
+
+        Raises:
+            CodecError: the item cannot be pickled.
+        """
+        room_s = 0.0
+        if blocks and wait_s != wire.NOWAIT and not self._messenger.on_io_thread():
+            room_s = WAIT_S if wait_s is None else min(WAIT_S, wait_s)
+        encoded = encode(item)
+        return self._messenger.parcels.pack(encoded, self.ref.endpoint, snapshot=not blocks, wait_s=room_s)
+
+    def put(self, operation: Operation, parcel: Parcel, weight: float, wait_s: float | None) -> None:
+        """Start a put; one that moves many bytes to a bounded queue is announced first."""
         ticket = operation.ticket = _next_ticket()
-        if size > wire.INLINE_BYTES and self.ref.spec.maxsize:
-            operation.frames = frames
-            head = [wire.RESERVE, ticket, operation.queue_name, weight, wait_s, size]
-            self._start(operation, head, (), 0)
+        self._parcels[ticket] = parcel
+        size = parcel.size_bytes
+        if (
+            size > wire.INLINE_BYTES
+            and self.ref.spec.maxsize
+            and not parcel.goes_as_descriptor(self.ref.endpoint)
+        ):
+            self._start(operation, [wire.RESERVE, ticket, operation.queue_name, weight, wait_s, size])
         else:
+            frames = parcel.frames_for(self.ref.endpoint)
             head = [wire.PUT, ticket, operation.queue_name, weight, wait_s, len(frames)]
-            self._start(operation, head, frames, size)
+            self._start(operation, head, frames)
 
     def get(self, operation: Operation, wait_s: float | None) -> None:
         """Start a get or a batch."""
         ticket = operation.ticket = _next_ticket()
-        head = [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight]
-        self._start(operation, head, (), 0)
+        self._start(operation, [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight])
 
     def wait(self, operation: BlockingOperation) -> Any:
         """Wait in this thread for the end of an operation; its value.
@@ -106,16 +141,17 @@ class Connection:
             raise operation.error
         return operation.value
 
-    def read(self, operation: BlockingOperation, decode: Callable[[Any], Any]) -> Any:
-        """Wait in this thread for the items of a get; they are the caller's once they are decoded.
+    def read(self, operation: BlockingOperation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """Wait in this thread for the items of a get; they are the caller's once they are loaded.
 
         Raises:
             ChannelError: what it failed with.
             CodecError: an item cannot be read here; it is taken all the same.
         """
-        items = self.wait(operation)
+        items: list[Arrived] = self.wait(operation)
+        operation.value = None  # only its owner keeps an item in shared memory
         try:
-            value = decode(items)
+            value = load(items)
         except Exception:
             # Back in the queue it would stand in everybody's way.
             self.confirm(operation.ticket)
@@ -123,7 +159,7 @@ class Connection:
         except BaseException:
             self._post(wire.GIVE_BACK, operation.ticket)
             raise
-        self.confirm(operation.ticket)
+        self._confirm_before_use(operation.ticket, items)
         return value
 
     def future(self, operation: HandleOperation) -> OperationFuture:
@@ -132,15 +168,21 @@ class Connection:
         operation.attach(future, lambda _: self._on_dropped(operation))
         return future
 
-    def take(self, operation: Operation) -> None:
+    def take(self, operation: Operation, items: list[Arrived]) -> None:
         """Make the items of a handle its owner's."""
         if self._untaken.pop(operation.ticket, None) is not None:
-            self.confirm(operation.ticket)
+            self._confirm_before_use(operation.ticket, items)
 
     def confirm(self, ticket: int) -> None:
         """Tell the server, soon, that the items of a delivery were taken."""
         self._confirmed.append(ticket)
         self._flush_later()
+
+    def _confirm_before_use(self, ticket: int, items: list[Arrived]) -> None:
+        """Confirm what was loaded, and do not wait with it for what the new owner may write into."""
+        self.confirm(ticket)
+        if any(item.loan is not None for item in items):
+            self.flush()
 
     def ask(self, *head: Any, timeout_s: float = CONTROL_TIMEOUT_S) -> Any:
         """Ask the server something, after all operations that were started before; wait for the answer.
@@ -159,6 +201,12 @@ class Connection:
             raise ChannelUnanswered(name, "*", head[0], error.waited_s, _NO_ANSWER) from error
         except CommError as error:
             raise self._gone(str(error)) from error
+
+    def settle_puts(self, timeout_s: float) -> None:
+        """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
+        if self._parcels:
+            with contextlib.suppress(ChannelError):
+                self.ask("query", "", timeout_s=timeout_s)
 
     def check_may_block(self) -> None:
         """Raise if this thread must not wait, because the answer comes on it.
@@ -193,12 +241,13 @@ class Connection:
             size += its_size
         return [confirmed, operations], frames
 
-    def _start(self, operation: Operation, head: list[Any], frames: Sequence[Buffer], size: int) -> None:
+    def _start(self, operation: Operation, head: list[Any], frames: Sequence[Buffer] = ()) -> None:
         self._pending[operation.ticket] = operation
         if self.lost is not None:
+            self._parcels.pop(operation.ticket, None)
             self._fail(operation.ticket, self.lost)
             return
-        self._outbox.append((head, frames, size))
+        self._outbox.append((head, frames, total_bytes(frames)))
         if isinstance(operation, BlockingOperation):
             self.flush()
             return
@@ -244,6 +293,7 @@ class Connection:
             return
         accepted, news = request.head
         for ticket in accepted:
+            self._parcels.pop(ticket, None)
             operation = self._pending.pop(ticket, None)
             if operation is not None:
                 operation.succeed(None)
@@ -257,7 +307,12 @@ class Connection:
                 self._on_granted(ticket)
 
     def _on_delivered(self, ticket: int, counts: list[int], frames: Iterator[Buffer]) -> None:
-        items = [list(islice(frames, count)) for count in counts]
+        try:
+            items = [self._messenger.parcels.receive(list(islice(frames, count))) for count in counts]
+        except SharedMemoryUnreadable as error:
+            logger.warning("channel '%s': %s; its items are asked for as bytes", self.ref.spec.name, error)
+            self._post(wire.RESEND, ticket)
+            return
         operation = self._pending.pop(ticket, None)
         if isinstance(operation, HandleOperation):
             self._untaken[ticket] = operation
@@ -268,13 +323,16 @@ class Connection:
             self._post(wire.GIVE_BACK, ticket)
 
     def _on_granted(self, ticket: int) -> None:
-        operation = self._pending.get(ticket)
-        if operation is not None and operation.frames is not None:
-            frames, operation.frames = operation.frames, None
+        parcel = self._parcels.get(ticket)
+        if ticket in self._pending and parcel is not None:
+            frames = parcel.frames_for(self.ref.endpoint)
             self._outbox.append(([wire.FILL, ticket, len(frames)], frames, total_bytes(frames)))
             self._flush_soon()
 
     def _on_refused(self, ticket: int, reason: str, state: str) -> None:
+        self._parcels.pop(ticket, None)
+        if reason == wire.UNREADABLE:
+            self._messenger.parcels.distrust(self.ref.endpoint.process_id, state)
         operation = self._pending.get(ticket)
         if operation is not None:
             self._fail(ticket, refusal_error(self.ref.spec.name, operation, reason, state))
@@ -288,6 +346,7 @@ class Connection:
             self._messenger.unserve(self._news)
             self.lost = self._gone(reason)
             self._outbox.clear()
+            self._parcels.clear()
             for ticket in list(self._pending):
                 self._fail(ticket, self._gone(reason))
 

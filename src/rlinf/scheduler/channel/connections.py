@@ -9,6 +9,9 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.errors import ChannelLost
 
+# How long a process that leaves waits until the channels' servers have what it put.
+CLOSE_TIMEOUT_S = 5.0
+
 
 class Connections:
     """The connections of one process, by channel."""
@@ -33,6 +36,8 @@ class Connections:
         for connection in list(self._by_id.values()):
             if connection.lost is None:
                 connection.flush()
+                if not self._messenger.on_io_thread():
+                    connection.settle_puts(CLOSE_TIMEOUT_S)
                 connection.lose("this process left the cluster")
 
     def abandon(self, reason: str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.loop import Timer
 
 
@@ -22,10 +21,9 @@ class Operation:
         timeout_s: its deadline, None without.
         batch_weight: what a batch has to reach.
         ticket: its number, given when it starts.
-        frames: the bytes of an announced item, until there is room.
     """
 
-    __slots__ = ("batch_weight", "frames", "kind", "queue_name", "started", "ticket", "timeout_s")
+    __slots__ = ("batch_weight", "kind", "queue_name", "started", "ticket", "timeout_s")
 
     def __init__(
         self, kind: str, queue_name: str, timeout_s: float | None, batch_weight: float | None = None
@@ -35,7 +33,6 @@ class Operation:
         self.timeout_s = timeout_s
         self.batch_weight = batch_weight
         self.ticket = 0
-        self.frames: list[Buffer] | None = None
         self.started = time.monotonic()
 
     @property

@@ -13,6 +13,7 @@ from rlinf.scheduler.errors import (
     ChannelEmpty,
     ChannelFull,
     ChannelTimeout,
+    SharedMemoryUnreadable,
 )
 from rlinf.scheduler.queueing import Reason
 
@@ -39,6 +40,8 @@ def refusal_error(channel: str, operation: Operation, reason: str, state: str) -
         case Reason.IMPOSSIBLE.value:
             batch = f"a batch of weight {operation.batch_weight}"
             return BatchImpossible(channel, f"{queue} cannot come to {batch}: it is full with {state}")
+        case wire.UNREADABLE:
+            return SharedMemoryUnreadable(state)
         case Reason.CANCELLED.value:
             return CancelledError()
         case _:

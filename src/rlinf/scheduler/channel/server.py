@@ -1,7 +1,7 @@
 """The server of one channel: carries messages to and from the state machine of `queueing`.
 
 Everything runs on the messenger's I/O thread, one event after the other, so there are no locks and nothing
-waits. Payloads are frames that are held and passed on, never decoded.
+waits. Payloads are held and passed on, never decoded; those in shared memory are not even touched.
 """
 
 from __future__ import annotations
@@ -19,21 +19,29 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.errors import ChannelError, ChannelExists, CommError, NameTaken
+from rlinf.scheduler.errors import (
+    ChannelError,
+    ChannelExists,
+    CommError,
+    NameTaken,
+    SharedMemoryUnreadable,
+)
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Refuse
 
 
 class _Client:
     """One process that uses the channel, and the news that have gathered for it."""
 
-    __slots__ = ("accepted", "endpoint", "frames", "news")
+    __slots__ = ("accepted", "endpoint", "frames", "news", "wants_bytes")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.accepted: list[int] = []
         self.news: list[list[Any]] = []
         self.frames: list[Buffer] = []
+        self.wants_bytes = False  # it could not open shared memory that it was sent
 
 
 class ChannelServer:
@@ -67,6 +75,7 @@ class ChannelServer:
             wire.RESERVE: self._reserve,
             wire.FILL: self._fill,
             wire.GET: self._get,
+            wire.RESEND: self._resend,
             wire.CANCEL: lambda client, op, _: self._state.cancel(client, op[1]),
             wire.ARRIVED: lambda client, op, _: self._state.arrive(client, op[1]),
             wire.GIVE_BACK: lambda client, op, _: self._state.give_back(client, op[1]),
@@ -97,17 +106,17 @@ class ChannelServer:
         for operation in operations:
             try:
                 instructions = self._operations[operation[0]](client, operation, frames)
-            except ValueError as error:
+            except (ValueError, SharedMemoryUnreadable) as error:
                 instructions = []
-                self._tell(client, [wire.REFUSED, operation[1], wire.INVALID, str(error)])
+                reason = wire.INVALID if isinstance(error, ValueError) else wire.UNREADABLE
+                self._tell(client, [wire.REFUSED, operation[1], reason, str(error)])
             self._carry_out(instructions)
 
     def _put(self, client: str, operation: list[Any], frames: Iterator[Buffer]) -> list[Instruction]:
         _, ticket, queue_name, weight, wait_s, num_frames = operation
-        payload = list(islice(frames, num_frames))
-        size = sum(map(len, payload))
+        item = self._messenger.parcels.receive(list(islice(frames, num_frames)), to_load=False)
         wait = wait_s != wire.NOWAIT
-        instructions = self._state.put(client, ticket, queue_name, payload, weight, size, wait=wait)
+        instructions = self._state.put(client, ticket, queue_name, item, weight, item.size_bytes, wait=wait)
         self._limit(client, ticket, wait_s)
         return instructions
 
@@ -120,7 +129,13 @@ class ChannelServer:
 
     def _fill(self, client: str, operation: list[Any], frames: Iterator[Buffer]) -> list[Instruction]:
         _, ticket, num_frames = operation
-        return self._state.fill(client, ticket, list(islice(frames, num_frames)))
+        return self._state.fill(client, ticket, Arrived(list(islice(frames, num_frames))))
+
+    def _resend(self, client: str, operation: list[Any], _frames: Iterator[Buffer]) -> list[Instruction]:
+        ticket = operation[1]
+        self._clients[client].wants_bytes = True
+        items = self._state.items_in_delivery(client, ticket)
+        return [Deliver(client, ticket, items)] if items else []
 
     def _get(self, client: str, operation: list[Any], _frames: Iterator[Buffer]) -> list[Instruction]:
         _, ticket, queue_name, wait_s, batch_weight = operation
@@ -172,8 +187,14 @@ class ChannelServer:
         counts = []
         known = self._with_news_for(instruction.client)
         for item in instruction.items:
-            counts.append(len(item.payload))
-            known.frames.extend(item.payload)
+            arrived: Arrived = item.payload
+            frames = (
+                arrived.frames()
+                if known.wants_bytes
+                else self._messenger.parcels.frames_for(arrived, known.endpoint)
+            )
+            counts.append(len(frames))
+            known.frames.extend(frames)
         known.news.append([wire.DELIVERED, instruction.ticket, counts])
 
     def _tell(self, client: str, news: list[Any]) -> None:

@@ -7,6 +7,9 @@ each with as much as has gathered, so that many small operations share one messa
     server -> client   [accepted tickets, news]              with the frames of its DELIVEREDs, in order
     server -> client   None                                  the server leaves
 
+The frames of an item are its bytes, or one descriptor of shared memory (see `comm.parcel`): then its bytes stay
+where the producer wrote them, and the server keeps them there.
+
 Every operation has a ticket, unique in its client's process, and every answer names it. Operations are lists:
 
     [PUT, ticket, queue, weight, wait_s, number of frames]   -> accepted, or REFUSED
@@ -16,6 +19,7 @@ Every operation has a ticket, unique in its client's process, and every answer n
     [CANCEL, ticket]                                         -> REFUSED, if it still waits
     [ARRIVED, ticket]  the items are in the client's process; nobody has taken them yet
     [GIVE_BACK, ticket]  nobody will take them
+    [RESEND, ticket]  they lie in shared memory that the client cannot open    -> DELIVERED, as bytes from now on
 
 wait_s is None (no deadline), a number of seconds, or NOWAIT. The server alone decides whether an operation
 met its deadline: so a get that timed out has taken nothing, and a put that timed out has put nothing.
@@ -33,6 +37,7 @@ GET = 3
 CANCEL = 4
 ARRIVED = 5
 GIVE_BACK = 6
+RESEND = 7
 
 GRANTED = 0  # [GRANTED, ticket]
 DELIVERED = 1  # [DELIVERED, ticket, [number of frames of each item]]
@@ -43,6 +48,7 @@ NOWAIT = -1
 # Reasons beside those of `queueing.Reason`.
 TIMED_OUT = "timed out"
 INVALID = "invalid"
+UNREADABLE = "unreadable"
 
 # Larger items are announced to a bounded queue before their bytes move; smaller ones travel at once.
 INLINE_BYTES = 64 << 10

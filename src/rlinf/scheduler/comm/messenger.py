@@ -75,6 +75,7 @@ class Messenger:
         self.directory = directory
         self._services: dict[str, Callable[[Request], None]] = {}
         self._lost_callbacks: list[Callable[[str], None]] = []
+        self._busy: list[Callable[[], bool]] = []
         self._peers: dict[str, Peer] = {}
         self._peers_lock = threading.Lock()
         self._next_id = itertools.count(1).__next__
@@ -128,6 +129,10 @@ class Messenger:
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
         """Call `callback(process_id)` on the I/O thread whenever a connected process is gone."""
         self._lost_callbacks.append(callback)
+
+    def stay_while(self, busy: Callable[[], bool]) -> None:
+        """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
+        self._busy.append(busy)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -253,8 +258,7 @@ class Messenger:
 
     def _close_when_flushed(self, deadline: float) -> None:
         flushed = all(link.idle() for peer in self._peers.values() for link in peer.links)
-        # What lies in shared memory is only there as long as this process is, until its receiver has it.
-        if (flushed and self.parcels.idle()) or time.monotonic() >= deadline:
+        if (flushed and not any(busy() for busy in self._busy)) or time.monotonic() >= deadline:
             self._loop.stop()
         else:
             self._loop.call_later(0.005, lambda: self._close_when_flushed(deadline))

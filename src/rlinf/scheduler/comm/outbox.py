@@ -86,6 +86,9 @@ class Outbox:
         self._own_name = own_name
         self._limit_bytes = limit_bytes
         self._lanes: dict[str, _Lane] = {}
+        # What lies in our shared memory, and its receiver has not said that it has it.
+        self._lying: set[_Send] = set()
+        messenger.stay_while(lambda: bool(self._lying))
         messenger.on_peer_lost(self._forget_process)
 
     def send(
@@ -172,11 +175,14 @@ class Outbox:
         if not parcel.in_shared_memory:
             # The messenger has what it needs; the item must not keep the memory until its acknowledgement.
             item.parcel = None
+        else:
+            self._lying.add(item)
         item.answer = answer
         answer.add_done_callback(lambda done: self._acknowledge(lane, item, endpoint, done))
 
     def _acknowledge(self, lane: _Lane, item: _Send, endpoint: Endpoint, answer: Future[Reply]) -> None:
         # The receiver has locked what lies in shared memory, or will never do so.
+        self._lying.discard(item)
         item.parcel = None
         if answer.cancelled():
             return

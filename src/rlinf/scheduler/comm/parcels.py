@@ -86,6 +86,10 @@ class Parcel:
             self._parcels, frames, None, size_bytes=self.size_bytes, shared=self._shared, owns_memory=True
         )
 
+    def goes_as_descriptor(self, peer: Endpoint) -> bool:
+        """Whether `frames_for` gives a descriptor."""
+        return self._written is not None and self._parcels.reads_ours(peer.process_id)
+
     def frames_for(self, peer: Endpoint) -> list[Buffer]:
         """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
         if self._written is None:
@@ -106,7 +110,6 @@ class Parcels:
     Attributes:
         own_id: this process.
         arena: its shared memory; None where there is none.
-        num_kept: parcels that are kept to be fetched.
     """
 
     def __init__(self, messenger: Messenger, limit_bytes: int | None = None) -> None:
@@ -121,7 +124,6 @@ class Parcels:
         self._told = False
         self._trim_due = False
         self._trimmed_at = 0
-        self.num_kept = 0
         self.arena = self._new_arena(limit_bytes)
         messenger.serve(SERVICE, self._on_message)
         messenger.on_peer_lost(self._on_peer_lost)
@@ -221,8 +223,12 @@ class Parcels:
 
     # -- receiving -------------------------------------------------------------------------------
 
-    def receive(self, frames: list[Buffer]) -> Arrived:
+    def receive(self, frames: list[Buffer], *, to_load: bool = True) -> Arrived:
         """What arrived as `frames`; on the I/O thread, before the sender is told that it is here.
+
+        Args:
+            frames: what came.
+            to_load: it will be loaded here, and not only handed on.
 
         Raises:
             SharedMemoryUnreadable: it lies in shared memory that cannot be opened here; its owner is gone, most
@@ -234,6 +240,8 @@ class Parcels:
         try:
             arena = self._open.get(at.owner_id, at.pid, at.fd)
             loan = Loan(arena, at.offset, at.size_bytes, at.token, at.shared, self._on_returned)
+            if to_load:
+                arena.address(private=at.shared)
         except (OSError, ValueError) as error:
             raise SharedMemoryUnreadable(str(error)) from error
         return Arrived([], loan, at.frame_sizes)
@@ -352,10 +360,6 @@ class Parcels:
             os.close(watch)
 
     # -- the end ---------------------------------------------------------------------------------
-
-    def idle(self) -> bool:
-        """Whether every parcel has reached its receivers, but for those that are kept to be fetched."""
-        return self.arena is None or self.arena.num_held <= self.num_kept
 
     def close(self) -> None:
         """Give up this process's arena, and those of others that are not in use."""

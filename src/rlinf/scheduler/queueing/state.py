@@ -178,6 +178,11 @@ class ChannelState:
         """How many bytes were put since the beginning."""
         return self._tally.size_bytes
 
+    def items_in_delivery(self, client: str, ticket: int) -> list[Item]:
+        """Return what was delivered to a getter and is not confirmed."""
+        getter = self._delivery(client, ticket)
+        return [] if getter is None or getter.items is None else getter.items
+
     def is_waiting(self, client: str, ticket: int) -> bool:
         """Return whether an operation could still be withdrawn."""
         operation = self._operation(client, ticket)
