@@ -1,36 +1,48 @@
-"""Objects to bytes and back: pickle protocol 5, with tensors and arrays beside it.
+"""Objects to bytes and back: pickle protocol 5, with the memory of arrays and tensors beside it.
 
-    head    u8 format; then for a pickle: u32 length of the tensor table, the table (msgpack), the pickle
-    buffers the memory of arrays and tensors, one buffer each; views of one tensor storage share one
+    head    u8 format, then
+      0       the pickle; the buffers are those that it asks for, in its order
+      1, 2    nothing: the one buffer is a `bytes`, a `bytearray`
+      3       u32 length of the table, the table, the pickle
+      4       u32 length of the table; both are the last buffer, for they are large
+    table   msgpack of [for each buffer that the pickle asks for, its number, or ~number of a tensor], [tensors]
 
 Only what comes from an authenticated process of the cluster may be decoded: pickle runs code.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from itertools import count
+from types import FunctionType, NoneType
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from rlinf.scheduler.comm.arrays import MARK, reduce_array, reduce_subclass
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.sources import Bytes, Part, Source, copied, write_parts
-from rlinf.scheduler.comm.tensors import TensorReader, TensorTable
+from rlinf.scheduler.comm.sources import Bytes, Part, Pieces, Source, copied, write_parts
+from rlinf.scheduler.comm.tensor_reader import TensorReader, dressed, same, storage_of
+from rlinf.scheduler.comm.tensors import TensorRow, TensorTable
 from rlinf.scheduler.errors import CodecError
 
 _PICKLE = 0
 _BYTES = 1
 _BYTEARRAY = 2
-_FORMAT = (b"\0", b"\1", b"\2")
+_TABLE = 3
+_APART = 4
+_FORMAT = (b"\0", b"\1", b"\2", b"\3", b"\4")
 
-# A smaller array costs more as a buffer of its own than as a copy within the pickle.
-IN_BAND_BYTES = 256
-# A larger `bytes` travels as a buffer.
+# Larger `bytes` travel as a buffer, if they are the object itself.
 PLAIN_BYTES = 1024
+# A larger pickle is a buffer, in which what is large is copied once; a smaller one is part of the head.
+HEAD_BYTES = 64 << 10
 _MAIN_MODULES = ("__main__", "__mp_main__")
+_SCALARS = frozenset((int, float, bool, NoneType))
+_TEXTS = frozenset((str, bytes, bytearray))
 
 
 class Encoded:
@@ -95,15 +107,15 @@ def encode(obj: object) -> Encoded:
         CodecError: something in it cannot be pickled.
     """
     kind = type(obj)
-    if (kind is bytes or kind is bytearray) and len(obj) > PLAIN_BYTES:  # type: ignore[arg-type]
+    if kind in _SCALARS or (kind in _TEXTS and len(obj) <= PLAIN_BYTES):  # type: ignore[arg-type]
+        return Encoded(_FORMAT[_PICKLE] + pickle.dumps(obj, 5))
+    if kind is bytes or kind is bytearray:
         return Encoded(_FORMAT[_BYTES if kind is bytes else _BYTEARRAY], [obj])  # type: ignore[list-item]
     try:
         return _encode_with(_Pickler, obj)
-    except _ByValueNeeded:
+    except Exception:  # noqa: BLE001, S110 - most often a class without an importable name; see below
         pass
-    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
-        # No importable name, most often. If by value does not work either, its error is the one to show.
-        pass
+    # If by value does not work either, its error is the one to show.
     try:
         return _encode_with(_by_value_pickler(), obj)
     except Exception as error:
@@ -121,51 +133,130 @@ def decode(head: Buffer, buffers: Sequence[Buffer]) -> Any:
     try:
         view = memoryview(head)
         form = view[0]
+        if form == _PICKLE:
+            return pickle.loads(view[1:], buffers=[writable(buffer) for buffer in buffers])
         if form == _BYTES:
             return buffers[0] if type(buffers[0]) is bytes else bytes(buffers[0])
         if form == _BYTEARRAY:
             return bytearray(buffers[0])
-        table_end = 5 + int.from_bytes(view[1:5], "little")
-        if table_end == 5:
-            return pickle.loads(view[5:], buffers=buffers)
-        tensors = TensorReader(view[5:table_end], buffers)
-        return _TensorUnpickler(view[table_end:], buffers[tensors.num_buffers :], tensors).load()
+        return _decode_with_table(view, buffers)
     except Exception as error:
         raise CodecError(f"the bytes received cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def _decode_with_table(head: memoryview, buffers: Sequence[Buffer]) -> Any:
+    if head[0] not in (_TABLE, _APART) or len(head) < 5:
+        message = f"format {head[0]} is unknown"
+        raise CodecError(message)
+    table_bytes = int.from_bytes(head[1:5], "little")
+    body = head[5:]
+    if head[0] == _APART:
+        *buffers, last = buffers
+        body = memoryview(last)
+    ready = [writable(buffer) for buffer in buffers]
+    if not table_bytes:
+        return pickle.loads(body, buffers=ready)
+    order, rows = _read_table(body[:table_bytes])
+    tensors = TensorReader(ready)
+    taken = [ready[number] if number >= 0 else tensors.tensor(rows[~number]) for number in order]
+    return pickle.loads(body[table_bytes:], buffers=taken)
+
+
+def writable(buffer: Buffer) -> memoryview:
+    """The same memory, which is kept as long as the view is; a copy if it cannot be written."""
+    view = memoryview(buffer)
+    if not view.readonly:
+        return view
+    return np.frombuffer(view, np.uint8).copy().data if view.nbytes else memoryview(bytearray())
+
+
+_write_table = msgspec.msgpack.Encoder().encode
+_read_table = msgspec.msgpack.Decoder(tuple[list[int], list[TensorRow]]).decode
 
 
 class _ByValueNeeded(Exception):
     """A class or function of the user's script: the receiver's `__main__` is another."""
 
 
-class _ArrayReducer:
+class _Chunks(list[Buffer]):
+    """The file that a pickler writes to: it hands over large strings as they are, and those are not copied."""
+
+    write = list.append
+
+
+class _Reducer:
     """What both picklers do with arrays and tensors."""
 
-    tensors: TensorTable
     by_reference = True
 
+    def begin(self, asked: list[Any]) -> None:
+        self.asked = asked
+        # What each mark in the pickle stands for: bytes, or the number of a tensor.
+        self.sent: list[Part | int] = []
+        self.tensors: TensorTable | None = None
+
     def reduce(self, obj: Any) -> Any:
-        if type(obj) is np.ndarray:
-            return _reduce_array(obj)
-        if self.tensors.knows(obj):
-            index = self.tensors.add(obj)
-            return NotImplemented if index is None else (_tensor, (index,))
+        kind = type(obj)
+        if kind is np.ndarray:
+            return reduce_array(obj, self.sent)
         if (
             self.by_reference
             and getattr(obj, "__module__", None) in _MAIN_MODULES
             and hasattr(obj, "__qualname__")
         ):
             raise _ByValueNeeded
+        if kind is type or kind is FunctionType:
+            return NotImplemented
+        if isinstance(obj, np.ndarray):
+            return reduce_subclass(obj)
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, getattr(torch, "Tensor", ())):
+            return self._reduce_tensor(obj, torch)
+        if torch is not None and isinstance(obj, getattr(torch, "UntypedStorage", ())):
+            return self._reduce_storage(obj, torch)
         return NotImplemented
 
+    def finish(self) -> tuple[bytes, list[Part]]:
+        """The table, empty if there are no tensors, and the buffers."""
+        sent = self.sent
+        if len(self.asked) > len(sent):  # Some are of a class that hands out its memory itself.
+            marked = iter(sent)
+            sent = [next(marked) if buffer is MARK else buffer.raw() for buffer in self.asked]
+        parts = [part for part in sent if not isinstance(part, int)]
+        if self.tensors is None:
+            return b"", parts
+        numbers = count()
+        order = [~part if isinstance(part, int) else next(numbers) for part in sent]
+        self.tensors.finish(parts)
+        return _write_table((order, self.tensors.rows)), parts
 
-class _Pickler(_ArrayReducer, pickle.Pickler):
-    def __init__(
-        self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], Any], tensors: TensorTable
-    ) -> None:
-        super().__init__(file, protocol=5, buffer_callback=keep)
-        self.tensors = tensors
+    def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
+        if self.tensors is None:
+            self.tensors = TensorTable(torch)
+        added = self.tensors.add_object(tensor)
+        if added is None:
+            return NotImplemented
+        index, kind, state = added
+        self.sent.append(index)
+        if kind is torch.Tensor and state is None:
+            return same, (MARK,)
+        return dressed, (MARK, kind, state)
 
+    def _reduce_storage(self, storage: Any, torch: Any) -> Any:
+        """What torch's own pickling of quantised tensors comes to."""
+        if storage.device.type == "meta":
+            return NotImplemented
+        if self.tensors is None:
+            self.tensors = TensorTable(torch)
+        flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        index = self.tensors.add(flat)
+        if index is None:
+            return NotImplemented
+        self.sent.append(index)
+        return storage_of, (MARK,)
+
+
+class _Pickler(_Reducer, pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         return self.reduce(obj)
 
@@ -176,14 +267,8 @@ def _by_value_pickler() -> type[Any]:
     if _by_value is None:
         import cloudpickle  # noqa: PLC0415 - see above
 
-        class ByValuePickler(_ArrayReducer, cloudpickle.Pickler):  # type: ignore[misc]
+        class ByValuePickler(_Reducer, cloudpickle.Pickler):  # type: ignore[misc]
             by_reference = False
-
-            def __init__(
-                self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], Any], tensors: TensorTable
-            ) -> None:
-                super().__init__(file, protocol=5, buffer_callback=keep)
-                self.tensors = tensors
 
             def reducer_override(self, obj: Any) -> Any:
                 reduced = self.reduce(obj)
@@ -196,59 +281,17 @@ def _by_value_pickler() -> type[Any]:
 _by_value: type[Any] | None = None
 
 
-def _encode_with(pickler: Callable[..., Any], obj: object) -> Encoded:
-    file = io.BytesIO()
-    buffers: list[Buffer] = []
-    tensors = TensorTable(sys.modules.get("torch"))
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        # What is in the pickle comes back read-only if it was; only a buffer of its own is always writable.
-        if raw.nbytes < IN_BAND_BYTES and not raw.readonly:
-            return True
-        buffers.append(raw)
-        return False
-
-    file.write(b"\0\0\0\0\0")
-    pickler(file, keep, tensors).dump(obj)
-    if not tensors:
-        return Encoded(file.getvalue(), buffers)
-    table, storages = tensors.finish()
-    body = file.getbuffer()[5:]
-    head = b"".join((_FORMAT[_PICKLE], len(table).to_bytes(4, "little"), table, body))
-    return Encoded(head, [*storages, *buffers])
-
-
-class _TensorUnpickler(pickle.Unpickler):
-    def __init__(self, data: memoryview, buffers: Sequence[Buffer], tensors: TensorReader) -> None:
-        super().__init__(io.BytesIO(data), buffers=buffers)
-        self._tensors = tensors
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name == "_tensor" and module == __name__:
-            return self._tensors.get
-        return super().find_class(module, name)
-
-
-def _tensor(index: int) -> Any:
-    """Stands in a pickle for the tensor at `index` of its table; the unpickler puts the real one there."""
-    raise CodecError(f"tensor {index} stands outside of its message")
-
-
-def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.hasobject or array.dtype.kind in "Mm" or array.dtype.fields is not None:
-        # Objects have no bytes to send; dates and records do not export a buffer.
-        return NotImplemented
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    packed = array.T if order == "F" else np.ascontiguousarray(array)
-    return _rebuild_array, (pickle.PickleBuffer(packed.data), array.dtype.str, array.shape, order)
-
-
-def _rebuild_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:
-    flat = (
-        np.frombuffer(buffer, dtype=np.dtype(dtype))
-        if len(memoryview(buffer))
-        else np.empty(0, np.dtype(dtype))
-    )
-    array = flat if flat.flags.writeable else flat.copy()
-    return array.reshape(shape, order="F" if order == "F" else "C")
+def _encode_with(pickler_type: Callable[..., Any], obj: object) -> Encoded:
+    chunks = _Chunks()
+    asked: list[Any] = []
+    pickler = pickler_type(chunks, 5, buffer_callback=asked.append)
+    pickler.begin(asked)
+    pickler.dump(obj)
+    table, parts = pickler.finish()
+    size = len(table) + sum(map(len, chunks))
+    if size > HEAD_BYTES:
+        head = _FORMAT[_APART] + len(table).to_bytes(4, "little")
+        return Encoded(head, [*parts, Pieces([table, *chunks])])
+    if not table:
+        return Encoded(b"".join((_FORMAT[_PICKLE], *chunks)), parts)
+    return Encoded(b"".join((_FORMAT[_TABLE], len(table).to_bytes(4, "little"), table, *chunks)), parts)
