@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 _CONNECT_TIMEOUT_S = 30.0
-_PING = b"0123456789abcdef"
+PING_BYTES = 16
 
 
 def random_bytes(size: int) -> bytes:
@@ -86,21 +86,23 @@ class Bare:
             raise RuntimeError("neither listen() nor dial() was called")
         return self._pipe
 
-    def pong(self, count: int) -> None:
-        """Send back what `ping` sends, `count` times."""
-        pipe = self.pipe()
+    def pong(self, count: int, size: int = PING_BYTES) -> None:
+        """Answer what `ping` sends, `count` times."""
+        pipe, buffer = self.pipe(), memoryview(bytearray(size))
         for _ in range(count):
-            pipe.sendall(pipe.recv(len(_PING)))
+            _fill(buffer, pipe)
+            pipe.sendall(buffer[:PING_BYTES])
 
-    def ping(self, count: int, pause_s: float = 0.0) -> list[float]:
-        """The seconds of `count` round trips of 16 bytes, with a pause before each."""
+    def ping(self, count: int, size: int = PING_BYTES, pause_s: float = 0.0) -> list[float]:
+        """The seconds of `count` round trips, each of `size` bytes there and 16 back, with a pause before each."""
         pipe, took = self.pipe(), []
+        content, answer = random_bytes(size), memoryview(bytearray(PING_BYTES))
         for _ in range(count):
             if pause_s:
                 time.sleep(pause_s)
             started = time.perf_counter()
-            pipe.sendall(_PING)
-            pipe.recv(len(_PING))
+            pipe.sendall(content)
+            _fill(answer, pipe)
             took.append(time.perf_counter() - started)
         return took
 
@@ -126,6 +128,11 @@ class Bare:
             del target
             fresh.close()
         return took
+
+
+def _fill(buffer: memoryview, pipe: socket.socket) -> None:
+    while buffer:
+        buffer = buffer[pipe.recv_into(buffer) :]
 
 
 def held_bytes(pids: Sequence[int]) -> int:

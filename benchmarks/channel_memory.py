@@ -11,7 +11,6 @@ from typing import Any
 from bare import held_bytes
 from channel_peers import Peer, Workload
 from measure import KIB, MIB, Options, size_text
-
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy
 from rlinf.scheduler.events import Event, WorkerStarted
 

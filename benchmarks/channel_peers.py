@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import ray
-from bare import Bare, same_content
-from measure import MIB, size_text
 from ray.util.queue import Queue
 
+from bare import Bare, same_content
+from measure import MIB, size_text
 from rlinf.scheduler import Worker
 
 # From this size on an item is large: few are held, and few are under way at a time.

@@ -38,7 +38,7 @@ class Options:
         return self.only in name
 
 
-def read_options(description: str, rounds: int = 3, budget_s: float = 0.4) -> Options:
+def read_options(description: str, rounds: int = 3, budget_s: float = 0.3) -> Options:
     """The command line's: `--only NAME` runs the workloads with NAME in their names, `--quick` measures roughly."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
@@ -68,19 +68,19 @@ def repeated(work: Callable[[], object]) -> Side:
     return run
 
 
-def count_for(run: Side, budget_s: float, most: int) -> int:
-    """How often `run` does its work in `budget_s` seconds: 1 to `most`, found by running it.
+def count_for(run: Side, budget_s: float, least: int = 1, most: int = 1_000_000) -> int:
+    """How often `run` does its work in `budget_s` seconds: `least` to `most`, found by running it.
 
     The first run is a warm-up and counts for nothing.
     """
     run(1)
-    count = 1
+    count = least
     while True:
         took = max(run(count), 1e-9)
         fitting = int(count * budget_s / took)
-        if took >= budget_s / 4 or count >= most:
-            return min(max(fitting, 1), most)
-        count = min(max(2 * count, fitting // 4), _GROWTH * count, most)
+        if took >= budget_s / 2 or count >= most:
+            return min(max(fitting, least), most)
+        count = min(max(2 * count, fitting // 2), _GROWTH * count, most)
 
 
 def in_turn(sides: Sequence[Side], counts: Sequence[int], rounds: int) -> list[float]:
@@ -92,9 +92,19 @@ def in_turn(sides: Sequence[Side], counts: Sequence[int], rounds: int) -> list[f
     return [statistics.median(seconds) for seconds in took]
 
 
-def compare(sides: Sequence[Side], options: Options, most: int = 1_000_000) -> list[float]:
-    """Each side's median seconds for doing its work once, after finding how often it fits into the budget."""
-    counts = [count_for(run, options.budget_s, most) for run in sides]
+def compare(
+    sides: Sequence[Side], options: Options, shares: Sequence[float] | None = None, least: int = 1
+) -> list[float]:
+    """Each side's median seconds for doing its work once, after finding how often it fits into its time.
+
+    Args:
+        sides: what is compared; the first runs first.
+        options: say how long a side runs in a round, and how many rounds there are.
+        shares: each side's part of that time; 1 by default.
+        least: how often every side does its work in a round at least.
+    """
+    budgets = [options.budget_s * share for share in shares or [1.0] * len(sides)]
+    counts = [count_for(run, budget, least) for run, budget in zip(sides, budgets, strict=True)]
     return in_turn(sides, counts, options.rounds)
 
 
