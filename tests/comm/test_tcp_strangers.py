@@ -193,7 +193,7 @@ def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, fr
     until(lambda: not gate._strangers)
     assert threading.active_count() == threads
     assert not gate._denied
-    assert len(server._tcp._inbound) == len(server._tcp._by_descriptor) == 1
+    assert len(server._tcp._accepted) == len(server._tcp._by_descriptor) == 1
     assert 1 <= len(warnings(caplog)) <= 4
 
 

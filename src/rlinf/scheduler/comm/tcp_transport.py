@@ -1,13 +1,13 @@
 """Links over TCP, between machines: ZeroMQ with CURVE, driven by the messenger's I/O thread.
 
-A process sends on the connections that it dialled and receives on those that it accepted, so that a pair of
-peers has two. Two ROUTER sockets carry them all, whatever the number of peers: `dialer` (CURVE client) and
-`listener` (CURVE server). The client knows the server's key from the cluster's secret; the server asks our
-ZAP handler, which lets nobody in but the holder of the cluster's client key. Until then ZeroMQ hands us
-nothing.
+Two ROUTER sockets carry all connections, whatever the number of peers: `dialer` (CURVE client) those that this
+process made, `listener` (CURVE server) those that were made to it. Every connection carries messages in both
+directions, so that a pair of peers has one, or two if each dialled the other at the same moment. The client
+knows the server's key from the cluster's secret; the server lets nobody in but the holder of the cluster's
+client key (see `tcp_gate`). Until then ZeroMQ hands us nothing.
 
-Over a connection runs the same stream of bytes as over a Unix socket (see `framing`), cut into chunks. A
-message of ZeroMQ is
+In each direction of a connection runs the same stream of bytes as over a Unix socket (see `framing`), cut into
+chunks. A message of ZeroMQ is
 
     tag     b"B" and the id of the stream: the first chunk of it
             b"D" and the id of the stream: the next chunk of it
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 from collections.abc import Callable
 
 import zmq
@@ -30,12 +29,12 @@ import zmq
 from rlinf.scheduler.comm.curve import CurveKeys
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import close_tcp_sockets
-from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
+from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError
 from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
 from rlinf.scheduler.comm.loop import READABLE, IoLoop
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.tcp_gate import TcpGate, monitored
-from rlinf.scheduler.comm.tcp_link import CHUNK_BYTES, WINDOW_BYTES, TcpLink
+from rlinf.scheduler.comm.tcp_link import CHUNK_BYTES, TcpLink
 from rlinf.scheduler.errors import CommError
 
 logger = logging.getLogger(__name__)
@@ -44,17 +43,13 @@ logger = logging.getLogger(__name__)
 GREETING_TIMEOUT_S = 120.0
 HEARTBEAT_MS = 1000
 SILENCE_MS = 4000
-# A dead peer's last words may still be on their way when the connection to it breaks: they come on the other
-# one.
+# A dead peer's last words may still be on their way to us when ZeroMQ says that the connection is gone.
 LAST_WORDS_S = 0.1
 LINGER_MS = 1000
 MAX_CHUNKS_PER_TURN = 64
 # Hundreds of peers may dial at the same moment.
 BACKLOG = 1024
-_NEVER_CONNECTED_BACK = (
-    f"it has not connected back within {GREETING_TIMEOUT_S:.0f} s: it is stuck, "
-    "or cannot reach this process's address"
-)
+_NEVER_ANSWERED = f"it has not answered within {GREETING_TIMEOUT_S:.0f} s: it is stuck"
 _BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _REFUSED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -91,22 +86,23 @@ class TcpTransport:
         self._identity = identity
         self._events = events
         self._keys = CurveKeys(secret)
-        self._lock = threading.Lock()
-        self._links: dict[str, TcpLink] = {}
+        # By what ZeroMQ calls the other side: the stream of a link that we dialled, the id of a process that
+        # dialled us.
+        self._dialled: dict[bytes, TcpLink] = {}
+        self._accepted: dict[bytes, TcpLink] = {}
         self._by_address: dict[str, TcpLink] = {}
-        self._inbound: dict[bytes, _Inbound] = {}
-        self._by_descriptor: dict[int, _Inbound] = {}
+        self._by_descriptor: dict[int, TcpLink] = {}
+        self._look_submitted = False
+        self._accepting = False
         self._context = zmq.Context()
         self._listener = self._router(process_id)
         self._listener.router_handover = True
         self._listener.curve_server = True
         self._listener.curve_secretkey = self._keys.server_secret
         self._listener.zap_domain = b"rlinf"
-        self._listener.maxmsgsize = CHUNK_BYTES + 1024
         self._listener.ipv6 = ":" in host
         self._listener.backlog = BACKLOG
         self._dialer = self._router(process_id)
-        self._dialer.router_mandatory = True
         self._dialer.reconnect_ivl = -1
         self._dialer.connect_timeout = int(HANDSHAKE_TIMEOUT_S * 1000)
         self._dialer.curve_serverkey = self._keys.server_public
@@ -116,18 +112,20 @@ class TcpTransport:
         self._gate = TcpGate(self._context, self._listener, self._keys, loop, self._note_closed)
         self._dialer_monitor = self._dialer.get_monitor_socket(_BROKEN | _REFUSED)
         self.address = self._bind(host)
-        self._watched: list[tuple[zmq.Socket[bytes], int]] = []
+        self._watched: list[int] = []
         self._watch(self._gate.zap, self._gate.answer)
-        self._watch(self._listener, self._receive)
-        self._watch(self._dialer, self._process_commands)
+        self._watch(self._listener, lambda: self._receive(self._listener, self._accepted))
+        self._watch(self._dialer, lambda: self._receive(self._dialer, self._dialled))
         self._watch(self._gate.monitor, self._gate.watch)
         self._watch(self._dialer_monitor, self._note_broken)
 
     def _router(self, process_id: str) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
         router.routing_id = process_id.encode()
+        router.router_mandatory = True
         router.sndhwm = router.rcvhwm = 0
         router.linger = LINGER_MS
+        router.maxmsgsize = CHUNK_BYTES + 1024
         router.heartbeat_ivl = HEARTBEAT_MS
         router.heartbeat_timeout = SILENCE_MS
         # On both sides: a listener's clock runs on while its own process cannot answer ZeroMQ's question.
@@ -146,74 +144,86 @@ class TcpTransport:
 
     def _watch(self, socket: zmq.Socket[bytes], handler: Callable[[], None]) -> None:
         descriptor = int(socket.FD)
-        self._watched.append((socket, descriptor))
+        self._watched.append(descriptor)
         self._loop.register(descriptor, READABLE, lambda _events: handler())
         # What happened before the descriptor was watched does not show on it.
         self._loop.submit(handler)
 
     def link_to(self, endpoint: Endpoint) -> TcpLink:
-        """The link to a process, made now if there is none; from any thread."""
-        with self._lock:
-            link = self._links.get(endpoint.process_id)
-            if link is None:
-                link = self._links[endpoint.process_id] = TcpLink(self, self._loop, endpoint)
-                self._loop.submit(lambda: self._dial(link))
+        """A link that connects to a process as soon as the I/O thread gets to it; from any thread."""
+        link = TcpLink(self, self._loop, endpoint)
+        self._loop.submit(lambda: self._dial(link))
         return link
 
     def close(self) -> None:
         """Close every socket; what was sent to the living leaves within the linger time."""
         # Who has gone is not waited for: when a cluster ends, its processes close at about the same time.
         self._receive_everything()
+        self._gate.watch()
         self._note_broken()
-        with self._lock:
-            links, self._links = list(self._links.values()), {}
-        living = [link for link in links if not link.broken]
-        for link in living:
-            self._say_goodbye(link)
+        links = [*self._dialled.values(), *self._accepted.values()]
         for link in links:
+            self._say_goodbye(link)
             link.end()
-        for _, descriptor in self._watched:
+        for descriptor in self._watched:
             self._loop.unregister(descriptor)
         self._gate.close()
         self._dialer.disable_monitor()
-        for socket in (self._listener, self._dialer_monitor):
-            socket.close(linger=0)
-        self._dialer.close(linger=LINGER_MS if living else 0)
+        self._dialer_monitor.close(linger=0)
+        linger = LINGER_MS if any(not link.broken for link in links) else 0
+        self._listener.close(linger=linger)
+        self._dialer.close(linger=linger)
         self._context.term()
 
     def abandon(self) -> None:
         """Close every connection in a forked child, where ZeroMQ has no thread; its objects stay unused."""
         close_tcp_sockets(self.address, set(self._by_address))
 
-    # -- dialled connections ---------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send_part(self, link: TcpLink, tag: bytes, body: Buffer) -> bool:
+        """Hand one message to ZeroMQ, which copies it; False if the connection is gone."""
+        socket = self._dialer if link.dialled else self._listener
+        try:
+            socket.send_multipart([link.route, tag, body], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        # Sending may take note of what has come too; that does not show on the descriptor any more.
+        if not self._look_submitted:
+            self._look_submitted = True
+            self._loop.submit(self._look)
+        return True
+
+    def _look(self) -> None:
+        self._look_submitted = False
+        self._receive(self._listener, self._accepted)
+        self._receive(self._dialer, self._dialled)
+
+    def _tell_taken(self, link: TcpLink) -> None:
+        """Let the sender send more."""
+        count, link.untold_bytes = link.untold_bytes, 0
+        self.send_part(link, b"W" + link.incoming, struct.pack("<Q", count))
+
+    def _say_goodbye(self, link: TcpLink) -> None:
+        """Tell the other side, if it is still there, that this link is over."""
+        if link.incoming and not link.broken:
+            self.send_part(link, b"X" + link.incoming, b"")
+
+    # -- links come and go -----------------------------------------------------------------------
 
     def _dial(self, link: TcpLink) -> None:
-        address = link.endpoint.tcp_address
-        self._by_address[address] = link
+        address = link.address
+        self._dialled[link.route] = self._by_address[address] = link
         try:
-            self._dialer.setsockopt(zmq.CONNECT_ROUTING_ID, link.stream)
+            self._dialer.setsockopt(zmq.CONNECT_ROUTING_ID, link.route)
             self._dialer.connect(address)
         except zmq.ZMQError as error:
             self.lose(link, f"its address {address} cannot be used ({error.strerror})")
             return
         link.start(self._identity().hello)
-        inbound = self._inbound.get(link.endpoint.process_id.encode())
-        if inbound is not None:
-            self._tell_taken(inbound)
         self._loop.call_later(
-            GREETING_TIMEOUT_S, lambda: None if link.greeted else self.lose(link, _NEVER_CONNECTED_BACK)
+            GREETING_TIMEOUT_S, lambda: None if link.greeted else self.lose(link, _NEVER_ANSWERED)
         )
-
-    def send_part(self, stream: bytes, tag: bytes, body: Buffer) -> bool:
-        """Hand one message to ZeroMQ, which copies it; False if the connection is gone."""
-        try:
-            self._dialer.send_multipart([stream, tag, body], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
-
-    def _process_commands(self) -> None:
-        self._dialer.getsockopt(zmq.EVENTS)
 
     def _note_broken(self) -> None:
         for event, _, address in monitored(self._dialer_monitor):
@@ -229,14 +239,22 @@ class TcpTransport:
             else:
                 self.lose(link, "nobody listens at its address")
 
+    def _note_closed(self, descriptor: int) -> None:
+        link = self._by_descriptor.pop(descriptor, None)
+        if link is not None:
+            self._lose_soon(link)
+
     def _lose_soon(self, link: TcpLink) -> None:
         if not link.broken:
             link.broken = True
-            self._loop.call_later(LAST_WORDS_S, lambda: self._lose_after_last_words(link))
+            self._loop.call_later(
+                LAST_WORDS_S, lambda: self.finish(link, "its connection closed or fell silent")
+            )
 
-    def _lose_after_last_words(self, link: TcpLink) -> None:
+    def finish(self, link: TcpLink, reason: str) -> None:
+        """Deliver what has arrived, then drop a link and report it."""
         self._receive_everything()
-        self.lose(link, "its connection closed, or it was silent for too long")
+        self.lose(link, reason)
 
     def lose(self, link: TcpLink, reason: str) -> None:
         """Drop a link and report it, once."""
@@ -245,122 +263,96 @@ class TcpTransport:
 
     def forget(self, link: TcpLink) -> bool:
         """Drop a link; False if that was done before."""
-        process_id = link.endpoint.process_id
-        with self._lock:
-            if self._links.get(process_id) is not link:
-                return False
-            del self._links[process_id]
+        links = self._dialled if link.dialled else self._accepted
+        if links.get(link.route) is not link:
+            return False
+        self._say_goodbye(link)
+        del links[link.route]
         link.end()
-        self._inbound.pop(process_id.encode(), None)
-        if self._by_address.get(link.endpoint.tcp_address) is link:
-            del self._by_address[link.endpoint.tcp_address]
+        if link.dialled and self._by_address.get(link.address) is link:
+            del self._by_address[link.address]
             try:
-                self._dialer.disconnect(link.endpoint.tcp_address)
+                self._dialer.disconnect(link.address)
             except zmq.ZMQError:  # ZeroMQ has dropped it already
-                logger.debug("the connection to %s was gone", link.endpoint.tcp_address)
+                logger.debug("the connection to %s was gone", link.address)
         return True
 
-    def _say_goodbye(self, link: TcpLink) -> None:
-        """Tell the other side, if it is still there, that this link is over: it has another connection to us."""
-        inbound = self._inbound.get(link.endpoint.process_id.encode())
-        if inbound is not None and link.started:
-            self.send_part(link.stream, b"X" + inbound.stream, b"")
+    # -- receiving -------------------------------------------------------------------------------
 
-    # -- accepted connections --------------------------------------------------------------------
-
-    def _note_closed(self, descriptor: int) -> None:
-        """A connection to us is gone: so is its process, or it has given us up. Either way its link is over."""
-        inbound = self._by_descriptor.pop(descriptor, None)
-        if inbound is not None and inbound.link is not None:
-            self._lose_soon(inbound.link)
-
-    def _receive(self) -> None:
+    def _receive(self, socket: zmq.Socket[bytes], links: dict[bytes, TcpLink]) -> None:
         for _ in range(MAX_CHUNKS_PER_TURN):
-            if not self._receive_one():
+            if not self._receive_one(socket, links):
                 return
-        self._loop.submit(self._receive)
+        self._loop.submit(lambda: self._receive(socket, links))
 
     def _receive_everything(self) -> None:
-        while self._receive_one():
-            pass
+        for socket, links in ((self._listener, self._accepted), (self._dialer, self._dialled)):
+            while not self._accepting and self._receive_one(socket, links):
+                pass
 
-    def _receive_one(self) -> bool:
+    def _receive_one(self, socket: zmq.Socket[bytes], links: dict[bytes, TcpLink]) -> bool:
         try:
-            sender = self._listener.recv(zmq.NOBLOCK, copy=False)
+            route = socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return False
-        tag, body = self._listener.recv_multipart()
-        try:
-            self._take(sender, tag, body)
-        except (ProtocolError, TypeError, ValueError) as error:
-            logger.warning("bytes that are no message are dropped: %s", error)
-            self._drop_stream(sender.bytes)
+        tag = socket.recv()
+        body = socket.recv(copy=False)
+        kind, stream = tag[:1], tag[1:]
+        if kind == b"B" and socket is self._listener:
+            self._accept(route, int(body.get(zmq.SRCFD)))
+        link = links.get(route)
+        if link is not None:
+            try:
+                self._take(link, kind, stream, body.buffer)
+            except (ProtocolError, TypeError, ValueError) as error:
+                logger.warning("bytes that are no message are dropped: %s", error)
+                self.lose(link, "it sent bytes that are no message")
         return True
 
-    def _drop_stream(self, sender: bytes) -> None:
-        inbound = self._inbound.get(sender)
-        if inbound is not None and inbound.link is not None:
-            self._say_goodbye(inbound.link)
-            self.lose(inbound.link, "it sent bytes that are no message")
-        self._inbound.pop(sender, None)
-
-    def _take(self, frame: zmq.Frame, tag: bytes, body: bytes) -> None:
-        sender, kind, stream = frame.bytes, tag[:1], tag[1:]
-        if kind == b"B":
-            self._begin(sender, stream, int(frame.get(zmq.SRCFD)))
-        elif kind != b"D":
-            self._take_news(sender, kind, stream, body)
-            return
-        inbound = self._inbound.get(sender)
-        if inbound is None or inbound.stream != stream:
-            return  # we have given it up, and its sender hears of that
-        messages: list[Message] = []
-        inbound.reader.feed(memoryview(body), messages)
-        if messages:
-            self._deliver(inbound, messages)
-        inbound.untold_bytes += len(body)
-        if inbound.untold_bytes >= WINDOW_BYTES // 4:
-            self._tell_taken(inbound)
-
-    def _begin(self, sender: bytes, stream: bytes, descriptor: int) -> None:
+    def _accept(self, route: bytes, descriptor: int) -> None:
+        """Somebody who holds the key has dialled us."""
         self._gate.prove(descriptor)
-        before = self._inbound.get(sender)
-        if before is not None and before.link is not None:
-            self.lose(before.link, "it lost this process and came back")
-        self._inbound[sender] = self._by_descriptor[descriptor] = _Inbound(stream)
+        before = self._accepted.get(route)
+        if before is not None:
+            before.broken = True  # its name now means the new connection
+            self._accepting = True  # what follows is for a link that is not there yet
+            self.lose(before, "it lost this process and came back")
+            self._accepting = False
+        link = TcpLink(self, self._loop, None, route)
+        self._accepted[route] = self._by_descriptor[descriptor] = link
+        link.start(self._identity().hello)
 
-    def _take_news(self, sender: bytes, kind: bytes, stream: bytes, body: bytes) -> None:
-        link = self._links.get(sender.decode())
-        if link is None or link.stream != stream:
+    def _take(self, link: TcpLink, kind: bytes, stream: bytes, body: memoryview) -> None:
+        if kind == b"B":
+            link.incoming = stream
+        elif kind != b"D":
+            self._take_news(link, kind, stream, body)
+            return
+        if link.incoming != stream:
+            return  # of a link that we have given up; its sender hears of that
+        messages: list[Message] = []
+        link.reader.feed(body, messages)
+        if messages:
+            self._deliver(link, messages)
+        link.untold_bytes += len(body)
+        if link.wants_telling():
+            self._tell_taken(link)
+
+    def _take_news(self, link: TcpLink, kind: bytes, stream: bytes, body: memoryview) -> None:
+        if link.stream != stream:
             return
         if kind == b"W":
             link.note_taken(*struct.unpack("<Q", body))
         else:
             self.lose(link, "it closed the connection")
 
-    def _tell_taken(self, inbound: _Inbound) -> None:
-        """Let the sender send more; if the connection to it is not dialled yet, it is told when that is done."""
-        if inbound.link is not None and inbound.link.started:
-            count, inbound.untold_bytes = inbound.untold_bytes, 0
-            self.send_part(inbound.link.stream, b"W" + inbound.stream, struct.pack("<Q", count))
-
-    def _deliver(self, inbound: _Inbound, messages: list[Message]) -> None:
-        if inbound.link is None:
+    def _deliver(self, link: TcpLink, messages: list[Message]) -> None:
+        if not link.greeted:
             endpoint, name = parse_hello(messages.pop(0))
-            inbound.link = self.link_to(endpoint)
-            inbound.link.greeted = True
-            self._events.on_hello(inbound.link, endpoint, name)
+            if endpoint.process_id != link.expected(endpoint).process_id:
+                self.lose(link, f"at its address is another process, '{name}'")
+                return
+            link.greeted = True
+            self._events.on_hello(link, endpoint, name)
         if messages:
-            self._events.on_messages(inbound.link, messages)
-
-
-class _Inbound:
-    """The stream that a process sends to us."""
-
-    __slots__ = ("link", "reader", "stream", "untold_bytes")
-
-    def __init__(self, stream: bytes) -> None:
-        self.stream = stream
-        self.reader = StreamReader()
-        self.link: TcpLink | None = None
-        self.untold_bytes = 0
+            self._events.on_messages(link, messages)
