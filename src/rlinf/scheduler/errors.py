@@ -24,6 +24,8 @@ boundaries through pickle unchanged.
     │   ├── NameTaken                       a name of the directory is in use
     │   ├── CommTimeout (TimeoutError)
     │   ├── SharedMemoryUnreadable          an object lies in shared memory that the receiver cannot open
+    │   ├── WeightsError                    weights cannot be published or fetched
+    │   │   └── WeightsMismatch             they do not fit where they should go
     │   └── CodecError                      an object cannot be sent
     │       └── BatchUndecodable            some items of a batch cannot be read; it has the others
     └── ChannelError
@@ -376,6 +378,61 @@ class SharedMemoryUnreadable(CommError):
 
     def __str__(self) -> str:
         return f"what was sent lies in shared memory that cannot be opened: {self.reason}"
+
+
+class WeightsError(CommError):
+    """Weights cannot be published or fetched.
+
+    Args:
+        name: what they are published as.
+        problem: why not.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name = name
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"weights '{self.name}': {self.problem}"
+
+
+class WeightsMismatch(WeightsError):
+    """Published weights do not fit where they should go; nothing was written.
+
+    Args:
+        name: what they are published as.
+        version: which version.
+        missing: keys of the destination that were not published.
+        unexpected: published keys that the destination does not have.
+        unfit: what does not fit although it is on both sides, a line each.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+        unfit: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name, f"version {version} does not fit")
+        self.args = (name, version, tuple(missing), tuple(unexpected), tuple(unfit))
+        self.version = version
+        self.missing = tuple(missing)
+        self.unexpected = tuple(unexpected)
+        self.unfit = tuple(unfit)
+
+    def __str__(self) -> str:
+        kinds = (("not published", self.missing), ("not in the destination", self.unexpected))
+        lines = [f"  {what}: {_some(keys, ', ')}" for what, keys in kinds if keys]
+        lines += [f"  {_some(self.unfit, chr(10) + '  ')}"] if self.unfit else []
+        return "\n".join([f"{super().__str__()}:", *lines])
+
+
+def _some(texts: Sequence[str], separator: str, most: int = 20) -> str:
+    more = len(texts) - most
+    return separator.join([*texts[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
 class CodecError(CommError):

@@ -1,4 +1,4 @@
-"""Channels and messages between plain processes, without a cluster: for tests of programs that use them."""
+"""Channels and weights between plain processes, without a cluster: for tests of programs that use them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rlinf.scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.weights import Weights
 from rlinf.scheduler.errors import ChannelExists
 
 
@@ -47,6 +48,7 @@ class LocalRuntime:
         self.address = LocalAddress(secret, self.messenger.endpoint) if address is None else address
         self.directory = DirectoryClient(self.messenger, self.address.directory)
         self.own_name = own_name
+        self.weights = Weights(self.messenger, self.directory)
         self._servers: dict[str, ChannelServer] = {}
 
     def start_channel_server(

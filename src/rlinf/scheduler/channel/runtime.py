@@ -1,4 +1,4 @@
-"""What a channel needs of the process it is used in; whoever runs the process installs it.
+"""What channels and weights need of the process they are used in; whoever runs the process installs it.
 
 A worker's host and the driver's cluster install theirs; `rlinf.testing.LocalRuntime` is one without any
 cluster.
@@ -14,6 +14,7 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import FORKED, on_fork_in_child
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.weights import Weights
 from rlinf.scheduler.errors import ClusterError
 
 
@@ -31,6 +32,10 @@ class Runtime(Protocol):
     @property
     def own_name(self) -> str:
         """How the process is called: "driver" or "rollout:3"."""
+
+    @property
+    def weights(self) -> Weights:
+        """Publishes and fetches weights."""
 
     def start_channel_server(
         self,
@@ -102,7 +107,7 @@ def _forget_in_child() -> None:
 
 
 _HINT = (
-    "there is no cluster in this process: a channel is used in the driver after Cluster(...), "
+    "there is no cluster in this process: channels and weights are used in the driver after Cluster(...), "
     "or inside a worker"
 )
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlinf.scheduler.cluster.bus import EventBus
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, Endpoint, Messenger, on_fork_in_child
+from rlinf.scheduler.comm import (
+    ClusterSecret,
+    DirectoryClient,
+    Endpoint,
+    Messenger,
+    Weights,
+    on_fork_in_child,
+)
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.placement import Topology
 
@@ -50,6 +57,15 @@ class Session:
     _closers: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
+    _weights: Weights | None = None
+
+    @property
+    def weights(self) -> Weights:
+        """Publishes and fetches weights; made on first use."""
+        with self._lock:
+            if self._weights is None:
+                self._weights = Weights(self.messenger, self.directory)
+            return self._weights
 
     @property
     def closed(self) -> bool:

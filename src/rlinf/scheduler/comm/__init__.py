@@ -10,6 +10,7 @@ from rlinf.scheduler.comm.mailbox import Mailbox
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.weights import Weights
 
 __all__ = [
     "AsyncHandle",
@@ -25,6 +26,7 @@ __all__ = [
     "Reply",
     "Request",
     "RequestFuture",
+    "Weights",
     "decode",
     "encode",
     "local_machine_id",

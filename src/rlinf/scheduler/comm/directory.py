@@ -161,8 +161,9 @@ class DirectoryServer:
             self._lookups.pop(lookup.name, None)
 
     def _nearest(self, name: str) -> list[str]:
-        # Names with a slash are the library's own notes, such as which group names are taken.
-        names = [known for known in sorted(self._entries) if "/" not in known]
+        # Names with a slash are of kinds of their own: weights, or the library's notes, such as which groups there are.
+        kind = name.rpartition("/")[0]
+        names = [known for known in sorted(self._entries) if known.rpartition("/")[0] == kind]
         nearest = difflib.get_close_matches(name, names, n=MAX_KNOWN, cutoff=0.5)
         others = (other for other in names if other not in nearest)
         return [*nearest, *others][:MAX_KNOWN]

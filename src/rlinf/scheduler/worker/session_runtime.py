@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import DirectoryClient, Messenger
+from rlinf.scheduler.comm import DirectoryClient, Messenger, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +28,8 @@ class SessionRuntime:
     def own_name(self) -> str:
         """How this process is called: "driver", or a worker's address."""
         return self.session.own_name
+
+    @property
+    def weights(self) -> Weights:
+        """Publishes and fetches weights."""
+        return self.session.weights

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, SupportsIndex, TypedDict, TypeVar
 
-from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm import AsyncHandle
+from rlinf.scheduler.channel import Channel, current_runtime
+from rlinf.scheduler.comm import WAIT_S, AsyncHandle, Groups
 from rlinf.scheduler.placement import Placement
 from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process
 from rlinf.scheduler.worker.group import GroupBuilder
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 
 T = TypeVar("T", bound="Worker")
+
+
+class _Waiting(TypedDict):
+    """How to send for a caller that waits, or does not."""
+
+    snapshot: bool
+    wait_s: float
 
 
 class Worker:
@@ -147,7 +155,8 @@ class Worker:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
         Args:
-            obj: any picklable object; tensors and arrays in it travel as bytes, not through pickle.
+            obj: any picklable object; tensors and arrays in it travel as bytes, not through pickle. With `async_op` it
+                is sent as it is during this call, whatever becomes of it afterwards.
             dst_group_name: the receiver's group.
             dst_rank: its rank there.
             async_op: return a handle at once; else return when the receiver's process holds the object.
@@ -158,7 +167,9 @@ class Worker:
             PeerDied: the receiver is gone.
             CommTimeout: the receiver had no room at the deadline.
         """
-        handle = self._context.mailbox.send(obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s)
+        handle = self._context.mailbox.send(
+            obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, **_while_waiting(async_op)
+        )
         return handle if async_op else handle.wait()
 
     def recv(
@@ -189,7 +200,7 @@ class Worker:
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
         handle = self._context.mailbox.send_tensor(
-            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s
+            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, **_while_waiting(async_op)
         )
         return handle if async_op else handle.wait()
 
@@ -217,6 +228,91 @@ class Worker:
         """
         handle = self._context.mailbox.recv_tensor(
             tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s
+        )
+        return handle if async_op else handle.wait()
+
+    def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+        """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
+
+        They are written once, on this node, and stay until the next version replaces them. This waits for no reader,
+        and no reader sees a mixture of versions.
+
+        Args:
+            name: what they are called; one living worker publishes under a name.
+            state_dict: tensors (on any device) and numpy arrays by key; free to be changed after this call.
+            version: a whole number, larger than that of the version before.
+
+        Raises:
+            WeightsError: the version does not grow, or some value is neither tensor nor array.
+            NameTaken: another living worker publishes under that name.
+        """
+        current_runtime().weights.publish(name, state_dict, version)
+
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Copy the newest published weights into tensors that are there already; the version's number.
+
+        Args:
+            name: what they were published as.
+            into: a `torch.nn.Module`, or a dict of tensors and numpy arrays: they are overwritten in place, and keep
+                their dtypes and devices.
+            min_version: wait for this version or a newer one; None: for any.
+            async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
+                thread that does so, when the handle is waited for.
+            timeout_s: how long to wait, in seconds; None: half an hour; 0: take what is there now.
+
+        Raises:
+            WeightsMismatch: keys or shapes differ from those of `into`; nothing was written.
+            PeerNotFound: nobody publishes under that name at the deadline.
+            PeerDied: the worker that published is gone.
+            CommTimeout: no such version at the deadline; it says which one is there.
+        """
+        handle = current_runtime().weights.fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        return handle if async_op else handle.wait()
+
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
+
+            weights = self.broadcast(weights, groups=[("actor", [0]), ("rollout", [0, 1, 2])], src=("actor", 0))
+
+        Members may call in any order. Broadcasts of one source to the same members are received in the order of
+        its calls; those to other members, and `send`, do not mix with them. On every node the object is written
+        once, however many members run there; the arrays and tensors that a member gets are its own all the same.
+
+        Args:
+            obj: what to send; looked at on the source only, and not changed until the call returns. With `async_op`
+                it is sent as it is during this call.
+            groups: the members, the source among them: groups' names with a rank, or a list of ranks.
+            src: the source's group and rank; None: the first member in `groups`.
+            async_op: return an `AsyncHandle` of the object at once.
+            timeout_s: how long to wait, in seconds; None: half an hour.
+
+        Returns:
+            The object: on the source `obj` itself, once every member's process holds it.
+
+        Raises:
+            CommError: a member is named twice, or this worker or the source is none.
+            PeerDied: the source is gone, and nothing of it is left to receive; on the source: the members named
+                in it are gone, and the others have the object.
+            PeerNotFound: the source, or on the source the one member that is missing, was not there at the deadline.
+            CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
+                started, or had no room, and the others have the object.
+        """
+        handle = self._context.mailbox.broadcast(
+            obj, groups, src, timeout_s=timeout_s, **_while_waiting(async_op)
         )
         return handle if async_op else handle.wait()
 
@@ -256,3 +352,8 @@ class Worker:
         if timeout_s is None:
             return Channel.connect(channel_name)
         return Channel.connect(channel_name, timeout_s=timeout_s)
+
+
+def _while_waiting(async_op: bool) -> _Waiting:
+    # Who waits cannot change the object meanwhile, so it need not be copied, and may wait for shared memory.
+    return {"snapshot": async_op, "wait_s": 0.0 if async_op else WAIT_S}

@@ -1,0 +1,222 @@
+"""Named tensors and arrays as bytes, and bytes back into tensors and arrays that are there already.
+
+    head    msgpack of rows [key, dtype, shape, part]; "float32" is a dtype of torch, "<f4" one of numpy
+    parts   the elements of each, in the order of its axes; what several keys refer to is there once
+
+There is no pickle in it, so a reader can see from the head alone whether everything fits before it touches anything.
+torch is only used where it is loaded, or where a dtype arrives that numpy does not know.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.sources import Part, StridedArray, StridedTensor
+from rlinf.scheduler.errors import WeightsError, WeightsMismatch
+
+_NO_PART = -1
+_NUMPY_MARKS = "<>|="
+_SAME_IN_NUMPY = frozenset(
+    ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+)
+_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
+
+
+class Row(msgspec.Struct, array_like=True, gc=False):
+    """One tensor or array of a state dict."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    part: int
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether a tensor was published, not an array."""
+        return self.dtype[0] not in _NUMPY_MARKS
+
+    @property
+    def in_numpy(self) -> np.dtype[Any] | None:
+        """Its dtype in numpy, which does not know all of torch's."""
+        return np.dtype(self.dtype) if not self.of_torch or self.dtype in _SAME_IN_NUMPY else None
+
+
+_encode_rows = msgspec.msgpack.Encoder().encode
+_decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
+
+
+def encode_state_dict(name: str, state_dict: Mapping[str, Any]) -> Encoded:
+    """The tensors and arrays of `state_dict`; those in one stretch of memory are not copied.
+
+    Args:
+        name: for messages.
+        state_dict: tensors (on any device) and arrays by key.
+
+    Raises:
+        WeightsError: something in it is neither, or has no plain elements.
+    """
+    table = _Table(name)
+    for key, value in state_dict.items():
+        table.add(key, value)
+    return Encoded(_encode_rows(table.rows), table.parts)
+
+
+class _Table:
+    def __init__(self, name: str) -> None:
+        self.rows: list[Row] = []
+        self.parts: list[Part] = []
+        self._name = name
+        self._torch: Any = sys.modules.get("torch")
+        # What is in a part -> which. Tied weights are published under several keys.
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def add(self, key: str, value: Any) -> None:
+        if type(key) is not str:
+            raise WeightsError(self._name, f"keys are strings, and {key!r} is none")
+        if self._torch is not None and isinstance(value, self._torch.Tensor):
+            self._add_tensor(key, value)
+        elif isinstance(value, np.ndarray):
+            self._add_array(key, value)
+        else:
+            raise WeightsError(
+                self._name, f"'{key}' is of type {type(value).__qualname__}, neither tensor nor array"
+            )
+
+    def _add_tensor(self, key: str, tensor: Any) -> None:
+        torch = self._torch
+        data = tensor.detach()
+        if (
+            type(data) is not torch.Tensor
+            or data.layout != torch.strided
+            or data.is_quantized
+            or data.is_meta
+        ):
+            kind = f"{type(data).__qualname__} ({data.layout}, {data.dtype}, {data.device})"
+            raise WeightsError(self._name, f"'{key}' is a {kind}; plain dense tensors can be published")
+        data = data.resolve_conj().resolve_neg()
+        row = Row(key, str(data.dtype).removeprefix("torch."), tuple(data.shape), _NO_PART)
+        if data.numel():
+            bits = data.view(getattr(torch, _BITS[data.element_size()]))
+            plain = bits.is_cpu and bits.is_contiguous()
+            part = _memory_of(bits.numpy()) if plain else StridedTensor(torch, bits)
+            row.part = self._place(part, (data.device, data.data_ptr(), row.dtype, row.shape, data.stride()))
+        self.rows.append(row)
+
+    def _add_array(self, key: str, array: np.ndarray[Any, Any]) -> None:
+        if array.dtype.hasobject:
+            raise WeightsError(self._name, f"'{key}' is an array of objects")
+        data = np.asarray(array)
+        if not data.dtype.isnative:
+            data = data.astype(data.dtype.newbyteorder("="))
+        row = Row(key, data.dtype.str, data.shape, _NO_PART)
+        if data.nbytes:
+            part = _memory_of(data) if data.flags.c_contiguous else StridedArray(data)
+            row.part = self._place(part, (data.ctypes.data, row.dtype, row.shape, data.strides))
+        self.rows.append(row)
+
+    def _place(self, part: Part, identity: tuple[Any, ...]) -> int:
+        index = self._known.setdefault(identity, len(self.parts))
+        if index == len(self.parts):
+            self.parts.append(part)
+        return index
+
+
+def _memory_of(array: np.ndarray[Any, Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+class StateDictWriter:
+    """Writes published weights into a module, or into a dict of tensors and arrays.
+
+    Args:
+        name: for messages.
+        into: a `torch.nn.Module`, whose `state_dict()` is written to, or a mapping, whose values are.
+
+    Raises:
+        WeightsError: it is neither.
+    """
+
+    def __init__(self, name: str, into: Any) -> None:
+        self._name = name
+        self._torch: Any = sys.modules.get("torch")
+        if self._torch is not None and isinstance(into, self._torch.nn.Module):
+            self._targets: dict[str, Any] = dict(into.state_dict())
+        elif isinstance(into, Mapping):
+            self._targets = dict(into)
+        else:
+            kind = type(into).__qualname__
+            raise WeightsError(name, f"they go into a torch.nn.Module or a dict, not into a {kind}")
+
+    def write(self, version: int, frames: Sequence[Buffer]) -> None:
+        """Copy everything to its place; the dtypes and the devices stay those of the destination.
+
+        Args:
+            version: for messages.
+            frames: what `encode_state_dict` gave.
+
+        Raises:
+            WeightsMismatch: keys, shapes or kinds differ; nothing was written.
+        """
+        rows = _decode_rows(frames[0])
+        self._check(version, rows)
+        for row in rows:
+            target = self._targets[row.key]
+            if row.part != _NO_PART:
+                data = np.frombuffer(frames[1 + row.part], np.uint8)
+                if isinstance(target, np.ndarray):
+                    self._write_array(target, row, data)
+                else:
+                    with self._torch.no_grad():
+                        target.copy_(_as_tensor(self._torch, row, data))
+
+    def _write_array(self, target: np.ndarray[Any, Any], row: Row, data: np.ndarray[Any, Any]) -> None:
+        dtype = row.in_numpy
+        if dtype is not None:
+            np.copyto(target, data.view(dtype).reshape(row.shape), casting="same_kind")
+            return
+        torch = self._torch or import_module("torch")
+        torch.from_numpy(target).copy_(_as_tensor(torch, row, data))
+
+    def _check(self, version: int, rows: Sequence[Row]) -> None:
+        published = {row.key for row in rows}
+        missing = [key for key in self._targets if key not in published]
+        unexpected = [row.key for row in rows if row.key not in self._targets]
+        unfit = [problem for row in rows if row.key in self._targets and (problem := self._problem(row))]
+        if missing or unexpected or unfit:
+            raise WeightsMismatch(self._name, version, missing, unexpected, unfit)
+
+    def _problem(self, row: Row) -> str:
+        """Why a row does not fit into its place; "" if it does."""
+        target = self._targets[row.key]
+        is_tensor = self._torch is not None and isinstance(target, self._torch.Tensor)
+        if not is_tensor and not isinstance(target, np.ndarray):
+            return f"'{row.key}' is of type {type(target).__qualname__} in the destination"
+        if tuple(target.shape) != row.shape:
+            return f"'{row.key}' has shape {row.shape}, and {tuple(target.shape)} in the destination"
+        return "" if is_tensor else _array_problem(row, target)
+
+
+def _array_problem(row: Row, target: np.ndarray[Any, Any]) -> str:
+    if not target.flags.writeable:
+        return f"'{row.key}' cannot be written to in the destination"
+    dtype = row.in_numpy
+    if dtype is None:
+        # The others of torch are kinds of float that become any float.
+        return "" if target.dtype.kind == "f" else f"'{row.key}' is {row.dtype}, and {target.dtype} there"
+    if not np.can_cast(dtype, target.dtype, "same_kind"):
+        return f"'{row.key}' is {dtype}, which does not go into {target.dtype}"
+    return ""
+
+
+def _as_tensor(torch: Any, row: Row, data: np.ndarray[Any, Any]) -> Any:
+    if row.of_torch:
+        return torch.from_numpy(data).view(getattr(torch, row.dtype)).reshape(row.shape)
+    return torch.from_numpy(data.view(row.dtype).reshape(row.shape))
