@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 MODE ?= disaggregated
 SECONDS ?= 60
+BENCHMARKS := placement calls comm channel
+BENCH ?=
 
 .PHONY: help demo test check bench fuzz clean
 .DEFAULT_GOAL := help
@@ -28,8 +30,8 @@ check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/.ready ## Measure against what one would use instead
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: .venv/.ready ## Measure against what one would use instead (BENCH=--quick: roughly)
+	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; echo; done
 
 fuzz: .venv/.ready ## Fuzz placements and whole configs (SECONDS=600)
 	$(BIN)/python tests/fuzz/fuzz_configs.py $(SECONDS)

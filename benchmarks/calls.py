@@ -1,23 +1,37 @@
 """Calls on a group against plain Ray actor calls, and a launch against starting plain Ray actors.
 
-Both sides run in turn in one process on one simulated node; what counts is the ratio. Times are medians.
+Both sides run in turn on one node; what counts is the ratio. Times are medians.
 
-    python benchmarks/calls.py
+    python benchmarks/calls.py [--only NAME] [--quick]
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
+from typing import Any
 
 import ray
 
-from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
+from measure import (
+    MIB,
+    Options,
+    Table,
+    compare,
+    duration_text,
+    in_turn,
+    ratio_text,
+    read_options,
+    repeated,
+    stopwatch,
+)
+from one_node import one_node
+from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
 
 NUM_RANKS = 4
-ROUNDS = 5
-CALLS = 200
+IN_FLIGHT = 200
+TIMEOUT_S = 60.0
+
+Work = Callable[[], object]
 
 
 class Echo(Worker):
@@ -37,79 +51,89 @@ class PlainEcho:
         return value
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds that `work` takes."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+class Bench:
+    """Four ranks of both sides."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._strategy = NodePlacementStrategy([0] * NUM_RANKS)
+        self.group = self._launch("echo")
+        self.one = self.group.execute_on(0)
+        self.actors = self._start_actors()
+
+    def calls(self) -> dict[str, tuple[Work, Work, int]]:
+        """Every workload: ours, theirs, and how many calls each makes."""
+        small, large = "x" * 100, b"x" * MIB
+        one, group, actors = self.one, self.group, self.actors
+        return {
+            "one rank, 100 B, one at a time": (
+                lambda: one.echo(small).wait(TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(small)),
+                1,
+            ),
+            f"one rank, 100 B, {IN_FLIGHT} in flight": (
+                lambda: [result.wait(TIMEOUT_S) for result in [one.echo(small) for _ in range(IN_FLIGHT)]],
+                lambda: _get([actors[0].echo.remote(small) for _ in range(IN_FLIGHT)]),
+                IN_FLIGHT,
+            ),
+            f"all {NUM_RANKS} ranks, 100 B, one at a time": (
+                lambda: group.echo(small).wait(TIMEOUT_S),
+                lambda: _get([actor.echo.remote(small) for actor in actors]),
+                1,
+            ),
+            "one rank, 1 MiB there and back": (
+                lambda: one.echo(large).wait(TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(large)),
+                1,
+            ),
+        }
+
+    def launch_ours(self) -> None:
+        """A group launched, called and ended."""
+        group = self._launch("launched")
+        group.echo(0).wait(TIMEOUT_S)
+        group.terminate()
+
+    def launch_theirs(self) -> None:
+        """As many plain actors started, called and ended."""
+        for actor in self._start_actors():
+            ray.kill(actor)
+
+    def _launch(self, name: str) -> Any:
+        return Echo.create_group().launch(self._cluster, placement_strategy=self._strategy, name=name)
+
+    def _start_actors(self) -> list[Any]:
+        actors = [PlainEcho.remote() for _ in range(NUM_RANKS)]
+        _get([actor.echo.remote(0) for actor in actors])
+        return actors
 
 
-def in_turn(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Median seconds of both, run alternately after one warm-up each."""
-    ours()
-    theirs()
-    pairs = [(timed(ours), timed(theirs)) for _ in range(rounds)]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+def _get(references: Any) -> Any:
+    return ray.get(references, timeout=TIMEOUT_S)
+
+
+def measure_all(bench: Bench, options: Options) -> None:
+    """Print one line a workload."""
+    table = Table("time of a call", ("group", "Ray actor", "ratio"))
+
+    def row(name: str, ours: float, theirs: float) -> None:
+        table.row(name, duration_text(ours), duration_text(theirs), ratio_text(theirs / ours))
+
+    for name, (ours, theirs, calls) in bench.calls().items():
+        if options.wants(name):
+            a, b = compare([repeated(ours), repeated(theirs)], options)
+            row(name, a / calls, b / calls)
+    name = f"launch {NUM_RANKS} ranks, call each, end them"
+    if options.wants(name):
+        sides = repeated(bench.launch_ours), repeated(bench.launch_theirs)
+        row(name, *in_turn(sides, (1, 1), options.rounds))
 
 
 def main() -> None:
-    """Print one line a workload."""
-    with Cluster(simulate=f"1x{NUM_RANKS}") as cluster:
-        strategy = PackedPlacementStrategy(0, NUM_RANKS - 1)
-
-        def launch_ours() -> object:
-            group = Echo.create_group().launch(cluster, placement_strategy=strategy, name="launched")
-            group.echo(0).wait(60)
-            return group.terminate()
-
-        def launch_theirs() -> None:
-            actors = [PlainEcho.remote() for _ in range(NUM_RANKS)]
-            ray.get([actor.echo.remote(0) for actor in actors])
-            for actor in actors:
-                ray.kill(actor)
-
-        group = Echo.create_group().launch(cluster, placement_strategy=strategy)
-        actors = [PlainEcho.remote() for _ in range(NUM_RANKS)]
-        ray.get([actor.echo.remote(0) for actor in actors])
-        one = group.execute_on(0)
-        small, large = "x" * 100, b"x" * (1 << 20)
-
-        def row(
-            name: str, ours: Callable[[], object], theirs: Callable[[], object], per: int, rounds: int
-        ) -> None:
-            a, b = in_turn(ours, theirs, rounds)
-            print(f"{name:44}{a / per * 1e6:12.0f} us{b / per * 1e6:12.0f} us{b / a:9.1f} x")
-
-        print(f"{'per call':44}{'group':>15}{'Ray actor':>15}{'ratio':>11}")
-        row(
-            "one rank, 100 B, one at a time",
-            lambda: [one.echo(small).wait(30) for _ in range(CALLS)],
-            lambda: [ray.get(actors[0].echo.remote(small)) for _ in range(CALLS)],
-            CALLS,
-            ROUNDS,
-        )
-        row(
-            "one rank, 100 B, 200 in flight",
-            lambda: [r.wait(30) for r in [one.echo(small) for _ in range(CALLS)]],
-            lambda: ray.get([actors[0].echo.remote(small) for _ in range(CALLS)]),
-            CALLS,
-            ROUNDS,
-        )
-        row(
-            f"all {NUM_RANKS} ranks, 100 B, one at a time",
-            lambda: [group.echo(small).wait(30) for _ in range(CALLS)],
-            lambda: [ray.get([a.echo.remote(small) for a in actors]) for _ in range(CALLS)],
-            CALLS,
-            ROUNDS,
-        )
-        row(
-            "one rank, 1 MiB there and back",
-            lambda: [one.echo(large).wait(30) for _ in range(20)],
-            lambda: [ray.get(actors[0].echo.remote(large)) for _ in range(20)],
-            20,
-            ROUNDS,
-        )
-        row(f"launch {NUM_RANKS} ranks, call each, end them", launch_ours, launch_theirs, 1, 2)
+    """Print the table."""
+    options = read_options("Calls on a group against plain Ray actor calls.")
+    with stopwatch("calls.py"), one_node() as cluster:
+        measure_all(Bench(cluster), options)
 
 
 if __name__ == "__main__":

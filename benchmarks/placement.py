@@ -4,6 +4,8 @@ A plan decides and checks where every process runs; `placements` then makes one 
 for the component that it starts. Components are collocated: each is on all accelerators, in a way of its own. Times are
 the best of five: what else runs on the machine only adds to them. The last line is the whole command, Python's start
 included.
+
+    python benchmarks/placement.py [--only SHAPE] [--quick]
 """
 
 import subprocess
@@ -12,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from measure import read_options, stopwatch
 from rlinf.scheduler.placement import PlacementRule, Topology, plan_components
 
 REPEATS = 5
@@ -42,13 +45,13 @@ def rules(num_accelerators: int, node_size: int, num_components: int) -> list[Pl
     return [PlacementRule((f"component{index}",), text) for index, text in enumerate(texts[:num_components])]
 
 
-def measure(shape: str, num_components: int) -> tuple[int, int, int, float, float]:
+def measure(shape: str, num_components: int, repeats: int) -> tuple[int, int, int, float, float]:
     """Accelerators, processes, nodes times components, and the best seconds to plan and to make every record."""
     topology = Topology.parse(shape)
     node_size = topology.nodes[0].num_accelerators
     chosen = rules(topology.num_accelerators, node_size, num_components)
     planning, recording = [], []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         started = time.perf_counter()
         plan = plan_components(topology, chosen)
         planned = time.perf_counter()
@@ -59,14 +62,14 @@ def measure(shape: str, num_components: int) -> tuple[int, int, int, float, floa
     return topology.num_accelerators, num_processes, steps, min(planning), min(recording)
 
 
-def measure_command() -> float:
+def measure_command(repeats: int) -> float:
     """Seconds that `rlinf plan` takes for a small file."""
     program = Path(sys.executable).with_name("rlinf")
     took = []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "small.yaml")
         file.write_text(SMALL)
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             started = time.perf_counter()
             subprocess.run([program, "plan", file, "--nodes", "2x8"], check=True, stdout=subprocess.DEVNULL)
             took.append(time.perf_counter() - started)
@@ -75,18 +78,26 @@ def measure_command() -> float:
 
 def main() -> None:
     """Print a line a size."""
+    options = read_options("How long planning takes.", rounds=REPEATS)
+    with stopwatch("placement.py"):
+        print_table([size for size in SIZES if options.wants(size[0])], options.rounds)
+        if options.wants("command"):
+            print(f"rlinf plan of a small file on 2x8: {measure_command(options.rounds) * 1e3:.0f} ms")
+
+
+def print_table(sizes: list[tuple[str, int]], repeats: int) -> None:
+    """Print a line a size."""
     print(
         f"{'nodes':>8} {'devices':>8} {'components':>10} {'processes':>10} {'plan ms':>9} {'us/process':>10}"
         f" {'us/node':>8} {'placements ms':>14} {'us/process':>10}"
     )
-    for shape, num_components in SIZES:
-        devices, processes, steps, plan_s, record_s = measure(shape, num_components)
+    for shape, num_components in sizes:
+        devices, processes, steps, plan_s, record_s = measure(shape, num_components, repeats)
         print(
             f"{shape:>8} {devices:>8} {num_components:>10} {processes:>10} {plan_s * 1e3:>9.1f}"
             f" {plan_s / processes * 1e6:>10.2f} {plan_s / steps * 1e6:>8.2f} {record_s * 1e3:>14.1f}"
             f" {record_s / processes * 1e6:>10.2f}"
         )
-    print(f"rlinf plan of a small file on 2x8: {measure_command() * 1e3:.0f} ms")
 
 
 if __name__ == "__main__":
