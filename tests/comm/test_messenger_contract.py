@@ -27,9 +27,12 @@ def test_a_request_brings_head_and_frames_and_back(pair):
 def test_the_transport_of_each_peer_is_visible(pair, transport):
     client, server = pair
     serve_echo(server)
+    ready = threading.Event()
+    client.parcels.when_ready(server.endpoint, ready.set)
+    assert ready.wait(DEADLINE_S)
     client.request(server.endpoint, "echo", None).result(DEADLINE_S)
     shown = client.transports()
-    assert shown[server.endpoint.process_id] == {"unix": "unix", "tcp": "tcp+curve"}[transport]
+    assert shown[server.endpoint.process_id] == {"unix": "unix+memory", "tcp": "tcp+curve"}[transport]
     assert shown[client.endpoint.process_id] == "self"
 
 

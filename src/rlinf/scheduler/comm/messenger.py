@@ -192,9 +192,16 @@ class Messenger:
         self._peer(peer)
 
     def transports(self) -> dict[str, str]:
-        """How each connected peer is reached: its process id -> "unix", "tcp+curve" or "self"."""
+        """How each connected peer is reached: its process id -> "unix", "tcp+curve" or "self".
+
+        "unix+memory": large objects for it lie in this process's shared memory.
+        """
         peers = list(self._peers.values())
-        return {peer.process_id: peer.link.transport for peer in peers if peer.link is not None}
+        return {peer.process_id: self._transport(peer.process_id, peer.link) for peer in peers if peer.link}
+
+    def _transport(self, process_id: str, link: Link) -> str:
+        shares = link.transport == "unix" and self.parcels.reads_ours(process_id)
+        return f"{link.transport}+memory" if shares else link.transport
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""
