@@ -1,4 +1,4 @@
-"""The receiving half of send/recv: what has arrived and waits for a recv, and recvs that wait for an item."""
+"""The receiving half of the mailbox: what has arrived and waits for a recv, and recvs that wait for an item."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.outbox import ITEM_SERVICE, ROOM_SERVICE
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.stamp import Stamp
 from rlinf.scheduler.comm.transfer import Transfer, renamed
 from rlinf.scheduler.errors import CommError, PeerDied
 
@@ -21,10 +22,17 @@ from rlinf.scheduler.errors import CommError, PeerDied
 Check = Callable[[Any], CommError | None]
 Completion = Callable[[], None]
 _next_order = itertools.count().__next__
+_TAKEN = Arrived([])
 
 
 class Item:
-    """One item that arrived."""
+    """One item that arrived.
+
+    Attributes:
+        meta: what its sender says of it.
+        arrived: its bytes; empty once it was taken.
+        process_id: the process that sent it first.
+    """
 
     __slots__ = ("arrived", "counted", "meta", "order", "process_id", "size_bytes")
 
@@ -36,22 +44,46 @@ class Item:
         self.order = _next_order()
         self.counted = False  # whether its sender was given its room back
 
+    def take(self) -> Arrived:
+        """Its bytes, which whoever still knows the item does not keep."""
+        arrived, self.arrived = self.arrived, _TAKEN
+        return arrived
+
+    def replace(self, old: Arrived, new: Arrived) -> None:
+        """The same bytes lie elsewhere now; who has taken them keeps the old ones."""
+        if self.arrived is old:
+            self.arrived = new
+
 
 class _Recv(Transfer):
-    def __init__(self, peer: str, timeout_s: float, check: Check | None) -> None:
-        super().__init__("recv", peer, timeout_s)
+    def __init__(self, operation: str, peer: str, timeout_s: float, check: Check | None) -> None:
+        super().__init__(operation, peer, timeout_s)
         self.check = check
         self.item: Item | None = None
 
 
 class _Lane:
-    """What comes from one peer; items and recvs never wait here at the same time."""
+    """What comes from one peer under one topic; items and recvs never wait here at the same time.
 
-    def __init__(self, name: str) -> None:
+    Attributes:
+        process_id: the peer's process, as far as it is known and lives.
+        last_numbers: of every process that had the peer's name, the number of its last stamped item.
+    """
+
+    def __init__(self, name: str, topic: str) -> None:
         self.name = name
+        self.topic = topic
         self.items: deque[Item] = deque()
         self.recvs: deque[_Recv] = deque()
         self.process_id = ""
+        self.last_numbers: dict[str, int] = {}
+
+    def is_new(self, stamp: Stamp) -> bool:
+        """Whether an item was not here yet: one that two processes sent comes twice."""
+        if stamp.number <= self.last_numbers.get(stamp.origin.process_id, -1):
+            return False
+        self.last_numbers[stamp.origin.process_id] = stamp.number
+        return True
 
     def restore(self, item: Item) -> None:
         """Put an item back where it was."""
@@ -76,49 +108,74 @@ class _Room:
 
 
 class Inbox:
-    """Holds what others sent to this process until somebody receives it, each peer's in order.
+    """Holds what others sent to this process until somebody receives it, in order for each peer and topic.
 
     Args:
         messenger: this process's messenger.
         directory: where peers are found, to notice when one that is waited for dies.
         own_name: the name that items for this process carry.
+        keep: given, on the I/O thread, the sender's name and every item that is to be handed on.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient, own_name: str) -> None:
+    def __init__(
+        self,
+        messenger: Messenger,
+        directory: DirectoryClient,
+        own_name: str,
+        keep: Callable[[str, Item, Stamp], None],
+    ) -> None:
         self._messenger = messenger
         self._directory = directory
         self._own_name = own_name
+        self._keep = keep
         self._lock = threading.Lock()
         # Recvs that have an item which nobody has looked at; it goes back if their handles are dropped.
         self._untaken: set[_Recv] = set()
-        self._lanes: dict[str, _Lane] = {}
-        self._rooms: dict[tuple[str, str], _Room] = {}
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._rooms: dict[tuple[str, str, str], _Room] = {}
         messenger.serve(ITEM_SERVICE, self._on_item)
         messenger.serve(ROOM_SERVICE, self._on_room)
         messenger.on_peer_lost(self._forget_process)
 
     def recv(
-        self, peer: str, *, timeout_s: float, check: Check | None = None
+        self,
+        peer: str,
+        *,
+        timeout_s: float,
+        check: Check | None = None,
+        topic: str = "",
+        operation: str = "recv",
+        waiting_for: str = "an item",
     ) -> tuple[Future[Item], Callable[[], None]]:
         """The next item from `peer`; one that `check` refuses stays where it is.
+
+        Args:
+            peer: from whom.
+            timeout_s: how long to wait for it.
+            check: see above.
+            topic: of which topic.
+            operation: what this is part of, for messages.
+            waiting_for: what would end the wait, for messages.
 
         Returns:
             The future of the item, and what makes the item its owner's: until that is called, an item whose
             future is dropped goes back.
         """
         self._messenger.check_process()
-        recv = _Recv(peer, timeout_s, check)
-        future = recv.new_weak_future(lambda: self._messenger.submit(lambda: self._on_dropped(peer, recv)))
+        recv = _Recv(operation, peer, timeout_s, check)
         completions: list[Completion] = []
         with self._lock:
-            lane = self._lane(peer)
+            lane = self._lane(peer, topic)
+            future = recv.new_weak_future(
+                lambda: self._messenger.submit(lambda: self._on_dropped(lane, recv))
+            )
             lane.recvs.append(recv)
             self._match(lane, completions)
             waits = recv in lane.recvs
             unknown = not lane.process_id
         _run(completions)
         if waits:
-            recv.arm(self._messenger, lambda: self._drop(lane, recv, recv.timeout("an item")))
+            recv.arm(self._messenger, lambda: self._drop(lane, recv, recv.timeout(waiting_for)))
             if unknown:
                 recv.look_up(
                     self._directory,
@@ -130,39 +187,53 @@ class Inbox:
     def held_bytes(self, peer: str) -> int:
         """How many bytes from `peer` wait for a recv."""
         with self._lock:
-            lane = self._lanes.get(peer)
+            lane = self._lanes.get((peer, ""))
             return sum(item.size_bytes for item in lane.items) if lane is not None else 0
 
-    def _lane(self, name: str) -> _Lane:
-        lane = self._lanes.get(name)
+    def _lane(self, name: str, topic: str) -> _Lane:
+        lane = self._lanes.get((name, topic))
         if lane is None:
-            lane = self._lanes[name] = _Lane(name)
+            lane = self._lanes[name, topic] = _Lane(name, topic)
         return lane
 
-    def _room(self, name: str, process_id: str) -> _Room:
-        return self._rooms.setdefault((name, process_id), _Room())
+    def _room(self, name: str, topic: str, process_id: str) -> _Room:
+        return self._rooms.setdefault((process_id, name, topic), _Room())
 
     # -- from other processes, on the I/O thread -------------------------------------------------
 
     def _on_item(self, request: Request) -> None:
-        source, destination, meta = request.head
+        source, destination, meta, *stamped = request.head
         self._check_name(destination)
-        item = Item(meta, self._messenger.parcels.receive(request.frames), request.peer_id)
+        stamp = Stamp.from_wire(stamped[0]) if stamped else None
+        sender = request.peer_id if stamp is None else stamp.origin.process_id
+        topic = "" if stamp is None else stamp.topic
+        item = Item(meta, self._messenger.parcels.receive(request.frames), sender)
         completions: list[Completion] = []
         with self._lock:
-            lane = self._lane(source)
-            lane.process_id = request.peer_id
-            lane.items.append(item)
-            self._match(lane, completions)
-            taken_bytes = self._room(source, request.peer_id).taken_bytes
+            lane = self._lane(source, topic)
+            if stamp is None or lane.is_new(stamp):
+                lane.process_id = sender
+                lane.items.append(item)
+                self._match(lane, completions)
+            taken_bytes = self._room(source, topic, sender).taken_bytes
+        if stamp is not None:
+            self._follow(source, item, stamp, request.peer_id)
         request.reply(taken_bytes)
         _run(completions)
 
+    def _follow(self, source: str, item: Item, stamp: Stamp, came_from: str) -> None:
+        """Do what a stamp asks for."""
+        if stamp.keep:
+            self._keep(source, item, stamp)
+        if came_from != stamp.origin.process_id:
+            # Its death concerns those who wait for more of it, whoever brings that.
+            self._messenger.connect(stamp.origin)
+
     def _on_room(self, request: Request) -> None:
-        source, destination, wanted_bytes = request.head
+        source, destination, wanted_bytes, topic = request.head
         self._check_name(destination)
         with self._lock:
-            room = self._room(source, request.peer_id)
+            room = self._room(source, topic, request.peer_id)
             if room.taken_bytes < wanted_bytes:
                 room.waiting.append((wanted_bytes, request))
                 return
@@ -176,7 +247,7 @@ class Inbox:
     def _forget_process(self, process_id: str) -> None:
         completions: list[Completion] = []
         with self._lock:
-            for key in [key for key in self._rooms if key[1] == process_id]:
+            for key in [key for key in self._rooms if key[0] == process_id]:
                 del self._rooms[key]
             for lane in self._lanes.values():
                 if lane.process_id == process_id:
@@ -205,9 +276,9 @@ class Inbox:
             if item.counted:
                 continue
             item.counted = True
-            room = self._rooms.get((lane.name, item.process_id))
+            room = self._rooms.get((item.process_id, lane.name, lane.topic))
             if room is not None or lane.process_id == item.process_id:
-                room = self._room(lane.name, item.process_id)
+                room = self._room(lane.name, lane.topic, item.process_id)
                 for request in room.take(item.size_bytes):
                     completions.append(_answer(request, room.taken_bytes))
 
@@ -218,12 +289,11 @@ class Inbox:
         # The connection is how its death is noticed, even if it never sends anything.
         self._messenger.connect(entry.endpoint)
 
-    def _on_dropped(self, peer: str, recv: _Recv) -> None:
+    def _on_dropped(self, lane: _Lane, recv: _Recv) -> None:
         """Nobody can take what a recv brings any more: it leaves the line, or its item goes back."""
         recv.release()
         completions: list[Completion] = []
         with self._lock:
-            lane = self._lane(peer)
             if recv in lane.recvs:
                 lane.recvs.remove(recv)
             if recv in self._untaken and recv.item is not None:

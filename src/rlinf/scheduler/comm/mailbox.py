@@ -1,15 +1,18 @@
-"""send and recv between named processes, whatever group they belong to."""
+"""send, recv and broadcast between named processes, whatever group they belong to."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsIndex
 
+from rlinf.scheduler.comm.broadcast import Broadcasts
 from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.inbox import Inbox, Item
+from rlinf.scheduler.comm.members import Groups, parse_members
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.outbox import Outbox, tensor_meta
+from rlinf.scheduler.comm.relay import Relay
 from rlinf.scheduler.errors import CommError
 
 DEFAULT_TIMEOUT_S = 1800.0
@@ -23,13 +26,13 @@ class Mailbox:
     send is done when the receiver's process holds the item; that holds at most `limit_bytes` of each sender
     (or one larger item) until somebody receives it, and further sends wait on their side before their bytes
     move. A process that dies ends the waits for it with PeerDied; what had arrived from it can still be
-    received.
+    received. A broadcast is all of this between one process and several.
 
     Args:
         messenger: this process's messenger; at most one mailbox lives on it.
         directory: where names are found.
         own_name: this process's name; it registers that itself.
-        limit_bytes: bytes that each peer holds for this process.
+        limit_bytes: bytes that each peer holds for this process; as many for each set of members of its broadcasts.
     """
 
     def __init__(
@@ -40,8 +43,11 @@ class Mailbox:
         *,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
     ) -> None:
+        self._own_name = own_name
+        self._relay = Relay(messenger, limit_bytes)
         self._outbox = Outbox(messenger, directory, own_name, limit_bytes)
-        self._inbox = Inbox(messenger, directory, own_name)
+        self._inbox = Inbox(messenger, directory, own_name, self._relay.keep)
+        self._broadcasts = Broadcasts(messenger, self._outbox, self._inbox, own_name)
 
     def send(
         self,
@@ -90,7 +96,7 @@ class Mailbox:
 
         def finish(item: Item) -> Any:
             take()
-            return item.arrived.load()
+            return item.take().load()
 
         return AsyncHandle(future, finish, f"recv from '{src}'")
 
@@ -132,11 +138,55 @@ class Mailbox:
 
         def fill(item: Item) -> Any:
             take()
-            tensor.detach().copy_(item.arrived.load())
+            tensor.detach().copy_(item.take().load())
             return tensor
 
         future, take = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
         return AsyncHandle(future, fill, f"recv_tensor from '{src}'")
+
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        *,
+        timeout_s: float | None = None,
+        snapshot: bool = True,
+        wait_s: float = 0.0,
+    ) -> AsyncHandle[Any]:
+        """One object from `src` to all members of `groups`; every one of them calls this.
+
+        Broadcasts of one source to the same members are received in the order in which they were sent, and mix
+        with nothing else. On every machine the object is written once, however many members run there; what
+        each of them receives is its own all the same.
+
+        Args:
+            obj: what to send; looked at on the source only.
+            groups: the members, the source among them: [("actor", [0]), ("rollout", [0, 1, 2])], the same for
+                everybody. A single rank may stand without a list.
+            src: the source, e.g. ("actor", 0); None for the first member in `groups`.
+            timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
+            snapshot: as of `send`; on the source.
+            wait_s: as of `send`; on the source.
+
+        Returns:
+            The handle of the object. On the source it is done when every member's process holds the object (and its
+            result is `obj` itself), elsewhere when the object is here.
+
+        Raises:
+            CommError: the members or the source are not as above, or this process is no member (at once).
+            CodecError: the object cannot be pickled (at once, on the source).
+            PeerDied: the source is gone, and everything that it sent was received. On the source: members are
+                gone, all others have the object.
+            PeerNotFound: nobody registered as the source, or as the one member that is missing, in time.
+            CommTimeout: the source sent nothing in time. On the source: the members that it names had not all
+                registered, or had no room, in time; all others have the object.
+        """
+        members = parse_members(groups, src, self._own_name)
+        limit_s = _or_default(timeout_s)
+        if members.source != self._own_name:
+            return self._broadcasts.recv(members, timeout_s=limit_s)
+        return self._broadcasts.send(obj, members, timeout_s=limit_s, snapshot=snapshot, wait_s=wait_s)
 
     def held_bytes(self, src: str) -> int:
         """How many bytes from `src` have arrived and wait for a recv."""

@@ -1,4 +1,4 @@
-"""The sending half of send/recv: what waits for its peer, or for room in the peer's mailbox."""
+"""The sending half of the mailbox: what waits for its peer, or for room in the peer's mailbox."""
 
 from __future__ import annotations
 
@@ -15,50 +15,120 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.transfer import Transfer, renamed
-from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
+from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
 
 ITEM_SERVICE = "mailbox.item"
 ROOM_SERVICE = "mailbox.room"
 
 
-class _Send(Transfer):
-    """One item on its way out."""
+class Outgoing(Transfer):
+    """One item on its way out to one peer.
 
-    def __init__(self, peer: str, timeout_s: float, parcel: Parcel, meta: Any) -> None:
-        super().__init__("send", peer, timeout_s)
-        self.parcel: Parcel | None = parcel
-        self.meta = meta
-        self.size_bytes = parcel.size_bytes
-        self.answer: Future[Reply] | None = None
+    Attributes:
+        size_bytes: how much of the peer's room it takes.
+        has_left: whether it was handed to the messenger.
+        in_shared_memory: whether it lies there, for the peer to fetch it.
+    """
+
+    def __init__(self, operation: str, peer: str, timeout_s: float, size_bytes: int) -> None:
+        super().__init__(operation, peer, timeout_s)
+        self.size_bytes = size_bytes
+        self.has_left = False
+        self.in_shared_memory = False
+
+    def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
+        """Send it to the peer; the future of the peer's acknowledgement, whose head says what was taken there.
+
+        Args:
+            endpoint: the peer.
+            snapshot: whether the memory that it refers to may be changed after this call.
+        """
+        raise NotImplementedError
+
+    def goes_alone(self, endpoint: Endpoint) -> bool:
+        """Whether it may only leave when everything before it was acknowledged: it may come by another way."""
+        del endpoint
+        return False
+
+    def detach(self) -> None:
+        """It has to wait: share no memory with the object any more."""
+
+    def let_go(self) -> None:
+        """Nobody needs its bytes any more."""
+
+
+class _Send(Outgoing):
+    """An item of send."""
+
+    def __init__(
+        self, messenger: Messenger, own_name: str, peer: str, timeout_s: float, parcel: Parcel, meta: Any
+    ) -> None:
+        super().__init__("send", peer, timeout_s, parcel.size_bytes)
+        self._messenger = messenger
+        self._own_name = own_name
+        self._parcel: Parcel | None = parcel
+        self.in_shared_memory = parcel.in_shared_memory
+        self._meta = meta
+
+    def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
+        parcel = self._parcel
+        if parcel is None:
+            raise CommError(f"what goes to '{self.peer}' was given up")
+        head = [self._own_name, self.peer, self._meta]
+        frames = parcel.frames_for(endpoint)
+        snapshot = snapshot and not parcel.owns_memory
+        answer = self._messenger.request(endpoint, ITEM_SERVICE, head, frames, snapshot=snapshot)
+        if not parcel.in_shared_memory:
+            # The messenger has what it needs; the item must not keep the memory until its acknowledgement.
+            self._parcel = None
+        return answer
+
+    def detach(self) -> None:
+        if self._parcel is not None:
+            self._parcel = self._parcel.detached()
+
+    def let_go(self) -> None:
+        self._parcel = None
 
 
 class _Lane:
-    """What goes to one peer.
+    """What goes to one peer under one topic.
 
     Attributes:
         waiting: items that have not left, in order.
+        under_way: items that have left and are not acknowledged.
         sent_bytes: bytes that ever left for this process.
         taken_bytes: how many of them, as far as we know, somebody there has received.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, topic: str) -> None:
         self.name = name
+        self.topic = topic
         # Re-entrant: an answer may be there already when its callback is added, and then runs at once.
         self.lock = threading.RLock()
         self.endpoint: Endpoint | None = None
-        self.waiting: deque[_Send] = deque()
+        self.waiting: deque[Outgoing] = deque()
+        self.under_way: set[Outgoing] = set()
         self.room: Future[Reply] | None = None
         self.sent_bytes = 0
         self.taken_bytes = 0
 
-    def has_room(self, size_bytes: int, limit_bytes: int) -> bool:
-        held_bytes = self.sent_bytes - self.taken_bytes
-        return held_bytes <= 0 or held_bytes + size_bytes <= limit_bytes
+    @property
+    def held_bytes(self) -> int:
+        """What the peer holds for us, as far as we know."""
+        return self.sent_bytes - self.taken_bytes
 
-    def detach(self) -> list[_Send]:
+    def has_room(self, size_bytes: int, limit_bytes: int) -> bool:
+        return self.held_bytes <= 0 or self.held_bytes + size_bytes <= limit_bytes
+
+    def is_free_for(self, item: Outgoing) -> bool:
+        return not self.under_way or self.endpoint is None or not item.goes_alone(self.endpoint)
+
+    def detach(self) -> list[Outgoing]:
         """Forget the process; what waited for it comes back."""
         waiting = list(self.waiting)
         self.waiting.clear()
+        self.under_way.clear()
         self.endpoint = None
         self.room = None
         self.sent_bytes = self.taken_bytes = 0
@@ -66,7 +136,7 @@ class _Lane:
 
 
 class Outbox:
-    """Sends items to named peers, each peer's in order.
+    """Sends items to named peers, in order for each peer and topic.
 
     An item leaves only when there is room for it in the peer's mailbox: bytes wait here, not there. How much
     room there is, the peer says in its acknowledgements; when there is none, one request waits there for it.
@@ -85,9 +155,9 @@ class Outbox:
         self._directory = directory
         self._own_name = own_name
         self._limit_bytes = limit_bytes
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[tuple[str, str], _Lane] = {}
         # What lies in our shared memory, and its receiver has not said that it has it.
-        self._lying: set[_Send] = set()
+        self._lying: set[Outgoing] = set()
         messenger.stay_while(lambda: bool(self._lying))
         messenger.on_peer_lost(self._forget_process)
 
@@ -105,11 +175,27 @@ class Outbox:
             wait_s: how long the calling thread may wait for shared memory.
         """
         self._messenger.check_process()
-        lane = self._lanes.get(peer) or self._lanes.setdefault(peer, _Lane(peer))
+        lane = self._lane(peer, "")
         parcel = self._messenger.parcels.pack(
             encoded, lane.endpoint, snapshot=False, wait_s=min(wait_s, timeout_s)
         )
-        item = _Send(peer, timeout_s, parcel, meta)
+        item = _Send(self._messenger, self._own_name, peer, timeout_s, parcel, meta)
+        return self._post(lane, item, snapshot=snapshot)
+
+    def post(self, item: Outgoing, topic: str) -> Future[None]:
+        """Send an item of another kind, which owns its memory, in the order of its topic."""
+        return self._post(self._lane(item.peer, topic), item, snapshot=False)
+
+    def endpoint(self, peer: str, topic: str) -> Endpoint | None:
+        """Where `peer` is, if it was found for that topic already."""
+        lane = self._lanes.get((peer, topic))
+        return None if lane is None else lane.endpoint
+
+    def _lane(self, peer: str, topic: str) -> _Lane:
+        key = (peer, topic)
+        return self._lanes.get(key) or self._lanes.setdefault(key, _Lane(peer, topic))
+
+    def _post(self, lane: _Lane, item: Outgoing, *, snapshot: bool) -> Future[None]:
         future = item.new_future()
         item.arm(self._messenger, lambda: self._expire(lane, item))
         with lane.lock:
@@ -118,7 +204,7 @@ class Outbox:
                 self._dispatch(lane, item, lane.endpoint, snapshot=snapshot)
                 return future
         if snapshot:
-            item.parcel = parcel.detached()
+            item.detach()
         with lane.lock:
             lane.waiting.append(item)
             resolved = lane.endpoint is not None
@@ -134,11 +220,12 @@ class Outbox:
             )
         return future
 
-    def _can_leave(self, lane: _Lane, item: _Send) -> bool:
+    def _can_leave(self, lane: _Lane, item: Outgoing) -> bool:
         return (
             lane.endpoint is not None
             and not lane.waiting
             and lane.has_room(item.size_bytes, self._limit_bytes)
+            and lane.is_free_for(item)
         )
 
     def _attach(self, lane: _Lane, entry: Entry) -> None:
@@ -151,58 +238,60 @@ class Outbox:
         """Let leave what may; under the lane's lock."""
         while lane.waiting and lane.endpoint is not None:
             item = lane.waiting[0]
+            if item.cancelled():
+                lane.waiting.popleft()
+                item.let_go()
+                continue
             if not lane.has_room(item.size_bytes, self._limit_bytes):
-                if item.cancelled():
-                    lane.waiting.popleft()
-                    continue
                 self._ask_for_room(lane, item, lane.endpoint)
+                return
+            if not lane.is_free_for(item):
                 return
             lane.waiting.popleft()
             if item.claim():
                 self._dispatch(lane, item, lane.endpoint)
+            else:
+                item.let_go()
 
     def _dispatch(
-        self, lane: _Lane, item: _Send, endpoint: Endpoint | None, *, snapshot: bool = False
+        self, lane: _Lane, item: Outgoing, endpoint: Endpoint | None, *, snapshot: bool = False
     ) -> None:
-        parcel = item.parcel
-        if endpoint is None or parcel is None:
+        if endpoint is None:
             return
         lane.sent_bytes += item.size_bytes
-        head = [self._own_name, lane.name, item.meta]
-        frames = parcel.frames_for(endpoint)
-        snapshot = snapshot and not parcel.owns_memory
-        answer = self._messenger.request(endpoint, ITEM_SERVICE, head, frames, snapshot=snapshot)
-        if not parcel.in_shared_memory:
-            # The messenger has what it needs; the item must not keep the memory until its acknowledgement.
-            item.parcel = None
-        else:
+        lane.under_way.add(item)
+        item.has_left = True
+        if item.in_shared_memory:
             self._lying.add(item)
-        item.answer = answer
+        answer = item.leave(endpoint, snapshot=snapshot)
         answer.add_done_callback(lambda done: self._acknowledge(lane, item, endpoint, done))
 
-    def _acknowledge(self, lane: _Lane, item: _Send, endpoint: Endpoint, answer: Future[Reply]) -> None:
+    def _acknowledge(self, lane: _Lane, item: Outgoing, endpoint: Endpoint, answer: Future[Reply]) -> None:
         # The receiver has locked what lies in shared memory, or will never do so.
         self._lying.discard(item)
-        item.parcel = None
+        item.let_go()
         if answer.cancelled():
             return
         error = answer.exception()
-        if error is not None:
-            item.fail(renamed(error, lane.name))
-            if isinstance(error, SharedMemoryUnreadable):
-                self._messenger.parcels.distrust(endpoint.process_id, str(error))
-            if isinstance(error, PeerDied):
-                self._forget(lane, endpoint.process_id, error.reason)
+        if error is None:
+            self._note_taken(lane, endpoint, answer.result().head, item)
+            item.complete(None)
             return
-        self._note_taken(lane, endpoint, answer.result().head)
-        item.complete(None)
+        item.fail(renamed(error, lane.name))
+        if isinstance(error, SharedMemoryUnreadable):
+            self._messenger.parcels.distrust(endpoint.process_id, str(error))
+        if isinstance(error, PeerDied):
+            self._forget(lane, endpoint.process_id, error.reason)
+        else:
+            self._note_refused(lane, item)
 
-    def _ask_for_room(self, lane: _Lane, item: _Send, endpoint: Endpoint) -> None:
+    def _ask_for_room(self, lane: _Lane, item: Outgoing, endpoint: Endpoint) -> None:
         if lane.room is not None:
             return
         # An item above the limit goes when everything before it is taken.
         wanted_bytes = min(lane.sent_bytes, lane.sent_bytes + item.size_bytes - self._limit_bytes)
-        room = self._messenger.request(endpoint, ROOM_SERVICE, [self._own_name, lane.name, wanted_bytes])
+        head = [self._own_name, lane.name, wanted_bytes, lane.topic]
+        room = self._messenger.request(endpoint, ROOM_SERVICE, head)
         lane.room = room
 
         def answered(answer: Future[Reply]) -> None:
@@ -219,20 +308,40 @@ class Outbox:
 
         room.add_done_callback(answered)
 
-    def _note_taken(self, lane: _Lane, endpoint: Endpoint, taken_bytes: int) -> None:
+    def _note_taken(
+        self, lane: _Lane, endpoint: Endpoint, taken_bytes: int, item: Outgoing | None = None
+    ) -> None:
         with lane.lock:
+            if item is not None:
+                lane.under_way.discard(item)
             if lane.endpoint == endpoint:
                 lane.taken_bytes = max(lane.taken_bytes, taken_bytes)
                 self._pump(lane)
 
-    def _expire(self, lane: _Lane, item: _Send) -> None:
-        if item.answer is not None:
+    def _note_refused(self, lane: _Lane, item: Outgoing) -> None:
+        """The peer lives and does not hold an item: it takes no room there."""
+        with lane.lock:
+            if item not in lane.under_way:
+                return
+            lane.under_way.remove(item)
+            lane.sent_bytes -= item.size_bytes
+            room, lane.room = lane.room, None
+            if room is not None:
+                room.cancel()  # it waits for bytes that will never be taken
+            self._pump(lane)
+
+    def _expire(self, lane: _Lane, item: Outgoing) -> None:
+        if item.has_left:
             item.fail(item.timeout("its acknowledgement"))
             return
-        held_bytes = lane.sent_bytes - lane.taken_bytes
-        self._drop(lane, item, item.timeout(f"room in its mailbox, which holds {held_bytes} bytes from here"))
+        held_bytes = lane.held_bytes
+        if lane.has_room(item.size_bytes, self._limit_bytes):
+            error = item.timeout("its acknowledgement of what was sent before")
+        else:
+            error = item.timeout(f"room in its mailbox, which holds {held_bytes} bytes from here")
+        self._drop(lane, item, error)
 
-    def _drop(self, lane: _Lane, item: _Send, error: BaseException) -> None:
+    def _drop(self, lane: _Lane, item: Outgoing, error: BaseException) -> None:
         """Fail an item that has not left."""
         with lane.lock:
             if item not in lane.waiting:
@@ -240,6 +349,7 @@ class Outbox:
             lane.waiting.remove(item)
             claimed = item.claim()
             self._pump(lane)
+        item.let_go()
         if claimed:
             item.fail(renamed(error, lane.name))
 
@@ -253,6 +363,7 @@ class Outbox:
                 return
             waiting = lane.detach()
         for item in waiting:
+            item.let_go()
             if item.claim():
                 item.fail(PeerDied(lane.name, reason))
 

@@ -1,0 +1,176 @@
+"""Hands on what came from another machine: one process there gets the bytes, the others read its shared memory.
+
+The sender asks the process that has an item to hand it on to another one; the answer is that process's
+acknowledgement. The sender also says when nobody will ask for the item any more. If anything fails, the sender
+sends the bytes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.inbox import Item
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.outbox import ITEM_SERVICE
+from rlinf.scheduler.comm.parcels import SHARED_BYTES, WAIT_S, Parcel
+from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.comm.stamp import Stamp
+from rlinf.scheduler.errors import CommError
+
+# [topic, number, the member's name, its endpoint] -> [bytes taken there, ""], or [0, why it does not have the item]
+HAND_ON_SERVICE = "mailbox.hand_on"
+# [topic, number]: a notice
+RELEASE_SERVICE = "mailbox.release"
+
+
+class _Kept:
+    """An item that others of this machine may need."""
+
+    def __init__(self, source: str, item: Item, stamp: Stamp) -> None:
+        self.source = source
+        self.item = item
+        self.arrived = item.arrived
+        self.stamp = stamp
+        self.parcel: Parcel | None = None
+        self.waiting: list[Callable[[Parcel], None]] = []
+        self.released = False
+
+
+class Relay:
+    """Keeps items of other machines for a while and hands them on. Everything but copying is on the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+        limit_bytes: how much it keeps of each process; what exceeds that is not kept, so its sender sends it to
+            each member.
+    """
+
+    def __init__(self, messenger: Messenger, limit_bytes: int) -> None:
+        self._messenger = messenger
+        self._limit_bytes = limit_bytes
+        self._kept: dict[tuple[str, str, int], _Kept] = {}
+        self._kept_bytes: dict[str, int] = {}
+        self._copying: ThreadPoolExecutor | None = None
+        self._num_under_way = 0
+        messenger.serve(HAND_ON_SERVICE, self._on_hand_on)
+        messenger.serve(RELEASE_SERVICE, self._on_release)
+        messenger.stay_while(lambda: self._num_under_way > 0)
+        messenger.on_peer_lost(self._forget_process)
+
+    def keep(self, source: str, item: Item, stamp: Stamp) -> None:
+        """Keep an item until its origin says that nobody needs it any more, or is gone.
+
+        Args:
+            source: its sender's name.
+            item: the item; its bytes move to shared memory when they are needed there.
+            stamp: which one it is.
+        """
+        origin = stamp.origin.process_id
+        held_bytes = self._kept_bytes.get(origin, 0)
+        if stamp.key in self._kept or (held_bytes and held_bytes + item.size_bytes > self._limit_bytes):
+            return
+        self._kept[stamp.key] = _Kept(source, item, stamp)
+        self._kept_bytes[origin] = held_bytes + item.size_bytes
+
+    def num_kept(self) -> int:
+        """How many items are kept."""
+        return len(self._kept)
+
+    def _on_hand_on(self, request: Request) -> None:
+        topic, number, member, fields = request.head
+        kept = self._kept.get((request.peer_id, topic, number))
+        if kept is None:
+            raise CommError("what is to be handed on is not kept here")
+        endpoint = Endpoint.from_wire(fields)
+
+        def hand_on(parcel: Parcel) -> None:
+            self._messenger.parcels.when_ready(
+                endpoint, lambda: self._hand_on(request, kept, parcel, member, endpoint)
+            )
+
+        self._when_packed(kept, hand_on)
+
+    def _hand_on(
+        self, request: Request, kept: _Kept, parcel: Parcel, member: str, endpoint: Endpoint
+    ) -> None:
+        stamp = Stamp(kept.stamp.topic, kept.stamp.number, kept.stamp.origin)
+        head = [kept.source, member, kept.item.meta, stamp.to_wire()]
+        frames = parcel.frames_for(endpoint)
+        self._num_under_way += 1
+        answer = self._messenger.request(endpoint, ITEM_SERVICE, head, frames, snapshot=False)
+
+        def answered(done: Future[Reply], _parcel: Parcel = parcel) -> None:
+            """It refers to the parcel until the receiver has locked its block, or never will."""
+            self._num_under_way -= 1
+            error = done.exception()
+            request.reply([done.result().head, ""] if error is None else [0, str(error)])
+
+        answer.add_done_callback(answered)
+
+    # -- shared memory ---------------------------------------------------------------------------
+
+    def _when_packed(self, kept: _Kept, callback: Callable[[Parcel], None]) -> None:
+        """Call `callback` with the item as others of this machine get it; written once, however many they are."""
+        if kept.parcel is not None:
+            callback(kept.parcel)
+            return
+        kept.waiting.append(callback)
+        if len(kept.waiting) > 1:
+            return
+        if kept.item.size_bytes < SHARED_BYTES:
+            self._packed(kept, self._pack(kept, 0.0))
+            return
+        if self._copying is None:
+            self._copying = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comm-relay")
+        self._copying.submit(self._pack, kept, WAIT_S).add_done_callback(
+            lambda packed: self._messenger.submit(lambda: self._packed(kept, packed.result()))
+        )
+
+    def _pack(self, kept: _Kept, wait_s: float) -> Parcel:
+        head, *buffers = kept.arrived.frames()
+        encoded = Encoded(bytes(head), buffers)
+        return self._messenger.parcels.pack(encoded, None, snapshot=False, wait_s=wait_s, shared=True)
+
+    def _packed(self, kept: _Kept, parcel: Parcel) -> None:
+        if not kept.released:
+            kept.parcel = parcel
+        parcels = self._messenger.parcels
+        if parcel.in_shared_memory:
+            # From here on this process reads the same memory as the others, and the bytes that came can go.
+            own = parcels.receive(parcel.frames_for(self._messenger.endpoint))
+            kept.item.replace(kept.arrived, own)
+            kept.arrived = own
+        waiting, kept.waiting = kept.waiting, []
+        for callback in waiting:
+            callback(parcel)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _on_release(self, notice: Request) -> None:
+        topic, number = notice.head
+        self._release((notice.peer_id, topic, number))
+
+    def _release(self, key: tuple[str, str, int]) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return
+        left_bytes = self._kept_bytes[key[0]] - kept.item.size_bytes
+        if left_bytes:
+            self._kept_bytes[key[0]] = left_bytes
+        else:
+            del self._kept_bytes[key[0]]
+        kept.released = True
+        kept.parcel = None
+
+    def _forget_process(self, process_id: str) -> None:
+        for key in [key for key in self._kept if key[0] == process_id]:
+            self._release(key)
+
+
+def hand_on_head(stamp: Stamp, member: str, endpoint: Endpoint) -> list[Any]:
+    """The head of a request to hand an item on to a member."""
+    return [stamp.topic, stamp.number, member, endpoint.to_wire()]
