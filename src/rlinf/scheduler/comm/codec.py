@@ -25,8 +25,8 @@ import numpy as np
 from rlinf.scheduler.comm.arrays import MARK, reduce_array, reduce_subclass
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.sources import Bytes, Part, Pieces, Source, copied, write_parts
-from rlinf.scheduler.comm.tensor_reader import TensorReader, dressed, same, storage_of
-from rlinf.scheduler.comm.tensors import TensorRow, TensorTable
+from rlinf.scheduler.comm.tensor_reader import TensorReader, dressed, quantised, same
+from rlinf.scheduler.comm.tensors import TensorRow, TensorTable, quantisation
 from rlinf.scheduler.errors import CodecError
 
 _PICKLE = 0
@@ -122,16 +122,17 @@ def encode(obj: object) -> Encoded:
         raise CodecError(f"{kind.__module__}.{kind.__qualname__} cannot be sent: {error}") from error
 
 
-def decode(head: Buffer, buffers: Sequence[Buffer]) -> Any:
+def decode(head: Buffer | Bytes, buffers: Sequence[Buffer | Bytes]) -> Any:
     """The object that `encode` was given.
 
-    Arrays and tensors lie in `buffers`, which the object then owns, and are writable.
+    Arrays and tensors are writable and lie in `buffers`. They keep them: an array of bytes itself, or what a
+    memoryview is a view of. Memory that cannot be written is copied.
 
     Raises:
         CodecError: the bytes are no object, or its class cannot be had here.
     """
     try:
-        view = memoryview(head)
+        view = memoryview(head)  # type: ignore[arg-type]  # arrays of bytes are buffers; typed from 3.12 on
         form = view[0]
         if form == _PICKLE:
             return pickle.loads(view[1:], buffers=[writable(buffer) for buffer in buffers])
@@ -144,7 +145,7 @@ def decode(head: Buffer, buffers: Sequence[Buffer]) -> Any:
         raise CodecError(f"the bytes received cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _decode_with_table(head: memoryview, buffers: Sequence[Buffer]) -> Any:
+def _decode_with_table(head: memoryview, buffers: Sequence[Buffer | Bytes]) -> Any:
     if head[0] not in (_TABLE, _APART) or len(head) < 5:
         message = f"format {head[0]} is unknown"
         raise CodecError(message)
@@ -152,7 +153,7 @@ def _decode_with_table(head: memoryview, buffers: Sequence[Buffer]) -> Any:
     body = head[5:]
     if head[0] == _APART:
         *buffers, last = buffers
-        body = memoryview(last)
+        body = memoryview(last)  # type: ignore[arg-type]
     ready = [writable(buffer) for buffer in buffers]
     if not table_bytes:
         return pickle.loads(body, buffers=ready)
@@ -162,8 +163,11 @@ def _decode_with_table(head: memoryview, buffers: Sequence[Buffer]) -> Any:
     return pickle.loads(body[table_bytes:], buffers=taken)
 
 
-def writable(buffer: Buffer) -> memoryview:
+def writable(buffer: Any) -> memoryview:
     """The same memory, which is kept as long as the view is; a copy if it cannot be written."""
+    if isinstance(buffer, np.ndarray) and len(buffer):
+        # Numpy makes an array on an array keep only what that one keeps, but stops at a view of another kind.
+        buffer = np.frombuffer(memoryview(buffer), np.uint8)  # type: ignore[arg-type]
     view = memoryview(buffer)
     if not view.readonly:
         return view
@@ -212,8 +216,6 @@ class _Reducer:
         torch: Any = sys.modules.get("torch")
         if torch is not None and isinstance(obj, getattr(torch, "Tensor", ())):
             return self._reduce_tensor(obj, torch)
-        if torch is not None and isinstance(obj, getattr(torch, "UntypedStorage", ())):
-            return self._reduce_storage(obj, torch)
         return NotImplemented
 
     def finish(self) -> tuple[bytes, list[Part]]:
@@ -233,6 +235,9 @@ class _Reducer:
     def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
         if self.tensors is None:
             self.tensors = TensorTable(torch)
+        if type(tensor) is torch.Tensor and tensor.is_quantized and not tensor.__dict__:
+            self.sent.append(self.tensors.add_storage(tensor))
+            return quantised, (MARK, *quantisation(tensor))
         added = self.tensors.add_object(tensor)
         if added is None:
             return NotImplemented
@@ -241,19 +246,6 @@ class _Reducer:
         if kind is torch.Tensor and state is None:
             return same, (MARK,)
         return dressed, (MARK, kind, state)
-
-    def _reduce_storage(self, storage: Any, torch: Any) -> Any:
-        """What torch's own pickling of quantised tensors comes to."""
-        if storage.device.type == "meta":
-            return NotImplemented
-        if self.tensors is None:
-            self.tensors = TensorTable(torch)
-        flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        index = self.tensors.add(flat)
-        if index is None:
-            return NotImplemented
-        self.sent.append(index)
-        return storage_of, (MARK,)
 
 
 class _Pickler(_Reducer, pickle.Pickler):

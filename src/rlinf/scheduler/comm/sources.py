@@ -19,7 +19,10 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Source:
-    """Bytes that do not lie in one stretch of this process's memory. `len()` of it is their number."""
+    """Bytes that do not lie in one stretch of this process's memory.
+
+    `len()` of it is their number, which is not 0.
+    """
 
     __slots__ = ()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf.scheduler.comm.arrays import check_extent, packed_strides, strided_array
+from rlinf.scheduler.comm.arrays import Strides, check_extent, packed_strides, strided_array
 from rlinf.scheduler.comm.tensors import (
     CONJUGATED,
     NEGATED,
@@ -113,10 +113,22 @@ def dressed(tensor: Any, kind: type[Any], state: Any) -> Any:
     return made.requires_grad_() if requires_grad and not made.requires_grad else made
 
 
-def storage_of(tensor: Any) -> Any:
-    """The storage of a tensor of bytes, which holds nothing but them."""
-    storage = tensor.untyped_storage()
-    return storage if storage.nbytes() == len(tensor) else tensor.clone().untyped_storage()
+def quantised(
+    storage: Any, dtype: Any, size: Strides, stride: Strides, offset: int, requires_grad: bool, *scheme: Any
+) -> Any:
+    """The quantised tensor in `storage`, a tensor of bytes; see `quantisation`."""
+    torch: Any = sys.modules["torch"]
+    if len(scheme) == 2:
+        made = torch._empty_affine_quantized(size, scale=scheme[0], zero_point=scheme[1], dtype=dtype)
+    else:
+        scales, zero_points, axis = scheme
+        made = torch._empty_per_channel_affine_quantized(
+            size, scales=scales, zero_points=zero_points, axis=axis, dtype=dtype
+        )
+    # Where other tensors came along in the same part, its bytes may begin later in it.
+    whole = storage.clone() if storage.storage_offset() else storage
+    made.set_(whole.untyped_storage(), offset, size, stride)
+    return made.requires_grad_() if requires_grad else made
 
 
 def _set_state(tensor: Any, state: Any) -> None:

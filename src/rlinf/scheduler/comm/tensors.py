@@ -23,6 +23,7 @@ from rlinf.scheduler.comm.arrays import (
     packed_strides,
 )
 from rlinf.scheduler.comm.sources import Part, StridedTensor
+from rlinf.scheduler.errors import CodecError
 
 REQUIRES_GRAD = 1
 CONJUGATED = 2
@@ -151,6 +152,16 @@ class TensorTable:
             index = self.add(tensor if kind is torch.Tensor else tensor.detach())
         return None if index is None else (index, kind, tensor.__getstate__() if tensor.__dict__ else None)
 
+    def add_storage(self, tensor: Any) -> int:
+        """The place of its storage in the table, as a tensor of bytes."""
+        torch = self._torch
+        index = self.add(
+            torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+        )
+        if index is None:
+            raise CodecError(f"the storage of a {tensor.dtype} tensor on {tensor.device} cannot be read")
+        return index
+
     def add(self, tensor: Any, flags: int = 0) -> int | None:
         """The tensor's place in the table; None if bytes and strides do not tell all of it.
 
@@ -201,7 +212,7 @@ class TensorTable:
 
     def _add_unusual(self, tensor: Any, kind: Dtype, flags: int) -> int | None:
         torch = self._torch
-        if tensor.layout != torch.strided or tensor.is_meta:
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
             return None
         if tensor.is_conj():
             return self.add(tensor.conj(), flags | CONJUGATED)
@@ -262,6 +273,21 @@ class TensorTable:
                 continue
             row.part = len(parts)
             parts.append(self._parts[index])  # type: ignore[arg-type]
+
+
+def quantisation(tensor: Any) -> tuple[Any, ...]:
+    """What makes a quantised tensor of its storage: dtype, geometry, and the scheme's parameters."""
+    scheme: tuple[Any, ...]
+    if str(tensor.qscheme()).startswith("torch.per_tensor"):
+        scheme = tensor.q_scale(), tensor.q_zero_point()
+    else:
+        scheme = (
+            tensor.q_per_channel_scales(),
+            tensor.q_per_channel_zero_points(),
+            tensor.q_per_channel_axis(),
+        )
+    geometry = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    return tensor.dtype, *geometry, tensor.requires_grad, *scheme
 
 
 def _pack_strided(array: Array) -> tuple[Part, Strides | None, int]:
