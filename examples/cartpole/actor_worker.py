@@ -1,4 +1,4 @@
-"""The component `actor`: learns from trajectories and sends the new weights to every rank of the rollout."""
+"""The component `actor`: learns from trajectories and publishes the new weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 
 import channels
 from phases import PhaseClock
-from policy import ActorCritic
+from policy import WEIGHTS, ActorCritic
 from ppo import Learner
 from report import UpdateReport
 from rlinf.scheduler import Worker
 from settings import Settings
 from simulation import spaces_of
-from trajectory import Trajectory, Weights
+from trajectory import Trajectory
 
 
 class ActorWorker(Worker):
@@ -22,16 +22,14 @@ class ActorWorker(Worker):
 
     Args:
         settings: of the training.
-        num_rollouts: how many ranks want the weights.
     """
 
-    def __init__(self, settings: Settings, num_rollouts: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
         torch.set_num_threads(1)
         torch.manual_seed(settings.seed)
         observation_size, num_actions = spaces_of(settings.env.id)
         self._settings = settings
-        self._num_rollouts = num_rollouts
         self._policy = ActorCritic(
             observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
         )
@@ -40,27 +38,15 @@ class ActorWorker(Worker):
         self._num_steps = 0
         self._returns: deque[float] = deque(maxlen=settings.window)
         self._trajectories = self.connect_channel(channels.TRAJECTORIES, timeout_s=settings.timeout_s)
-        self._weights = self.connect_channel(channels.WEIGHTS, timeout_s=settings.timeout_s)
         self._clock = PhaseClock()
 
     def publish(self) -> None:
-        """Send the present weights to every rank of the rollout."""
-        with self._clock.phase("send weights"):
-            weights = Weights(self._policy.parameters_as_arrays(), self._version)
-            sent = [
-                self._weights.put(
-                    weights,
-                    queue_name=channels.weights_for(rank),
-                    async_op=True,
-                    timeout_s=self._settings.timeout_s,
-                )
-                for rank in range(self._num_rollouts)
-            ]
-            for put in sent:
-                put.wait()
+        """Let every rank of the rollout have the present weights; this waits for none of them."""
+        with self._clock.phase("publish weights"):
+            self.publish_weights(WEIGHTS, self._policy.state_dict(), self._version)
 
     def update(self, batch_weight: int) -> UpdateReport:
-        """Take trajectories of `batch_weight` steps or a little more, learn from them, send the new weights."""
+        """Take trajectories of `batch_weight` steps or a little more, learn from them, publish the new weights."""
         with self._clock.phase("wait for trajectories"):
             batch: list[Trajectory] = self._trajectories.get_batch(
                 batch_weight, timeout_s=self._settings.timeout_s

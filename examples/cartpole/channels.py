@@ -7,17 +7,10 @@ STEPS = "steps"
 QUESTIONS = "questions"
 # env -> actor: trajectories, weighing as many as they have steps
 TRAJECTORIES = "trajectories"
-# actor -> rollout: weights, one queue a rank
-WEIGHTS = "weights"
 
-ALL = (STEPS, TRAJECTORIES, WEIGHTS)
+ALL = (STEPS, TRAJECTORIES)
 
 
 def decisions_for(env_rank: int, stage: int) -> str:
     """The queue of `STEPS` that one part of the environments of one worker listens to."""
     return f"decisions:{env_rank}:{stage}"
-
-
-def weights_for(rollout_rank: int) -> str:
-    """The queue of `WEIGHTS` that one rank of the rollout listens to."""
-    return f"rollout:{rollout_rank}"

@@ -1,4 +1,4 @@
-"""Brings up what a training needs: three channels and three worker groups."""
+"""Brings up what a training needs: two channels and three worker groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def launch(cluster: Cluster, placement: ComponentPlacement, schedule: Schedule, 
 
         env = start("env", EnvWorker.create_group(settings, schedule.stages))
         rollout = start("rollout", RolloutWorker.create_group(settings, questions_each))
-        actor = start("actor", ActorWorker.create_group(settings, num_rollouts))
+        actor = start("actor", ActorWorker.create_group(settings))
         return Parts(
             channels={name: channel.result() for name, channel in opened.items()},
             env=env.result(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from trajectory import Decision
+
+# What the actor publishes its weights as, and the rollout fetches.
+WEIGHTS = "policy"
 
 
 class ActorCritic(nn.Module):
@@ -46,14 +49,6 @@ class ActorCritic(nn.Module):
         """Log-probabilities of `actions`, entropies of the policy and values, (rows,) each, with gradients."""
         distribution = Categorical(logits=self.actor(observations), validate_args=False)
         return distribution.log_prob(actions), distribution.entropy(), self.critic(observations)[:, 0]
-
-    def parameters_as_arrays(self) -> dict[str, NDArray[np.float32]]:
-        """A copy of every parameter by name: what travels to another process."""
-        return {name: tensor.detach().numpy().copy() for name, tensor in self.state_dict().items()}
-
-    def load_arrays(self, parameters: Mapping[str, NDArray[np.float32]]) -> None:
-        """Take over what `parameters_as_arrays` gave; a missing or unknown name is a RuntimeError."""
-        self.load_state_dict({name: torch.from_numpy(array) for name, array in parameters.items()})
 
 
 def _perceptron(sizes: Sequence[int], *, last_gain: float) -> nn.Sequential:

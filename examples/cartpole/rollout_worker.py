@@ -10,13 +10,13 @@ import torch
 
 import channels
 from phases import PhaseClock
-from policy import ActorCritic
+from policy import WEIGHTS, ActorCritic
 from rlinf.scheduler import Worker
 from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import ChannelClosed
 from settings import Settings
 from simulation import spaces_of
-from trajectory import Decision, Question, Weights
+from trajectory import Decision, Question
 
 
 class RolloutWorker(Worker):
@@ -39,12 +39,11 @@ class RolloutWorker(Worker):
         )
         self._version = -1
         self._steps = self.connect_channel(channels.STEPS, timeout_s=self._timeout_s)
-        self._weights = self.connect_channel(channels.WEIGHTS, timeout_s=self._timeout_s)
         self._clock = PhaseClock()
 
     def serve(self) -> dict[str, float]:
         """Answer until the channel of the questions is closed; return seconds by phase."""
-        next_weights = self._expect_weights()
+        newer = self._expect_weights()
         expected = deque(self._expect_question() for _ in range(self._max_questions))
         answered: list[AsyncHandle[None]] = []
         while True:
@@ -55,9 +54,9 @@ class RolloutWorker(Worker):
                     return self._clock.read()
             with self._clock.phase("wait for weights"):
                 wanted = max(question.min_version for question in questions)
-                while self._version < wanted or next_weights.done():
-                    self._install(next_weights.wait(self._timeout_s))
-                    next_weights = self._expect_weights()
+                while self._version < wanted or newer.done():
+                    self._version = newer.wait(self._timeout_s)
+                    newer = self._expect_weights()
             with self._clock.phase("infer"):
                 decisions = self._decide(questions)
             with self._clock.phase("answer"):
@@ -71,9 +70,12 @@ class RolloutWorker(Worker):
     def _expect_question(self) -> AsyncHandle[Question]:
         return self._steps.get(queue_name=channels.QUESTIONS, async_op=True, timeout_s=self._timeout_s)
 
-    def _expect_weights(self) -> AsyncHandle[Weights]:
-        # The actor may take any time for an update, so this get has no deadline of its own: the wait for it has.
-        return self._weights.get(queue_name=channels.weights_for(self.rank), async_op=True)
+    def _expect_weights(self) -> AsyncHandle[int]:
+        """Done when there are newer weights than the present ones; they are copied when it is waited for."""
+        handle: AsyncHandle[int] = self.fetch_weights(
+            WEIGHTS, into=self._policy, min_version=self._version + 1, async_op=True
+        )
+        return handle
 
     def _take_questions(self, expected: deque[AsyncHandle[Question]]) -> list[Question]:
         """Wait for one question and take with it the others that have come."""
@@ -82,10 +84,6 @@ class RolloutWorker(Worker):
             questions.append(expected.popleft().wait())
         expected.extend(self._expect_question() for _ in questions)
         return questions
-
-    def _install(self, weights: Weights) -> None:
-        self._policy.load_arrays(weights.parameters)
-        self._version = weights.version
 
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
         rows = np.concatenate([question.observations for question in questions])

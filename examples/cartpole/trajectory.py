@@ -73,11 +73,3 @@ class Trajectory:
     def __len__(self) -> int:
         """Steps: the weight of the trajectory in its channel."""
         return len(self.actions)
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Actor to rollout: the policy's parameters by name, and how many updates made them."""
-
-    parameters: dict[str, NDArray[np.float32]]
-    version: int

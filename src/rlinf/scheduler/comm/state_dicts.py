@@ -25,7 +25,19 @@ from rlinf.scheduler.errors import WeightsError, WeightsMismatch
 _NO_PART = -1
 _NUMPY_MARKS = "<>|="
 _SAME_IN_NUMPY = frozenset(
-    ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
 )
 _BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 
