@@ -7,12 +7,15 @@ from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.mailbox import Mailbox
+from rlinf.scheduler.comm.members import Groups
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcels import WAIT_S
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.weights import Weights
 
 __all__ = [
+    "WAIT_S",
     "AsyncHandle",
     "Buffer",
     "ClusterSecret",
@@ -21,6 +24,7 @@ __all__ = [
     "Encoded",
     "Endpoint",
     "Entry",
+    "Groups",
     "Mailbox",
     "Messenger",
     "Reply",
