@@ -51,9 +51,7 @@ def placed(obj):
         end += -(-size // 64) * 64
     block = np.full(end, 0xA5, np.uint8)
     encoded.write_into(block, offsets)
-    head, *buffers = [
-        block[begin : begin + size] for begin, size in zip(offsets, encoded.sizes, strict=True)
-    ]
+    head, *buffers = [block[begin : begin + size] for begin, size in zip(offsets, encoded.sizes, strict=True)]
     return decode(head, buffers)
 
 
