@@ -168,9 +168,15 @@ class _Delivery:
         self._arrived: Arrived | None = arrived
 
     def write(self, writer: StateDictWriter) -> None:
+        """Write it to its place and give its memory back; once."""
         arrived, self._arrived = self._arrived, None
-        if arrived is not None:
-            writer.write(self.version, arrived.frames())
+        frames: list[Buffer] = [] if arrived is None else list(arrived.frames())
+        try:
+            writer.write(self.version, frames)
+        finally:
+            # An error keeps what its traceback refers to for as long as somebody keeps the error.
+            del arrived
+            frames.clear()
 
 
 class _Fetch(Transfer):
