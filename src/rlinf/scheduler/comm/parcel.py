@@ -109,7 +109,7 @@ class Written:
         self._block = block
         self._sizes = encoded.sizes
         offsets, _ = frame_offsets(encoded.sizes)
-        memory = arena.view(block)
+        memory = block.memory
         self.__array_interface__ = array_interface(memory.ctypes.data, len(memory))
         encoded.write_into(memory, offsets)
 
@@ -154,12 +154,12 @@ class Arrived:
         return self._sizes
 
     def frames(self) -> list[Buffer]:
-        """Its frames; those in shared memory keep their block.
+        """Its frames, to be read and handed on; those in shared memory keep their block.
 
         Raises:
             OSError: shared memory cannot be mapped here.
         """
-        return self._frames if self._loan is None else frames_of(self._loan.array(), self._sizes)
+        return self._frames if self._loan is None else frames_of(self._loan.original(), self._sizes)
 
     def load(self) -> Any:
         """The object; its arrays and tensors are writable, and lie where the bytes are.
@@ -168,5 +168,5 @@ class Arrived:
             CodecError: the bytes are no object, or its class cannot be had here.
             OSError: shared memory cannot be mapped here.
         """
-        frames = self.frames()
+        frames = self._frames if self._loan is None else frames_of(self._loan.array(), self._sizes)
         return decode(frames[0], frames[1:])

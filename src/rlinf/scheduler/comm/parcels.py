@@ -241,7 +241,7 @@ class Parcels:
             arena = self._open.get(at.owner_id, at.pid, at.fd)
             loan = Loan(arena, at.offset, at.size_bytes, at.token, at.shared, self._on_returned)
             if to_load:
-                arena.address(private=at.shared)
+                loan.map()
         except (OSError, ValueError) as error:
             raise SharedMemoryUnreadable(str(error)) from error
         return Arrived([], loan, at.frame_sizes)
@@ -260,7 +260,7 @@ class Parcels:
             loan.size_bytes,
             loan.token,
             tuple(arrived.sizes),
-            loan.private,
+            loan.shared,
         )
         return [descriptor.to_frame()]
 
@@ -320,11 +320,14 @@ class Parcels:
 
     def _trim(self) -> None:
         arena = self.arena
-        if arena is None or arena.generation == self._trimmed_at:
-            self._trim_due = False
-            if arena is not None:
-                arena.trim()
+        if arena is None:
             return
+        if arena.generation == self._trimmed_at:
+            arena.trim()
+            if arena.unused():
+                self._trim_due = False
+                return
+        # Written in between, or others still have blocks, which nobody says when they are given back.
         self._trimmed_at = arena.generation
         self._messenger.call_later(TRIM_AFTER_S, self._trim)
 
@@ -366,6 +369,8 @@ class Parcels:
         self._open.close()
         if self.arena is not None:
             self.arena.close()
+        for watch in list(self._watches):
+            self._end_watch(watch)
 
     def abandon(self) -> None:
         """Close every descriptor in a forked child."""
@@ -374,4 +379,4 @@ class Parcels:
         for watch in watches:
             os.close(watch)
         if self.arena is not None:
-            self.arena.close()
+            self.arena.abandon()

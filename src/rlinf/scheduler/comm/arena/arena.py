@@ -7,19 +7,19 @@ and that nobody has locked is free, whatever became of those who had it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
 import time
 from collections import deque
-from typing import Any
 
 import numpy as np
 
 from rlinf.scheduler.comm.arena import kernel
 from rlinf.scheduler.comm.arena.blocks import FreeRanges
 from rlinf.scheduler.comm.arena.header import HEADER_BYTES, WANTED_AT, new_header
-from rlinf.scheduler.comm.arena.maps import map_array
+from rlinf.scheduler.comm.arena.maps import Bytes, map_array
 from rlinf.scheduler.comm.endpoint import Endpoint
 
 # Blocks begin at pages, so that pages can be given back and copies are aligned.
@@ -41,14 +41,16 @@ class Block:
         offset: where it begins.
         size_bytes: how long it is, a multiple of GRAIN_BYTES.
         token: what stands in its first 8 bytes as long as it is this block; data begins at DATA_AT.
+        memory: where its data goes, uint8 of shape (size_bytes - DATA_AT,); it keeps the map.
     """
 
-    __slots__ = ("offset", "size_bytes", "token")
+    __slots__ = ("memory", "offset", "size_bytes", "token")
 
-    def __init__(self, offset: int, size_bytes: int, token: bytes) -> None:
+    def __init__(self, offset: int, size_bytes: int, token: bytes, memory: Bytes) -> None:
         self.offset = offset
         self.size_bytes = size_bytes
         self.token = token
+        self.memory = memory
 
 
 class Arena:
@@ -74,7 +76,8 @@ class Arena:
         # Blocks that this process has let go; others may still use them. Appended to without the lock.
         self._lent: deque[Block] = deque()
         self._lock = threading.Lock()
-        self._returned = threading.Condition(self._lock)
+        # One locked lock for each thread that waits for room; whoever has news unlocks it.
+        self._waiting: deque[threading.Lock] = deque()
         self._num_waiting = 0
         # Data that happens to lie where a block began must not look like its token.
         self._next_token = secrets.randbits(8 * TOKEN_BYTES)
@@ -84,7 +87,7 @@ class Arena:
         try:
             self._map(owner)
         except OSError:
-            self.close()
+            self._drop()
             raise
 
     def _map(self, owner: Endpoint) -> None:
@@ -117,28 +120,28 @@ class Arena:
             wait_s: how long to wait for others to give blocks back when there is none; never on the I/O thread.
         """
         size = -(-(DATA_AT + size_bytes) // GRAIN_BYTES) * GRAIN_BYTES
-        if size > self.limit_bytes:
+        if size > self.limit_bytes or self.fd < 0:
             return None
         with self._lock:
             block = self._find(size)
-            return block if block is not None or wait_s <= 0 else self._wait_for(size, wait_s)
-
-    def view(self, block: Block) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Where the block's data goes, uint8 of shape (size_bytes - DATA_AT,)."""
-        return self._memory[block.offset + DATA_AT : block.offset + block.size_bytes]
+        return block if block is not None or wait_s <= 0 else self._wait_for(size, wait_s)
 
     def let_go(self, block: Block) -> None:
         """This process has no more use of a block; once. Takes no lock: the garbage collector may call this."""
         self._lent.append(block)
+        # The others may have given it back before: then nobody else would say that there is room.
+        if self._num_waiting:
+            self.look_again()
 
     def someone_waits(self) -> bool:
         """Whether a thread of this process waits for room."""
         return self._num_waiting > 0
 
     def look_again(self) -> None:
-        """Blocks may have been given back: let the threads that wait look."""
-        with self._lock:
-            self._returned.notify_all()
+        """Blocks may have been given back: let the threads that wait look. Takes no lock either."""
+        with contextlib.suppress(IndexError):
+            while self._waiting:
+                self._waiting.popleft().release()
 
     def unused(self) -> bool:
         """Whether nobody uses any block."""
@@ -149,21 +152,22 @@ class Arena:
     def trim(self) -> None:
         """Give the pages of free blocks back to the system."""
         with self._lock:
-            self._reclaim(len(self._lent))
-            for begin, end in self._free.ranges():
-                if begin < self._touched:
-                    kernel.free_pages(self._address + begin, min(end, self._touched) - begin)
-            last_begin, last_end = (self._free.ranges() or [(self._size, 0)])[-1]
-            if last_end == self._size:
-                self._touched = min(self._touched, last_begin)
+            self._trim()
 
     def close(self) -> None:
-        """Give everything up; blocks that others use live on with them."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-        # Views of it may still be around; the last one takes the map with it.
-        self._memory = np.empty(0, np.uint8)
+        """Give everything up; blocks that others use live on with them, the others end here."""
+        with self._lock:
+            if self.fd < 0:
+                return
+            # Idle readers may keep the memory open for a while.
+            self._trim()
+            self._drop()
+        self.look_again()
+
+    def abandon(self) -> None:
+        """Close the descriptor in a forked child, where nobody can be waited for; its parent goes on."""
+        if self.fd >= 0:
+            self._drop()
 
     # -- under the lock --------------------------------------------------------------------------
 
@@ -184,7 +188,7 @@ class Arena:
         self._next_token = (self._next_token + 1) % (1 << 8 * TOKEN_BYTES)
         token = self._next_token.to_bytes(TOKEN_BYTES, "little")
         self._memory[offset : offset + TOKEN_BYTES] = np.frombuffer(token, np.uint8)
-        return Block(offset, size, token)
+        return Block(offset, size, token, self._memory[offset + DATA_AT : offset + size])
 
     def _reclaim(self, max_questions: int) -> None:
         """Free lent blocks that nobody uses, the oldest first; the others go to the end of the line."""
@@ -199,19 +203,47 @@ class Arena:
             self._num_live -= 1
             self._free.give(block.offset, block.size_bytes)
 
+    def _trim(self) -> None:
+        if self.fd < 0:
+            return
+        self._reclaim(len(self._lent))
+        for begin, end in self._free.ranges():
+            if begin < self._touched:
+                kernel.free_pages(self._address + begin, min(end, self._touched) - begin)
+        last_begin, last_end = (self._free.ranges() or [(self._size, 0)])[-1]
+        if last_end == self._size:
+            self._touched = min(self._touched, last_begin)
+
+    def _drop(self) -> None:
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+        # Blocks that are still written or sent keep the map.
+        self._memory = np.empty(0, np.uint8)
+
+    # -- waiting for room ------------------------------------------------------------------------
+
     def _wait_for(self, size: int, wait_s: float) -> Block | None:
         deadline = time.monotonic() + wait_s
-        self._num_waiting += 1
-        # From here on whoever gives a block back says so; what came back just before is found below.
-        self._memory[WANTED_AT] = 1
+        self._count_waiting(1)
         try:
             while True:
-                block = self._find(size)
+                turn = threading.Lock()
+                turn.acquire()
+                self._waiting.append(turn)
+                # What comes back from here on unlocks the turn; what came back before is found now.
+                with self._lock:
+                    block = self._find(size)
                 left_s = deadline - time.monotonic()
-                if block is not None or left_s <= 0:
+                if block is not None or left_s <= 0 or self.fd < 0:
+                    with contextlib.suppress(ValueError):
+                        self._waiting.remove(turn)
                     return block
-                self._returned.wait(left_s)
+                turn.acquire(timeout=left_s)
         finally:
-            self._num_waiting -= 1
-            if not self._num_waiting and self.fd >= 0:
-                self._memory[WANTED_AT] = 0
+            self._count_waiting(-1)
+
+    def _count_waiting(self, change: int) -> None:
+        with self._lock:
+            self._num_waiting += change
+            if self.fd >= 0:
+                self._memory[WANTED_AT] = self._num_waiting > 0

@@ -59,11 +59,11 @@ def open_of(pid: int, fd: int) -> int:
     Raises:
         OSError: the process is gone, /proc is not there, or may not be looked into.
     """
-    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-def map_memory(fd: int, size_bytes: int, *, private: bool = False) -> int:
-    """Map memory; its address. What is written to a private map is seen by nobody else.
+def map_memory(fd: int, size_bytes: int, offset: int = 0, *, private: bool = False) -> int:
+    """Map memory from `offset` on; its address. What is written to a private map is seen by nobody else.
 
     `mmap.mmap` would keep another descriptor open for each map.
 
@@ -72,7 +72,7 @@ def map_memory(fd: int, size_bytes: int, *, private: bool = False) -> int:
     """
     kind = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
     access = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _libc.mmap(None, size_bytes, access, kind | _MAP_NORESERVE, fd, 0)
+    address = _libc.mmap(None, size_bytes, access, kind | _MAP_NORESERVE, fd, offset)
     if address is None or address == _MAP_FAILED:
         raise _last_error()
     return int(address)
@@ -81,11 +81,6 @@ def map_memory(fd: int, size_bytes: int, *, private: bool = False) -> int:
 def unmap_memory(address: int, size_bytes: int) -> None:
     """Undo `map_memory`."""
     _libc.munmap(address, size_bytes)
-
-
-def forget_changes(address: int, size_bytes: int) -> None:
-    """Drop what was written to whole pages of a private map: they show the memory itself again."""
-    _libc.madvise(address, size_bytes, mmap.MADV_DONTNEED)
 
 
 def free_pages(address: int, size_bytes: int) -> None:
@@ -113,10 +108,10 @@ def unlock(fd: int, begin: int, size_bytes: int = 1) -> None:
 
 
 def try_lock_alone(fd: int, begin: int, size_bytes: int) -> bool:
-    """Lock a range for this description alone; False if another has a lock in it."""
+    """Lock a range for this description alone; False if another has a lock in it, or the kernel is out of locks."""
     try:
         fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, size_bytes, 0))
-    except BlockingIOError:
+    except OSError:
         return False
     return True
 

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from rlinf.scheduler.comm.arena import kernel
-from rlinf.scheduler.comm.arena.arena import DATA_AT, GRAIN_BYTES, TOKEN_BYTES
+from rlinf.scheduler.comm.arena.arena import DATA_AT, TOKEN_BYTES
 from rlinf.scheduler.comm.arena.header import is_wanted, read_owner
 from rlinf.scheduler.comm.arena.maps import Bytes, array_interface, map_array
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.forking import on_fork_in_child
 
 # So many arenas stay open while nothing of them is in use; opening and mapping one again costs some 50 us, and
 # touching its pages for the first time another 20 us for each MiB.
 MAX_IDLE_ARENAS = 64
 
-# Each loan locks a byte of its own in its block: two loans of one block in one process are two locks, and giving one
-# back needs no count of the other.
-_next_byte = itertools.count().__next__
+_next_number = itertools.count().__next__
+_opened: weakref.WeakSet[ForeignArena] = weakref.WeakSet()
 
 
 class ForeignArena:
@@ -32,6 +33,7 @@ class ForeignArena:
 
     Attributes:
         fd: its descriptor here, closed with this object; -1 in a forked child.
+        pid: the process that opened it.
         owner: whose it is.
         owner_pid: that process's id.
         on_closed: called in the end, anywhere the garbage collector runs.
@@ -39,26 +41,69 @@ class ForeignArena:
 
     def __init__(self, fd: int, owner: Endpoint, owner_pid: int) -> None:
         self.fd = fd
+        self.pid = os.getpid()
         self.owner = owner
         self.owner_pid = owner_pid
         self.on_closed: Callable[[], None] | None = None
         self._size = os.fstat(fd).st_size
         self._lock = threading.Lock()
-        self._maps: dict[bool, Bytes] = {}
+        self._memory: Bytes | None = None
+        self._locked: dict[int, int] = {}
+        on_fork_in_child(_close_inherited)
+        _opened.add(self)
 
-    def address(self, *, private: bool) -> int:
+    def address(self) -> int:
         """Where it is mapped; done once.
 
         Raises:
-            OSError: there is no room in the address space.
+            OSError: there is no room in the address space, or no descriptor to be had.
         """
-        memory = self._maps.get(private)
+        memory = self._memory
         if memory is None:
             with self._lock:
-                memory = self._maps.get(private)
+                memory = self._memory
                 if memory is None:
-                    memory = self._maps[private] = map_array(self.fd, self._size, private=private)
+                    with _description_for_a_map(self.fd) as fd:
+                        memory = self._memory = map_array(fd, self._size)
         return int(memory.ctypes.data)
+
+    def map_privately(self, offset: int, size_bytes: int) -> int:
+        """Map a block once more, for one who may write into it unseen; the address, to be unmapped by the caller.
+
+        Raises:
+            OSError: see `address`.
+        """
+        with _description_for_a_map(self.fd) as fd:
+            return kernel.map_memory(fd, size_bytes, offset, private=True)
+
+    def lock(self, offset: int, size_bytes: int) -> int:
+        """Lock one byte of a block; which one.
+
+        Each loan has a byte of its own: two loans of one block in one process are two locks, and giving one back
+        needs no count of the other.
+
+        Raises:
+            OSError: the kernel refuses the lock, or every byte has a loan.
+        """
+        number = _next_number()
+        for probe in range(number, number + size_bytes):
+            byte = offset + probe % size_bytes
+            # One step, for two threads may do this at once.
+            if self._locked.setdefault(byte, number) == number:
+                break
+        else:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        try:
+            kernel.share_lock(self.fd, byte)
+        except OSError:
+            del self._locked[byte]
+            raise
+        return byte
+
+    def unlock(self, byte: int) -> None:
+        """Undo `lock`. Takes no lock: the garbage collector may call this."""
+        kernel.unlock(self.fd, byte)
+        self._locked.pop(byte, None)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
@@ -66,6 +111,28 @@ class ForeignArena:
             self.fd = -1
             if self.on_closed is not None:
                 self.on_closed()
+
+
+@contextlib.contextmanager
+def _description_for_a_map(fd: int) -> Iterator[int]:
+    """Open a file once more.
+
+    A map keeps the locks of the description that it was made of, and a forked child has all maps of its parent: what
+    the parent had locked would stay locked as long as the child lives.
+    """
+    opened = kernel.open_of(os.getpid(), fd)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _close_inherited() -> None:
+    """Close what a forked child inherited: the locks are its parent's, and end with it."""
+    for arena in list(_opened):
+        fd, arena.fd = arena.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class Loan:
@@ -76,7 +143,7 @@ class Loan:
         offset: where the block begins.
         size_bytes: its length.
         token: what its first bytes must be.
-        private: other processes read the block too: what is written here stays here.
+        shared: other processes read the block too, so that who writes needs a copy.
         on_returned: told the owner if it waits for room; called anywhere the garbage collector runs.
 
     Raises:
@@ -84,7 +151,17 @@ class Loan:
         ValueError: the block is not there any more.
     """
 
-    __slots__ = ("_byte", "_mapped", "_on_returned", "arena", "offset", "private", "size_bytes", "token")
+    __slots__ = (
+        "_address",
+        "_byte",
+        "_on_returned",
+        "_private_address",
+        "arena",
+        "offset",
+        "shared",
+        "size_bytes",
+        "token",
+    )
 
     def __init__(
         self,
@@ -92,51 +169,79 @@ class Loan:
         offset: int,
         size_bytes: int,
         token: bytes,
-        private: bool,
+        shared: bool,
         on_returned: Callable[[Endpoint], None],
     ) -> None:
         self._byte = -1
-        self._mapped = 0
+        self._address = self._private_address = 0
         self.arena = arena
         self.offset = offset
         self.size_bytes = size_bytes
         self.token = token
-        self.private = private
+        self.shared = shared
         self._on_returned = on_returned
-        byte = offset + _next_byte() % GRAIN_BYTES
-        kernel.share_lock(arena.fd, byte)
-        self._byte = byte
+        self._byte = arena.lock(offset, size_bytes)
         if os.pread(arena.fd, TOKEN_BYTES, offset) != token:
             message = "everybody who had it is gone, and it is used for something else"
             raise ValueError(message)
 
+    def map(self) -> None:
+        """Make sure that `array` will not fail.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        if not self.shared:
+            self.arena.address()
+        elif not self._private_address:
+            self._private_address = self.arena.map_privately(self.offset, self.size_bytes)
+
     def array(self) -> Bytes:
         """The block's data, uint8 of shape (size_bytes - DATA_AT,), writable; it keeps the loan.
 
-        Raises:
-            OSError: the arena cannot be mapped.
-        """
-        self._mapped = self.arena.address(private=self.private) + self.offset
-        return np.asarray(self)[DATA_AT:]
+        What is written to a block that others read too is seen in the arrays of this loan only.
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return array_interface(self._mapped, self.size_bytes)
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        self.map()
+        return self._array_at(self._private_address or self.arena.address() + self.offset)
+
+    def original(self) -> Bytes:
+        """The same data, as everybody sees it: to be read and handed on.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        return self._array_at(self.arena.address() + self.offset)
+
+    def _array_at(self, address: int) -> Bytes:
+        return np.asarray(_Lent(self, address))[DATA_AT:]
 
     def __del__(
         self,
-        _unlock: Callable[[int, int], None] = kernel.unlock,
-        _forget: Callable[[int, int], None] = kernel.forget_changes,
+        _unmap: Callable[[int, int], None] = kernel.unmap_memory,
         _is_wanted: Callable[[int], bool] = is_wanted,
+        _getpid: Callable[[], int] = os.getpid,
     ) -> None:
-        fd = self.arena.fd
-        if self._byte < 0 or fd < 0:
+        if self._private_address:
+            _unmap(self._private_address, self.size_bytes)
+        arena = self.arena
+        if self._byte < 0 or arena.fd < 0 or arena.pid != _getpid():
             return
-        if self.private and self._mapped:
-            _forget(self._mapped, self.size_bytes)
-        _unlock(fd, self._byte)
-        if _is_wanted(fd):
-            self._on_returned(self.arena.owner)
+        arena.unlock(self._byte)
+        if _is_wanted(arena.fd):
+            self._on_returned(arena.owner)
+
+
+class _Lent:
+    """What numpy makes an array of; it keeps the loan."""
+
+    __slots__ = ("__array_interface__", "_loan")
+
+    def __init__(self, loan: Loan, address: int) -> None:
+        self._loan = loan
+        self.__array_interface__ = array_interface(address, loan.size_bytes)
 
 
 class OpenArenas:
@@ -177,11 +282,7 @@ class OpenArenas:
         del arena  # closed outside of the lock, if it was the last reference
 
     def abandon(self) -> None:
-        """Close every descriptor in a forked child, before anything else can use one."""
-        for arena in list(self._known.values()):
-            fd, arena.fd = arena.fd, -1
-            if fd >= 0:
-                os.close(fd)
+        """Be usable in a forked child, whatever its parent was doing."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
