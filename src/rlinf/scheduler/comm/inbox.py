@@ -49,11 +49,6 @@ class Item:
         arrived, self.arrived = self.arrived, _TAKEN
         return arrived
 
-    def replace(self, old: Arrived, new: Arrived) -> None:
-        """The same bytes lie elsewhere now; who has taken them keeps the old ones."""
-        if self.arrived is old:
-            self.arrived = new
-
 
 class _Recv(Transfer):
     def __init__(self, operation: str, peer: str, timeout_s: float, check: Check | None) -> None:
@@ -114,7 +109,8 @@ class Inbox:
         messenger: this process's messenger.
         directory: where peers are found, to notice when one that is waited for dies.
         own_name: the name that items for this process carry.
-        keep: given, on the I/O thread, the sender's name and every item that is to be handed on.
+        keep: given, on the I/O thread, every item that is to be handed on: its sender's name, the item, its stamp, and
+            what to call there when this process may have it.
     """
 
     def __init__(
@@ -122,7 +118,7 @@ class Inbox:
         messenger: Messenger,
         directory: DirectoryClient,
         own_name: str,
-        keep: Callable[[str, Item, Stamp], None],
+        keep: Callable[[str, Item, Stamp, Completion], None],
     ) -> None:
         self._messenger = messenger
         self._directory = directory
@@ -206,28 +202,28 @@ class Inbox:
         self._check_name(destination)
         stamp = Stamp.from_wire(stamped[0]) if stamped else None
         sender = request.peer_id if stamp is None else stamp.origin.process_id
-        topic = "" if stamp is None else stamp.topic
         item = Item(meta, self._messenger.parcels.receive(request.frames), sender)
+        if stamp is not None and stamp.keep:
+            self._keep(source, item, stamp, lambda: self._enter(request, source, item, stamp))
+        else:
+            self._enter(request, source, item, stamp)
+
+    def _enter(self, request: Request, source: str, item: Item, stamp: Stamp | None) -> None:
+        """An item is here: its sender may know, and somebody may have it."""
+        topic = "" if stamp is None else stamp.topic
         completions: list[Completion] = []
         with self._lock:
             lane = self._lane(source, topic)
             if stamp is None or lane.is_new(stamp):
-                lane.process_id = sender
+                lane.process_id = item.process_id
                 lane.items.append(item)
                 self._match(lane, completions)
-            taken_bytes = self._room(source, topic, sender).taken_bytes
+            taken_bytes = self._room(source, topic, item.process_id).taken_bytes
         if stamp is not None:
-            self._follow(source, item, stamp, request.peer_id)
+            # Its end concerns those who wait for more of it, whoever brought this, and however long that took.
+            self._messenger.connect(stamp.origin)
         request.reply(taken_bytes)
         _run(completions)
-
-    def _follow(self, source: str, item: Item, stamp: Stamp, came_from: str) -> None:
-        """Do what a stamp asks for."""
-        if stamp.keep:
-            self._keep(source, item, stamp)
-        if came_from != stamp.origin.process_id:
-            # Its death concerns those who wait for more of it, whoever brings that.
-            self._messenger.connect(stamp.origin)
 
     def _on_room(self, request: Request) -> None:
         source, destination, wanted_bytes, topic = request.head

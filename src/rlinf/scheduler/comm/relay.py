@@ -16,6 +16,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.inbox import Item
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.outbox import ITEM_SERVICE
+from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.stamp import Stamp
@@ -32,12 +33,25 @@ class _Kept:
 
     def __init__(self, source: str, item: Item, stamp: Stamp) -> None:
         self.source = source
-        self.item = item
-        self.arrived = item.arrived
+        self.meta = item.meta
+        self.size_bytes = item.size_bytes
         self.stamp = stamp
         self.parcel: Parcel | None = None
         self.waiting: list[Callable[[Parcel], None]] = []
-        self.released = False
+
+    def when_packed(self, callback: Callable[[Parcel], None]) -> None:
+        """Call `callback` with what the others are sent, once that is there."""
+        if self.parcel is None:
+            self.waiting.append(callback)
+        else:
+            callback(self.parcel)
+
+    def packed(self, parcel: Parcel) -> None:
+        """It is there."""
+        self.parcel = parcel
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback(parcel)
 
 
 class Relay:
@@ -61,20 +75,24 @@ class Relay:
         messenger.stay_while(lambda: self._num_under_way > 0)
         messenger.on_peer_lost(self._forget_process)
 
-    def keep(self, source: str, item: Item, stamp: Stamp) -> None:
+    def keep(self, source: str, item: Item, stamp: Stamp, then: Callable[[], None]) -> None:
         """Keep an item until its origin says that nobody needs it any more, or is gone.
 
         Args:
             source: its sender's name.
-            item: the item; its bytes move to shared memory when they are needed there.
+            item: the item; it will lie in shared memory, where this process and those that it is handed on to read
+                the same bytes and none sees what another one writes.
             stamp: which one it is.
+            then: called on the I/O thread when that is so: before, nobody may have the item.
         """
         origin = stamp.origin.process_id
         held_bytes = self._kept_bytes.get(origin, 0)
         if stamp.key in self._kept or (held_bytes and held_bytes + item.size_bytes > self._limit_bytes):
+            then()
             return
-        self._kept[stamp.key] = _Kept(source, item, stamp)
+        kept = self._kept[stamp.key] = _Kept(source, item, stamp)
         self._kept_bytes[origin] = held_bytes + item.size_bytes
+        self._pack_soon(kept, item, then)
 
     def num_kept(self) -> int:
         """How many items are kept."""
@@ -92,13 +110,13 @@ class Relay:
                 endpoint, lambda: self._hand_on(request, kept, parcel, member, endpoint)
             )
 
-        self._when_packed(kept, hand_on)
+        kept.when_packed(hand_on)
 
     def _hand_on(
         self, request: Request, kept: _Kept, parcel: Parcel, member: str, endpoint: Endpoint
     ) -> None:
         stamp = Stamp(kept.stamp.topic, kept.stamp.number, kept.stamp.origin)
-        head = [kept.source, member, kept.item.meta, stamp.to_wire()]
+        head = [kept.source, member, kept.meta, stamp.to_wire()]
         frames = parcel.frames_for(endpoint)
         self._num_under_way += 1
         answer = self._messenger.request(endpoint, ITEM_SERVICE, head, frames, snapshot=False)
@@ -113,40 +131,28 @@ class Relay:
 
     # -- shared memory ---------------------------------------------------------------------------
 
-    def _when_packed(self, kept: _Kept, callback: Callable[[Parcel], None]) -> None:
-        """Call `callback` with the item as others of this machine get it; written once, however many they are."""
-        if kept.parcel is not None:
-            callback(kept.parcel)
-            return
-        kept.waiting.append(callback)
-        if len(kept.waiting) > 1:
-            return
-        if kept.item.size_bytes < SHARED_BYTES:
-            self._packed(kept, self._pack(kept, 0.0))
+    def _pack_soon(self, kept: _Kept, item: Item, then: Callable[[], None]) -> None:
+        """Write the item once for all, in another thread if that takes a while."""
+        if item.size_bytes < SHARED_BYTES:
+            self._share(kept, item, self._pack(item.arrived, 0.0), then)
             return
         if self._copying is None:
             self._copying = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comm-relay")
-        self._copying.submit(self._pack, kept, WAIT_S).add_done_callback(
-            lambda packed: self._messenger.submit(lambda: self._packed(kept, packed.result()))
+        self._copying.submit(self._pack, item.arrived, WAIT_S).add_done_callback(
+            lambda packed: self._messenger.submit(lambda: self._share(kept, item, packed.result(), then))
         )
 
-    def _pack(self, kept: _Kept, wait_s: float) -> Parcel:
-        head, *buffers = kept.arrived.frames()
+    def _pack(self, arrived: Arrived, wait_s: float) -> Parcel:
+        head, *buffers = arrived.frames()
         encoded = Encoded(bytes(head), buffers)
-        return self._messenger.parcels.pack(encoded, None, snapshot=False, wait_s=wait_s, shared=True)
+        # Copied where there is no shared memory: what arrived is this process's own.
+        return self._messenger.parcels.pack(encoded, None, snapshot=True, wait_s=wait_s, shared=True)
 
-    def _packed(self, kept: _Kept, parcel: Parcel) -> None:
-        if not kept.released:
-            kept.parcel = parcel
-        parcels = self._messenger.parcels
+    def _share(self, kept: _Kept, item: Item, parcel: Parcel, then: Callable[[], None]) -> None:
         if parcel.in_shared_memory:
-            # From here on this process reads the same memory as the others, and the bytes that came can go.
-            own = parcels.receive(parcel.frames_for(self._messenger.endpoint))
-            kept.item.replace(kept.arrived, own)
-            kept.arrived = own
-        waiting, kept.waiting = kept.waiting, []
-        for callback in waiting:
-            callback(parcel)
+            item.arrived = self._messenger.parcels.receive(parcel.frames_for(self._messenger.endpoint))
+        kept.packed(parcel)
+        then()
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -158,13 +164,11 @@ class Relay:
         kept = self._kept.pop(key, None)
         if kept is None:
             return
-        left_bytes = self._kept_bytes[key[0]] - kept.item.size_bytes
+        left_bytes = self._kept_bytes[key[0]] - kept.size_bytes
         if left_bytes:
             self._kept_bytes[key[0]] = left_bytes
         else:
-            del self._kept_bytes[key[0]]
-        kept.released = True
-        kept.parcel = None
+            self._kept_bytes.pop(key[0], None)
 
     def _forget_process(self, process_id: str) -> None:
         for key in [key for key in self._kept if key[0] == process_id]:
