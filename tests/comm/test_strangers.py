@@ -1,10 +1,12 @@
 """Who does not hold the cluster's key gets nowhere, whatever he sends."""
 
+import contextlib
 import logging
 import pickle
 import secrets
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,58 @@ def test_captured_bytes_are_worth_nothing(server, friend, refused):
         answer = read_to_the_end(connection)
     assert len(answer) <= 64
     assert refused.wait(DEADLINE_S)
+    friend()
+
+
+@contextlib.contextmanager
+def recording(server, path):
+    """A proxy at `path` before the server; gives the pieces of what a client says to it."""
+    said = []
+    with socket.socket(socket.AF_UNIX) as listener, connect(server) as onward:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(DEADLINE_S)
+
+        def forward():
+            client, _ = listener.accept()
+            client.settimeout(DEADLINE_S)
+            back = threading.Thread(target=pump, args=(onward, client, []))
+            back.start()
+            pump(client, onward, said)
+            back.join(DEADLINE_S)
+            client.close()
+
+        thread = threading.Thread(target=forward)
+        thread.start()
+        yield said
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+def pump(source, target, said):
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            said.append(data)
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("transport", ["unix"], indirect=True)
+def test_a_recorded_session_is_worth_nothing(server, friend, refused, new_messenger, tmp_path):
+    served = []
+    server.serve("secret", lambda request: served.append(bytes(request.frames[0])) or request.reply(None))
+    victim = new_messenger("victim:0")
+    with recording(server, tmp_path / "proxy") as said:
+        through = replace(server.endpoint, unix_path=str(tmp_path / "proxy"))
+        victim.request(through, "secret", None, [b"take this"]).result(DEADLINE_S)
+        victim.close()
+    recorded = b"".join(said)
+    assert b"take this" in recorded
+    with connect(server) as connection:
+        connection.sendall(recorded)
+        read_to_the_end(connection)
+    assert refused.wait(DEADLINE_S)
+    assert served == [b"take this"]
     friend()
 
 

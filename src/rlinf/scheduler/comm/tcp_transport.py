@@ -94,7 +94,8 @@ class TcpTransport:
         self._by_descriptor: dict[int, TcpLink] = {}
         self._look_submitted = False
         self._accepting = False
-        self._context = zmq.Context()
+        # One thread of ZeroMQ's: with more, its monitor could report a connection's end before its beginning.
+        self._context = zmq.Context(io_threads=1)
         self._listener = self._router(process_id)
         self._listener.router_handover = True
         self._listener.curve_server = True
@@ -196,8 +197,9 @@ class TcpTransport:
 
     def _look(self) -> None:
         self._look_submitted = False
-        self._receive(self._listener, self._accepted)
-        self._receive(self._dialer, self._dialled)
+        for socket, links in ((self._listener, self._accepted), (self._dialer, self._dialled)):
+            if int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                self._receive(socket, links)
 
     def _tell_taken(self, link: TcpLink) -> None:
         """Let the sender send more."""

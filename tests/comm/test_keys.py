@@ -1,0 +1,84 @@
+"""The cluster's key shows nowhere: not in text, not in a log, not in a process's environment or files."""
+
+import copy
+import logging
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from comm_peers import serve_echo
+
+from rlinf.scheduler.comm import ClusterSecret, Messenger
+from rlinf.scheduler.comm.curve import CurveKeys
+from rlinf.scheduler.comm.handshake import Handshake
+from rlinf.scheduler.errors import PeerDied
+
+DEADLINE_S = 20.0
+KEY = bytes(range(97, 129))
+
+
+def traces(secret):
+    """What must not be seen anywhere: the key and what is derived from it, as bytes and as text would show them."""
+    keys = CurveKeys(secret)
+    for key in (KEY, keys.server_secret, keys.client_secret, secret.derive(b"curve server")):
+        yield from (key, key.hex().encode(), repr(key)[2:-1].encode())
+
+
+def assert_not_in(secret, text):
+    data = text if isinstance(text, bytes) else text.encode()
+    assert not [trace for trace in traces(secret) if trace in data]
+
+
+@pytest.fixture
+def secret():
+    return ClusterSecret(KEY)
+
+
+def test_neither_repr_nor_str_nor_format_shows_it(secret):
+    held = [secret, CurveKeys(secret), Handshake(secret, dials=True)]
+    for text in (repr(held), *map(str, held), f"{secret}", f"{vars(Handshake(secret, dials=False))}"):
+        assert_not_in(secret, text)
+
+
+def test_it_arrives_whole_where_it_is_handed_to(secret):
+    for other in (copy.deepcopy(secret), pickle.loads(pickle.dumps(secret))):
+        assert other == secret
+        assert other.derive(b"x") == secret.derive(b"x")
+    assert ClusterSecret.generate() != ClusterSecret.generate()
+
+
+def test_one_label_or_part_never_gives_the_code_of_another(secret):
+    assert secret.mac(b"a", b"b") != secret.mac(b"b", b"a")
+    assert secret.derive(b"curve server") != secret.derive(b"curve client")
+    assert KEY not in secret.derive(b"curve server")
+
+
+def test_what_is_logged_at_every_level_does_not_hold_it(secret, new_messenger, transport, caplog):
+    caplog.set_level(logging.DEBUG)
+    machines = ("here", "there") if transport == "tcp" else (None, None)
+    client, server = (
+        new_messenger(name, machine) for name, machine in zip(("a:0", "b:0"), machines, strict=True)
+    )
+    server.serve("echo", lambda request: request.reply(request.head))
+    assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+    stranger = Messenger(ClusterSecret.generate(), tcp=transport == "tcp", machine_id=machines[0])
+    with pytest.raises(PeerDied) as caught:
+        stranger.request(server.endpoint, "echo", 1).result(DEADLINE_S)
+    stranger.close()
+    text = caplog.text + "".join(traceback.format_exception(caught.value))
+    assert_not_in(secret, text)
+    for messenger in (client, server):
+        assert_not_in(secret, repr(vars(messenger)) + repr(messenger.endpoint))
+
+
+def test_a_process_that_was_handed_it_shows_it_to_nobody(secret, start_process):
+    process, endpoint = start_process(serve_echo)
+    here = Path(f"/proc/{process.pid}")
+    assert_not_in(secret, (here / "cmdline").read_bytes() + (here / "environ").read_bytes())
+    for path in Path(endpoint.unix_path).parent.iterdir():
+        assert not path.stat().st_mode & 0o077 or path.parent.stat().st_mode & 0o777 == 0o700
+        assert path.is_socket() or not path.read_bytes()
+    assert_not_in(secret, repr(sys.argv) + repr(dict(os.environ)))
