@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 
+import numpy as np
+
 from rlinf.scheduler import Cluster, Worker
 
 
@@ -147,6 +149,31 @@ class Probe(Worker):
         result = (value.item(), dist.get_rank(), dist.get_world_size(), self.node_rank)
         dist.destroy_process_group()
         return result
+
+
+class Broadcaster(Worker):
+    """Sends numbered arrays to others, or receives them."""
+
+    def spread(self, groups, src, count, timeout_s=20):
+        """Whether every broadcast, sync and async, gave the source its own object."""
+        sent = [np.full(100_000, number) for number in range(count)]
+        half = count // 2
+        handles = [
+            self.broadcast(array, groups=groups, src=src, async_op=True, timeout_s=timeout_s)
+            for array in sent[:half]
+        ]
+        first = [handle.wait() for handle in handles]
+        rest = [self.broadcast(array, groups=groups, src=src, timeout_s=timeout_s) for array in sent[half:]]
+        return all(one is other for one, other in zip(sent, first + rest, strict=True))
+
+    def receive(self, groups, src, count):
+        received = []
+        for _ in range(count):
+            array = self.broadcast(groups=groups, src=src, timeout_s=20)
+            assert (array == array[0]).all()
+            received.append(int(array[0]))
+            array[:] = -1
+        return received
 
 
 class Forgetful(Worker):
