@@ -237,8 +237,6 @@ def measure_broadcast(bench: Bench, options: Options) -> float | None:
     """Print the times of a broadcast to four ranks; returns ours in memcpys."""
     if not options.wants("broadcast"):
         return None
-    if _is_missing("broadcast"):
-        return None
     ways = {
         "broadcast, views": bench.broadcast(LARGEST),
         "ray.put + get, tensors": bench.ray_share("tensor", LARGEST),
@@ -257,8 +255,6 @@ def measure_weights(bench: Bench, options: Options) -> None:
     """Print the times of weights that every rank copies into its own memory."""
     if not options.wants("weights"):
         return
-    if _is_missing("publish_weights"):
-        return
     bench.has_weights(LARGEST)
     ways = {
         "publish_weights + fetch_weights": bench.weights(),
@@ -269,14 +265,6 @@ def measure_weights(bench: Bench, options: Options) -> None:
     }
     _print_ways(f"weights of {size_text(LARGEST)} to {NUM_TARGETS} ranks", ways, options)
     bench.check_weights()
-
-
-def _is_missing(method: str) -> bool:
-    """Whether workers cannot do this; says so."""
-    if hasattr(Rank, method):
-        return False
-    print(f"workers of this build have no {method}: not measured\n")
-    return True
 
 
 def _print_ways(title: str, ways: dict[str, Side], options: Options) -> list[float]:
