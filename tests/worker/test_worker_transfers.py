@@ -1,0 +1,149 @@
+"""Workers that send, receive and broadcast, within one process and without Ray."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf.scheduler import Worker
+from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Mailbox, Messenger
+from rlinf.scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
+from rlinf.scheduler.worker.context import context_of_this_process, set_context
+from rlinf.scheduler.worker.info import WorkerAddress
+
+GROUPS = [("actor", 0), ("rollout", [0, 1])]
+
+
+@pytest.fixture
+def workers():
+    """actor:0, rollout:0 and rollout:1."""
+    alone = context_of_this_process()
+    secret = ClusterSecret.generate()
+    messengers, made = [], []
+    for group, rank in (("actor", 0), ("rollout", 0), ("rollout", 1)):
+        name = f"{group}:{rank}"
+        messengers.append(Messenger(secret, name=name))
+        if len(messengers) == 1:
+            DirectoryServer(messengers[0])
+        directory = DirectoryClient(messengers[-1], messengers[0].endpoint)
+        mailbox = Mailbox(messengers[-1], directory, name, limit_bytes=1_000_000)
+        directory.register(name, messengers[-1].endpoint)
+        info = replace(alone.info, address=WorkerAddress(group, rank))
+        set_context(replace(alone, info=info, own_mailbox=mailbox))
+        made.append(Worker())
+    set_context(alone)
+    yield made
+    for messenger in messengers:
+        messenger.close()
+
+
+@pytest.fixture
+def at_once():
+    """Runs a function in a thread of its own; gives what waits for its result."""
+    threads = []
+
+    def run(function, *args, **kwargs):
+        results = []
+        thread = threading.Thread(target=lambda: results.append(function(*args, **kwargs)))
+        thread.start()
+        threads.append(thread)
+
+        def result():
+            thread.join(20)
+            return results[0]
+
+        return result
+
+    yield run
+    for thread in threads:
+        thread.join(20)
+
+
+def test_send_and_recv_sync_and_async(workers):
+    actor, rollout, _ = workers
+    receiving = rollout.recv("actor", 0, async_op=True, timeout_s=20)
+    assert actor.send({"step": 1}, "rollout", 0, timeout_s=20) is None
+    assert receiving.wait() == {"step": 1}
+    sending = actor.send("two", "rollout", 0, async_op=True, timeout_s=20)
+    assert rollout.recv("actor", 0, timeout_s=20) == "two"
+    sending.wait()
+
+
+def test_send_tensor_and_recv_tensor_sync_and_async(workers):
+    actor, rollout, _ = workers
+    target = torch.zeros(50_000)
+    receiving = rollout.recv_tensor(target, "actor", 0, async_op=True, timeout_s=20)
+    actor.send_tensor(torch.ones(50_000), "rollout", 0, timeout_s=20)
+    assert receiving.wait() is target
+    sending = actor.send_tensor(torch.full((50_000,), 2.0), "rollout", 0, async_op=True, timeout_s=20)
+    rollout.recv_tensor(target, "actor", 0, timeout_s=20)
+    sending.wait()
+    assert torch.equal(target, torch.full((50_000,), 2.0))
+
+
+def test_a_sync_send_waits_for_shared_memory_and_an_async_one_does_not(workers, monkeypatch):
+    actor, rollout, _ = workers
+    asked = []
+    outbox = actor._context.mailbox._outbox
+    arena = outbox._messenger.parcels.arena
+    allocate = arena.allocate
+
+    def watch(size_bytes, wait_s=0.0):
+        asked.append(wait_s)
+        return allocate(size_bytes, wait_s)
+
+    monkeypatch.setattr(arena, "allocate", watch)
+    array = np.zeros(50_000)
+    actor.send(array, "rollout", 0, timeout_s=20)
+    actor.send(array, "rollout", 0, async_op=True, timeout_s=20).wait()
+    assert len(asked) == 2
+    assert asked[0] > 0
+    assert asked[1] == 0
+    for _ in range(2):
+        rollout.recv("actor", 0, timeout_s=20)
+
+
+def test_broadcast_sync_and_async(workers, at_once):
+    actor, *rollouts = workers
+    for async_op in (False, True):
+        sent = np.full(100_000, int(async_op))
+        receiving = [
+            at_once(rollout.broadcast, groups=GROUPS, src=("actor", 0), timeout_s=20) for rollout in rollouts
+        ]
+        result = actor.broadcast(sent, groups=GROUPS, src=("actor", 0), async_op=async_op, timeout_s=20)
+        assert (result.wait() if async_op else result) is sent
+        for received in receiving:
+            array = received()
+            assert (array == int(async_op)).all()
+            array[:] = -1
+
+
+def test_the_first_member_is_the_source_unless_it_is_said(workers):
+    actor, rollout, _ = workers
+    receiving = rollout.broadcast(groups=[("actor", 0), ("rollout", 0)], async_op=True, timeout_s=20)
+    actor.broadcast("from the first", [("actor", 0), ("rollout", 0)], timeout_s=20)
+    assert receiving.wait() == "from the first"
+
+
+def test_who_is_missing_is_named_at_the_deadline(workers):
+    actor, rollout, _ = workers
+    with pytest.raises(PeerNotFound, match="'critic:0'"):
+        actor.broadcast("value", [("actor", 0), ("critic", [0])], ("actor", 0), timeout_s=0.1)
+    with pytest.raises(CommTimeout, match="'actor:0'"):
+        rollout.broadcast(None, GROUPS, ("actor", 0), timeout_s=0.1)
+    with pytest.raises(PeerNotFound, match="'critic:0'"):
+        actor.send("value", "critic", 0, timeout_s=0.1)
+    with pytest.raises(CommTimeout, match="'actor:0'"):
+        rollout.recv("actor", 0, timeout_s=0.1)
+
+
+def test_who_is_no_member_is_told_so(workers):
+    with pytest.raises(CommError, match="'rollout:1' is none of the members of this broadcast: 'actor:0'"):
+        workers[2].broadcast(None, [("actor", 0), ("rollout", 0)], ("actor", 0))
+
+
+def test_a_worker_that_nobody_launched_is_told_to_be_launched():
+    with pytest.raises(ClusterError, match="launch its group to communicate"):
+        Worker().broadcast("value", GROUPS, ("actor", 0))
