@@ -240,6 +240,11 @@ class Messenger:
         if self._forked:
             raise forked_error(f"messenger '{self.name}'")
 
+    @property
+    def closed(self) -> bool:
+        """Whether this process has left the cluster."""
+        return self._closed
+
     def abandon(self) -> None:
         """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""
         self._forked = self._closed = True
