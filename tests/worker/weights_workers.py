@@ -43,9 +43,8 @@ class Actor(Worker):
         return seen
 
     async def fetch_beside(self, min_version):
-        return await self.fetch_weights(
-            "policy", self.weights, min_version=min_version, async_op=True, timeout_s=30
-        )
+        into = {"w": np.empty(SHAPE)}
+        return await self.fetch_weights("policy", into, min_version=min_version, async_op=True, timeout_s=30)
 
     def fetch_error(self, **options):
         try:

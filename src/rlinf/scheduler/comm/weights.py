@@ -132,6 +132,8 @@ class Weights:
         self._claimed.add(name)
 
     def _put(self, name: str, version: int, parcel: Parcel) -> None:
+        if self._messenger.closed:
+            raise WeightsError(name, "this process has left the cluster")
         done: Future[None] = Future()
 
         def put() -> None:
@@ -236,7 +238,7 @@ class _Fetch(Transfer):
             return
         error = answer.exception()
         if error is not None:
-            self._end(error)
+            self._end(_of_publisher(error, self.peer))
             return
         reply = answer.result()
         kind, version, *rest = reply.head
@@ -304,8 +306,6 @@ class _Fetch(Transfer):
         self._end(self.timeout(waiting_for))
 
     def _end(self, error: BaseException) -> None:
-        if isinstance(error, PeerDied) and error.peer != self.peer:
-            error = PeerDied(self.peer, f"its publisher '{error.peer}' is: {error.reason}")
         if self.claim():
             self.fail(error)
 
@@ -313,6 +313,13 @@ class _Fetch(Transfer):
 def _entry(name: str) -> str:
     """What a publisher is registered as."""
     return f"weights/{name}"
+
+
+def _of_publisher(error: BaseException, entry: str) -> BaseException:
+    """The error of a request to a publisher: a dead one is called by what it published."""
+    if isinstance(error, PeerDied):
+        return PeerDied(entry, f"published by '{error.peer}': {error.reason}")
+    return error
 
 
 def _checked_name(name: str) -> str:
@@ -326,6 +333,6 @@ def _checked_version(name: str, version: int) -> int:
         number = operator.index(version)
     except TypeError:
         number = -1
-    if number < 0:
-        raise WeightsError(name, f"a version is a whole number from 0 on, not {version!r}")
+    if not 0 <= number < 1 << 63:
+        raise WeightsError(name, f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
     return number
