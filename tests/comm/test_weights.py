@@ -630,7 +630,8 @@ def test_no_reader_ever_sees_a_mixture_of_versions(job):
         num_fetches, broken = answer_of(pipe, 60)
         assert broken == []
         assert num_fetches > 0
-    assert job.arena("actor:0").touched_bytes <= 6 * VERSION_BYTES
+    # The present one, the next one, and one that each reader is at.
+    assert job.arena("actor:0").touched_bytes < 6.5 * VERSION_BYTES
 
 
 def test_readers_that_are_killed_in_the_middle_disturb_nobody(job):

@@ -81,6 +81,7 @@ class Weights:
             if number <= before:
                 raise WeightsError(name, f"version {number} cannot follow version {before}: versions grow")
             self._claim(name)
+            # Not `shared`: readers copy out of it and write nothing, so they need no private maps.
             parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
             if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
                 self._tell_once(name, parcel.size_bytes)

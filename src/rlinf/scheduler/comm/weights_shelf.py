@@ -109,8 +109,7 @@ class Shelf:
         edition = self._editions[name]
         edition.parcel = parcel
         for mirror in edition.mirrors.values():
-            if mirror.endpoint is not None:
-                self._messenger.notify(mirror.endpoint, DROP, [name, edition.version])
+            self._dismiss(name, edition, mirror)
         edition.mirrors.clear()
         edition.version = version
         self._look_again(edition)
@@ -126,7 +125,7 @@ class Shelf:
         if unreadable:
             self._messenger.parcels.distrust(request.peer_id, unreadable)
         if avoid_version == edition.version:
-            self._drop_mirrors(edition, lambda mirror: mirror.process_id == avoid)
+            self._avoid(name, edition, avoid)
         request.on_cancel(lambda: self._forget(edition, reader))
         self._messenger.parcels.when_ready(reader.endpoint, lambda: self._serve(edition, reader))
 
@@ -199,6 +198,18 @@ class Shelf:
             self._look_again(edition)
         elif edition.version == version:
             self._drop_mirrors(edition, lambda mirror: mirror.process_id == request.peer_id)
+
+    def _avoid(self, name: str, edition: Edition, process_id: str) -> None:
+        """A reader could not get the present version from that mirror."""
+        for mirror in edition.mirrors.values():
+            if mirror.process_id == process_id:
+                self._dismiss(name, edition, mirror)
+        self._drop_mirrors(edition, lambda mirror: mirror.process_id == process_id)
+
+    def _dismiss(self, name: str, edition: Edition, mirror: _Mirror) -> None:
+        # One that is still at work hears it as the answer when it is done.
+        if mirror.endpoint is not None:
+            self._messenger.notify(mirror.endpoint, DROP, [name, edition.version])
 
     def _drop_mirrors(self, edition: Edition, is_gone: Callable[[_Mirror], bool]) -> None:
         """Forget mirrors; the first reader of their machine that waits becomes the next one."""
