@@ -12,8 +12,9 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, StreamReader
 from rlinf.scheduler.comm.loop import IoLoop
 
-# Small enough for the cipher's copies to stay in a core's cache, and for the next message's not to wait long.
-CHUNK_BYTES = 256 << 10
+# Large enough that the wake-ups of threads between chunks do not count; the next message waits for what is under
+# way.
+CHUNK_BYTES = 512 << 10
 WINDOW_BYTES = 8 << 20
 
 
