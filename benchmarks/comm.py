@@ -70,6 +70,12 @@ class Bench:
 
         return run
 
+    def check(self, way: Side, receivers: Any, size: int) -> None:
+        """Raise unless what is sent this way arrives as it was."""
+        way(1)
+        if not all(receivers.received_intact(size).wait(TIMEOUT_S)):
+            raise RuntimeError(f"what was received is not the {size_text(size)} that were sent")
+
     def ray_call(self, kind: str, size: int, put: bool) -> Side:
         """A call of one actor on another with the item, as it is or put into the store."""
         source, target, *_ = self.actors
@@ -219,6 +225,8 @@ def measure_p2p(bench: Bench, options: Options) -> None:
             bench.gloo_p2p(size),
             bench.memcpy(size),
         ]
+        for way in sides[:2]:
+            bench.check(way, bench.target, size)
         found = compare(sides, options, [1, 1, 1, 1, 1, 1, BARE_SHARE])
         by_value, in_place, *rays, gloo, memcpy = found
         table.row(
@@ -244,6 +252,7 @@ def measure_broadcast(bench: Bench, options: Options) -> float | None:
         f"gloo, {1 + NUM_TARGETS} ranks, in place": bench.gloo_broadcast(LARGEST),
         "one memcpy": bench.memcpy(LARGEST),
     }
+    bench.check(bench.broadcast(LARGEST), bench.targets, LARGEST)
     title = f"broadcast of {size_text(LARGEST)} to {NUM_TARGETS} ranks"
     found = _print_ways(title, ways, options)
     for actor in bench.actors:

@@ -11,7 +11,7 @@ import ray
 import torch
 from torch import distributed
 
-from bare import Bare, make_item
+from bare import Bare, make_item, same_content
 from rlinf.scheduler import Worker
 
 TIMEOUT_S = 120.0
@@ -34,6 +34,7 @@ class Rank(Bare, Worker):
     """A worker of either group."""
 
     _weights: dict[str, torch.Tensor] | None = None
+    _received: Any = None
 
     def send_many(self, size: int, count: int) -> float:
         """Send a tensor to rank 0 of the targets, again and again; returns when it began."""
@@ -44,11 +45,9 @@ class Rank(Bare, Worker):
         return began
 
     def recv_many(self, count: int) -> float:
-        """Receive what `send_many` sends; returns when the last was there."""
-        held = None
+        """Receive what `send_many` sends, each dropped when the next has come; returns when the last was there."""
         for _ in range(count):
-            held = self.recv(SOURCE, 0)
-        del held
+            self._received = self.recv(SOURCE, 0)
         return time.monotonic()
 
     def send_tensors(self, size: int, count: int) -> float:
@@ -61,23 +60,25 @@ class Rank(Bare, Worker):
 
     def recv_tensors(self, size: int, count: int) -> float:
         """Receive in place; returns when the last was there."""
-        place = self.item("tensor", size)
+        if self._received is None or self._received.numel() != size:
+            self._received = torch.zeros(size, dtype=torch.uint8)
         for _ in range(count):
-            self.recv_tensor(place, SOURCE, 0)
+            self.recv_tensor(self._received, SOURCE, 0)
         return time.monotonic()
 
     def broadcasts(self, size: int, count: int) -> tuple[float, float]:
         """Take part in `count` broadcasts, each dropped when the next has come; returns when it began and ended."""
         groups = [(SOURCE, [0]), (TARGETS, list(range(NUM_TARGETS)))]
         item = self.item("tensor", size) if self.group_name == SOURCE else None
-        held = None
         began = time.monotonic()
         for _ in range(count):
-            held = self.broadcast(item, groups=groups, src=(SOURCE, 0))
-        ended = time.monotonic()
-        if held.numel() != size:
-            raise RuntimeError(f"{held.numel()} of {size} bytes came")
-        return began, ended
+            self._received = self.broadcast(item, groups=groups, src=(SOURCE, 0))
+        return began, time.monotonic()
+
+    def received_intact(self, size: int) -> bool:
+        """Whether the last tensor is what was sent; drops it."""
+        received, self._received = self._received, None
+        return received is not None and same_content(received, "tensor", size)
 
     def has_weights(self, size: int, filled: bool) -> None:
         """Make the weights, or the place for them."""
