@@ -112,7 +112,7 @@ class _Part(Outgoing):
     def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
         if self._sending is None:
             raise CommError(f"what goes to '{self.peer}' was given up")
-        return self._sending.leave(self.peer, endpoint)
+        return self._sending.leave(self.peer, endpoint, directly=not self.alone)
 
     def goes_alone(self, endpoint: Endpoint) -> bool:
         return self._sending is not None and self._sending.may_be_handed_on(endpoint)
@@ -152,11 +152,13 @@ class _Sending:
 
     def may_be_handed_on(self, endpoint: Endpoint) -> bool:
         """Whether a member may get it from another member than the source."""
-        return endpoint.machine_id != self._messenger.endpoint.machine_id and len(self._members.targets) > 1
+        if endpoint.machine_id == self._messenger.endpoint.machine_id:
+            return False
+        return endpoint.machine_id in self._relays or self._has_neighbours(endpoint)
 
-    def leave(self, member: str, endpoint: Endpoint) -> Future[Reply]:
+    def leave(self, member: str, endpoint: Endpoint, *, directly: bool) -> Future[Reply]:
         """Send it to a member; the future of the member's acknowledgement, whichever way it came."""
-        if not self.may_be_handed_on(endpoint):
+        if directly:
             return self._send(member, endpoint, keep=False)
         arrival: Future[Reply] = Future()
         self._send_there(member, endpoint, arrival)
@@ -180,11 +182,9 @@ class _Sending:
         with self._lock:
             relay = self._relays.get(endpoint.machine_id)
             if relay is None:
-                keep = self._others_on(endpoint)
-                if keep:
-                    self._relays[endpoint.machine_id] = endpoint
-                    self._keepers.append(endpoint)
-                request = self._send(member, endpoint, keep=keep)
+                self._relays[endpoint.machine_id] = endpoint
+                self._keepers.append(endpoint)
+                request = self._send(member, endpoint, keep=True)
             else:
                 head = hand_on_head(self._stamp, member, endpoint)
                 request = self._messenger.request(relay, HAND_ON_SERVICE, head)
@@ -224,8 +224,8 @@ class _Sending:
             if relay in self._keepers:
                 self._keepers.remove(relay)
 
-    def _others_on(self, endpoint: Endpoint) -> bool:
-        """Whether other members are on that machine, or may be: some have not been found yet."""
+    def _has_neighbours(self, endpoint: Endpoint) -> bool:
+        """Whether other members are on a member's machine, or may be: some have not been found yet."""
         found = [self._outbox.endpoint(target, self._stamp.topic) for target in self._members.targets]
         return any(
             peer is None or (peer.machine_id == endpoint.machine_id and peer != endpoint) for peer in found

@@ -28,6 +28,7 @@ class Outgoing(Transfer):
         size_bytes: how much of the peer's room it takes.
         has_left: whether it was handed to the messenger.
         in_shared_memory: whether it lies there, for the peer to fetch it.
+        alone: whether it leaves when nothing else is under way, and nothing else leaves until it is acknowledged.
     """
 
     def __init__(self, operation: str, peer: str, timeout_s: float, size_bytes: int) -> None:
@@ -35,6 +36,7 @@ class Outgoing(Transfer):
         self.size_bytes = size_bytes
         self.has_left = False
         self.in_shared_memory = False
+        self.alone = False
 
     def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
         """Send it to the peer; the future of the peer's acknowledgement, whose head says what was taken there.
@@ -46,7 +48,7 @@ class Outgoing(Transfer):
         raise NotImplementedError
 
     def goes_alone(self, endpoint: Endpoint) -> bool:
-        """Whether it may only leave when everything before it was acknowledged: it may come by another way."""
+        """Whether it has to be alone on the way: it may come by another one, and take longer there."""
         del endpoint
         return False
 
@@ -96,7 +98,8 @@ class _Lane:
 
     Attributes:
         waiting: items that have not left, in order.
-        under_way: items that have left and are not acknowledged.
+        under_way: items that have left and are not acknowledged,
+        lone: and one of them that has to be the only one.
         sent_bytes: bytes that ever left for this process.
         taken_bytes: how many of them, as far as we know, somebody there has received.
     """
@@ -109,6 +112,7 @@ class _Lane:
         self.endpoint: Endpoint | None = None
         self.waiting: deque[Outgoing] = deque()
         self.under_way: set[Outgoing] = set()
+        self.lone: Outgoing | None = None
         self.room: Future[Reply] | None = None
         self.sent_bytes = 0
         self.taken_bytes = 0
@@ -122,13 +126,23 @@ class _Lane:
         return self.held_bytes <= 0 or self.held_bytes + size_bytes <= limit_bytes
 
     def is_free_for(self, item: Outgoing) -> bool:
-        return not self.under_way or self.endpoint is None or not item.goes_alone(self.endpoint)
+        if self.lone is not None or self.endpoint is None:
+            return False
+        item.alone = item.goes_alone(self.endpoint)
+        return not item.alone or not self.under_way
+
+    def arrived(self, item: Outgoing) -> None:
+        """An item is under way no longer."""
+        self.under_way.discard(item)
+        if self.lone is item:
+            self.lone = None
 
     def detach(self) -> list[Outgoing]:
         """Forget the process; what waited for it comes back."""
         waiting = list(self.waiting)
         self.waiting.clear()
         self.under_way.clear()
+        self.lone = None
         self.endpoint = None
         self.room = None
         self.sent_bytes = self.taken_bytes = 0
@@ -260,6 +274,8 @@ class Outbox:
             return
         lane.sent_bytes += item.size_bytes
         lane.under_way.add(item)
+        if item.alone:
+            lane.lone = item
         item.has_left = True
         if item.in_shared_memory:
             self._lying.add(item)
@@ -313,7 +329,7 @@ class Outbox:
     ) -> None:
         with lane.lock:
             if item is not None:
-                lane.under_way.discard(item)
+                lane.arrived(item)
             if lane.endpoint == endpoint:
                 lane.taken_bytes = max(lane.taken_bytes, taken_bytes)
                 self._pump(lane)
@@ -323,7 +339,7 @@ class Outbox:
         with lane.lock:
             if item not in lane.under_way:
                 return
-            lane.under_way.remove(item)
+            lane.arrived(item)
             lane.sent_bytes -= item.size_bytes
             room, lane.room = lane.room, None
             if room is not None:

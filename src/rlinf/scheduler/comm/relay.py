@@ -7,6 +7,7 @@ sends the bytes itself.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,7 +21,7 @@ from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.stamp import Stamp
-from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.errors import CommError, SharedMemoryUnreadable
 
 # [topic, number, the member's name, its endpoint] -> [bytes taken there, ""], or [0, why it does not have the item]
 HAND_ON_SERVICE = "mailbox.hand_on"
@@ -150,7 +151,9 @@ class Relay:
 
     def _share(self, kept: _Kept, item: Item, parcel: Parcel, then: Callable[[], None]) -> None:
         if parcel.in_shared_memory:
-            item.arrived = self._messenger.parcels.receive(parcel.frames_for(self._messenger.endpoint))
+            # What came as bytes can go; where it cannot be mapped here, it stays this process's own copy.
+            with contextlib.suppress(SharedMemoryUnreadable):
+                item.arrived = self._messenger.parcels.receive(parcel.frames_for(self._messenger.endpoint))
         kept.packed(parcel)
         then()
 
