@@ -1,3 +1,5 @@
+import zlib
+
 import msgspec
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ SENT = {
 ENCODED = encode(SENT)
 HEAD = bytes(ENCODED.head)
 BUFFERS = [bytes(frame) for frame in ENCODED.frames()[1:]]
-TABLE_END = 5 + int.from_bytes(HEAD[1:5], "little")
+TABLE_END = 9 + int.from_bytes(HEAD[5:9], "little")
 many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = (
     st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5000) | st.sampled_from([2**31, 2**62, 2**63 - 8])
@@ -43,9 +45,10 @@ def read_through(head, buffers):
             bytes(each)
 
 
-def with_table(order, rows):
-    table = msgspec.msgpack.encode((order, rows))
-    return HEAD[:1] + len(table).to_bytes(4, "little") + table + HEAD[TABLE_END:]
+def with_table(table):
+    """A head that a sender could have written, with this table."""
+    body = table + HEAD[TABLE_END:]
+    return HEAD[:1] + zlib.crc32(body).to_bytes(4, "little") + len(table).to_bytes(4, "little") + body
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def with_table(order, rows):
         b"\3\5\0\0\0abcde",
         b"\1",
         b"\2",
-        b"\4\0\0\0\0",
+        b"\4\0\0\0\0\0\0\0\0",
         b"\x09abcd",
     ],
 )
@@ -74,7 +77,7 @@ def test_the_uncorrupted_bytes_can_be_read():
 @many
 @given(st.data())
 def test_a_table_that_reaches_beyond_its_buffers_is_a_codec_error(data):
-    order, rows = msgspec.msgpack.decode(HEAD[5:TABLE_END])
+    order, rows = msgspec.msgpack.decode(HEAD[9:TABLE_END])
     row = data.draw(st.sampled_from(rows))
     what = data.draw(
         st.sampled_from(["shape", "strides", "offset", "part", "dtype", "flags", "order", "device"])
@@ -96,13 +99,24 @@ def test_a_table_that_reaches_beyond_its_buffers_is_a_codec_error(data):
         row[6] = data.draw(st.sampled_from(["cuda", "npu", "meta", "nowhere", ""]))
     if what == "order":
         order[data.draw(st.integers(0, len(order) - 1))] = data.draw(numbers)
-    read_through(with_table(order, rows), BUFFERS)
+    read_through(with_table(msgspec.msgpack.encode((order, rows))), BUFFERS)
 
 
 @many
-@given(st.integers(1, TABLE_END - 1), st.integers(0, 255))
-def test_a_flipped_byte_of_the_table_crashes_nothing(position, value):
-    read_through(HEAD[:position] + bytes([value]) + HEAD[position + 1 :], BUFFERS)
+@given(st.integers(9, TABLE_END - 1), st.integers(0, 255))
+def test_a_wrong_byte_in_the_table_crashes_nothing(position, value):
+    read_through(with_table(HEAD[9:position] + bytes([value]) + HEAD[position + 1 : TABLE_END]), BUFFERS)
+
+
+@many
+@given(st.integers(0, len(HEAD) - 1), st.integers(1, 255))
+def test_a_wrong_byte_in_the_head_is_a_codec_error(position, change):
+    wrong = bytearray(HEAD)
+    wrong[position] ^= change
+    if wrong[0] in (1, 2):  # the first buffer, as bytes
+        return
+    with pytest.raises(CodecError, match="cannot be decoded"):
+        decode(wrong, BUFFERS)
 
 
 @settings(max_examples=200, deadline=None)
