@@ -336,6 +336,21 @@ def test_what_was_fetched_from_a_killed_publisher_is_still_written(job):
     assert numbers_in(into) == {5}
 
 
+@pytest.mark.parametrize("machine", ["here", "there"])
+def test_a_publisher_killed_in_the_middle_of_a_fetch_leaves_nothing_half_written(job, machine):
+    process, _, publisher = job.start(weights_peers.publish_large, "actor:0")
+    rollout, into = job.member("rollout:0", machine), state(-1, elements=2_000_000)
+    handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
+    wait_until(lambda: publisher.process_id in job.messengers["rollout:0"].transports(), job.driver)
+    process.kill()
+    try:
+        assert handle.wait() == 1
+    except PeerDied:
+        assert numbers_in(into) == {-1}
+    else:
+        assert numbers_in(into) == {1}
+
+
 def test_closing_does_not_wait_for_readers_of_what_is_published(job):
     actor = job.member("actor:0")
     actor.publish("policy", state(1), 1)
@@ -569,6 +584,23 @@ def test_a_mirror_whose_fetch_does_not_fit_serves_the_others_all_the_same(job, m
         first.fetch("policy", {}, timeout_s=DEADLINE_S).wait()
     assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert sent == ["rollout:0"]
+
+
+def test_a_mirror_that_cannot_be_read_from_drops_what_it_holds(job, monkeypatch):
+    actor, first, second = (
+        job.member("actor:0"),
+        job.member("rollout:0", "there"),
+        job.member("rollout:1", "there"),
+    )
+    sent = count_mirrors(monkeypatch, actor)
+    there = job.messengers["rollout:0"]
+    actor.publish("policy", state(1), 1)
+    assert first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
+    wait_until(lambda: first._mirrors._held, there)
+    there.unserve("weights.copy")
+    assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
+    assert sent == ["rollout:0", "rollout:1"]
+    wait_until(lambda: not first._mirrors._held, there)
 
 
 def test_a_mirror_that_cannot_hold_the_bytes_gives_up(job, monkeypatch):
