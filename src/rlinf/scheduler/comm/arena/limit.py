@@ -22,7 +22,7 @@ def default_limit_bytes() -> int:
     text = os.environ.get(VARIABLE)
     if text is None:
         return min(_memory_bytes() // _SHARE, _MAX_BYTES)
-    if not text.strip().isdigit():
+    if not text.strip().isdecimal():
         message = f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory"
         raise ValueError(message)
     return int(text) << 20
