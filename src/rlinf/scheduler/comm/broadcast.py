@@ -19,7 +19,8 @@ from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.inbox import Inbox, Item
 from rlinf.scheduler.comm.members import Members
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outbox import ITEM_SERVICE, Outbox, Outgoing
+from rlinf.scheduler.comm.outbox import Outbox
+from rlinf.scheduler.comm.outgoing import ITEM_SERVICE, Outgoing
 from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.peer import Reply, complete
 from rlinf.scheduler.comm.relay import HAND_ON_SERVICE, RELEASE_SERVICE, hand_on_head

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outbox import ITEM_SERVICE, ROOM_SERVICE
+from rlinf.scheduler.comm.outgoing import ITEM_SERVICE, ROOM_SERVICE
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.stamp import Stamp

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -12,141 +10,10 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcels import Parcel
+from rlinf.scheduler.comm.outgoing import ROOM_SERVICE, ItemOfSend, Lane, Outgoing
 from rlinf.scheduler.comm.peer import Reply
-from rlinf.scheduler.comm.transfer import Transfer, renamed
-from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
-
-ITEM_SERVICE = "mailbox.item"
-ROOM_SERVICE = "mailbox.room"
-
-
-class Outgoing(Transfer):
-    """One item on its way out to one peer.
-
-    Attributes:
-        size_bytes: how much of the peer's room it takes.
-        has_left: whether it was handed to the messenger.
-        in_shared_memory: whether it lies there, for the peer to fetch it.
-        alone: whether it leaves when nothing else is under way, and nothing else leaves until it is acknowledged.
-    """
-
-    def __init__(self, operation: str, peer: str, timeout_s: float, size_bytes: int) -> None:
-        super().__init__(operation, peer, timeout_s)
-        self.size_bytes = size_bytes
-        self.has_left = False
-        self.in_shared_memory = False
-        self.alone = False
-
-    def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
-        """Send it to the peer; the future of the peer's acknowledgement, whose head says what was taken there.
-
-        Args:
-            endpoint: the peer.
-            snapshot: whether the memory that it refers to may be changed after this call.
-        """
-        raise NotImplementedError
-
-    def goes_alone(self, endpoint: Endpoint) -> bool:
-        """Whether it has to be alone on the way: it may come by another one, and take longer there."""
-        del endpoint
-        return False
-
-    def detach(self) -> None:
-        """It has to wait: share no memory with the object any more."""
-
-    def let_go(self) -> None:
-        """Nobody needs its bytes any more."""
-
-
-class _Send(Outgoing):
-    """An item of send."""
-
-    def __init__(
-        self, messenger: Messenger, own_name: str, peer: str, timeout_s: float, parcel: Parcel, meta: Any
-    ) -> None:
-        super().__init__("send", peer, timeout_s, parcel.size_bytes)
-        self._messenger = messenger
-        self._own_name = own_name
-        self._parcel: Parcel | None = parcel
-        self.in_shared_memory = parcel.in_shared_memory
-        self._meta = meta
-
-    def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
-        parcel = self._parcel
-        if parcel is None:
-            raise CommError(f"what goes to '{self.peer}' was given up")
-        head = [self._own_name, self.peer, self._meta]
-        frames = parcel.frames_for(endpoint)
-        snapshot = snapshot and not parcel.owns_memory
-        answer = self._messenger.request(endpoint, ITEM_SERVICE, head, frames, snapshot=snapshot)
-        if not parcel.in_shared_memory:
-            # The messenger has what it needs; the item must not keep the memory until its acknowledgement.
-            self._parcel = None
-        return answer
-
-    def detach(self) -> None:
-        if self._parcel is not None:
-            self._parcel = self._parcel.detached()
-
-    def let_go(self) -> None:
-        self._parcel = None
-
-
-class _Lane:
-    """What goes to one peer under one topic.
-
-    Attributes:
-        waiting: items that have not left, in order.
-        under_way: items that have left and are not acknowledged,
-        lone: and one of them that has to be the only one.
-        sent_bytes: bytes that ever left for this process.
-        taken_bytes: how many of them, as far as we know, somebody there has received.
-    """
-
-    def __init__(self, name: str, topic: str) -> None:
-        self.name = name
-        self.topic = topic
-        # Re-entrant: an answer may be there already when its callback is added, and then runs at once.
-        self.lock = threading.RLock()
-        self.endpoint: Endpoint | None = None
-        self.waiting: deque[Outgoing] = deque()
-        self.under_way: set[Outgoing] = set()
-        self.lone: Outgoing | None = None
-        self.room: Future[Reply] | None = None
-        self.sent_bytes = 0
-        self.taken_bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """What the peer holds for us, as far as we know."""
-        return self.sent_bytes - self.taken_bytes
-
-    def has_room(self, size_bytes: int, limit_bytes: int) -> bool:
-        return self.held_bytes <= 0 or self.held_bytes + size_bytes <= limit_bytes
-
-    def is_free_for(self, item: Outgoing) -> bool:
-        if self.lone is not None or self.endpoint is None:
-            return False
-        item.alone = item.goes_alone(self.endpoint)
-        return not item.alone or not self.under_way
-
-    def arrived(self, item: Outgoing) -> None:
-        """An item is under way no longer."""
-        self.under_way.discard(item)
-        if self.lone is item:
-            self.lone = None
-
-    def detach(self) -> list[Outgoing]:
-        """Forget the process; what waited for it comes back."""
-        waiting = list(self.waiting)
-        self.waiting.clear()
-        self.under_way.clear()
-        self.lone = None
-        self.endpoint = None
-        self.room = None
-        self.sent_bytes = self.taken_bytes = 0
-        return waiting
+from rlinf.scheduler.comm.transfer import renamed
+from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
 
 
 class Outbox:
@@ -169,7 +36,7 @@ class Outbox:
         self._directory = directory
         self._own_name = own_name
         self._limit_bytes = limit_bytes
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes: dict[tuple[str, str], Lane] = {}
         # What lies in our shared memory, and its receiver has not said that it has it.
         self._lying: set[Outgoing] = set()
         messenger.stay_while(lambda: bool(self._lying))
@@ -193,7 +60,7 @@ class Outbox:
         parcel = self._messenger.parcels.pack(
             encoded, lane.endpoint, snapshot=False, wait_s=min(wait_s, timeout_s)
         )
-        item = _Send(self._messenger, self._own_name, peer, timeout_s, parcel, meta)
+        item = ItemOfSend(self._messenger, self._own_name, peer, timeout_s, parcel, meta)
         return self._post(lane, item, snapshot=snapshot)
 
     def post(self, item: Outgoing, topic: str) -> Future[None]:
@@ -205,11 +72,11 @@ class Outbox:
         lane = self._lanes.get((peer, topic))
         return None if lane is None else lane.endpoint
 
-    def _lane(self, peer: str, topic: str) -> _Lane:
+    def _lane(self, peer: str, topic: str) -> Lane:
         key = (peer, topic)
-        return self._lanes.get(key) or self._lanes.setdefault(key, _Lane(peer, topic))
+        return self._lanes.get(key) or self._lanes.setdefault(key, Lane(peer, topic))
 
-    def _post(self, lane: _Lane, item: Outgoing, *, snapshot: bool) -> Future[None]:
+    def _post(self, lane: Lane, item: Outgoing, *, snapshot: bool) -> Future[None]:
         future = item.new_future()
         item.arm(self._messenger, lambda: self._expire(lane, item))
         with lane.lock:
@@ -234,7 +101,7 @@ class Outbox:
             )
         return future
 
-    def _can_leave(self, lane: _Lane, item: Outgoing) -> bool:
+    def _can_leave(self, lane: Lane, item: Outgoing) -> bool:
         return (
             lane.endpoint is not None
             and not lane.waiting
@@ -242,13 +109,13 @@ class Outbox:
             and lane.is_free_for(item)
         )
 
-    def _attach(self, lane: _Lane, entry: Entry) -> None:
+    def _attach(self, lane: Lane, entry: Entry) -> None:
         with lane.lock:
             if lane.endpoint is None:
                 lane.endpoint = entry.endpoint
             self._pump(lane)
 
-    def _pump(self, lane: _Lane) -> None:
+    def _pump(self, lane: Lane) -> None:
         """Let leave what may; under the lane's lock."""
         while lane.waiting and lane.endpoint is not None:
             item = lane.waiting[0]
@@ -268,7 +135,7 @@ class Outbox:
                 item.let_go()
 
     def _dispatch(
-        self, lane: _Lane, item: Outgoing, endpoint: Endpoint | None, *, snapshot: bool = False
+        self, lane: Lane, item: Outgoing, endpoint: Endpoint | None, *, snapshot: bool = False
     ) -> None:
         if endpoint is None:
             return
@@ -282,7 +149,7 @@ class Outbox:
         answer = item.leave(endpoint, snapshot=snapshot)
         answer.add_done_callback(lambda done: self._acknowledge(lane, item, endpoint, done))
 
-    def _acknowledge(self, lane: _Lane, item: Outgoing, endpoint: Endpoint, answer: Future[Reply]) -> None:
+    def _acknowledge(self, lane: Lane, item: Outgoing, endpoint: Endpoint, answer: Future[Reply]) -> None:
         # The receiver has locked what lies in shared memory, or will never do so.
         self._lying.discard(item)
         item.let_go()
@@ -301,7 +168,7 @@ class Outbox:
         else:
             self._note_refused(lane, item)
 
-    def _ask_for_room(self, lane: _Lane, item: Outgoing, endpoint: Endpoint) -> None:
+    def _ask_for_room(self, lane: Lane, item: Outgoing, endpoint: Endpoint) -> None:
         if lane.room is not None:
             return
         # An item above the limit goes when everything before it is taken.
@@ -325,7 +192,7 @@ class Outbox:
         room.add_done_callback(answered)
 
     def _note_taken(
-        self, lane: _Lane, endpoint: Endpoint, taken_bytes: int, item: Outgoing | None = None
+        self, lane: Lane, endpoint: Endpoint, taken_bytes: int, item: Outgoing | None = None
     ) -> None:
         with lane.lock:
             if item is not None:
@@ -334,7 +201,7 @@ class Outbox:
                 lane.taken_bytes = max(lane.taken_bytes, taken_bytes)
                 self._pump(lane)
 
-    def _note_refused(self, lane: _Lane, item: Outgoing) -> None:
+    def _note_refused(self, lane: Lane, item: Outgoing) -> None:
         """The peer lives and does not hold an item: it takes no room there."""
         with lane.lock:
             if item not in lane.under_way:
@@ -346,7 +213,7 @@ class Outbox:
                 room.cancel()  # it waits for bytes that will never be taken
             self._pump(lane)
 
-    def _expire(self, lane: _Lane, item: Outgoing) -> None:
+    def _expire(self, lane: Lane, item: Outgoing) -> None:
         if item.has_left:
             item.fail(item.timeout("its acknowledgement"))
             return
@@ -357,7 +224,7 @@ class Outbox:
             error = item.timeout(f"room in its mailbox, which holds {held_bytes} bytes from here")
         self._drop(lane, item, error)
 
-    def _drop(self, lane: _Lane, item: Outgoing, error: BaseException) -> None:
+    def _drop(self, lane: Lane, item: Outgoing, error: BaseException) -> None:
         """Fail an item that has not left."""
         with lane.lock:
             if item not in lane.waiting:
@@ -373,7 +240,7 @@ class Outbox:
         for lane in list(self._lanes.values()):
             self._forget(lane, process_id, "its process is gone")
 
-    def _forget(self, lane: _Lane, process_id: str, reason: str) -> None:
+    def _forget(self, lane: Lane, process_id: str, reason: str) -> None:
         with lane.lock:
             if lane.endpoint is None or lane.endpoint.process_id != process_id:
                 return

@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.inbox import Item
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outbox import ITEM_SERVICE
+from rlinf.scheduler.comm.outgoing import ITEM_SERVICE
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
