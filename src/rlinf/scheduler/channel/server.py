@@ -212,7 +212,8 @@ class ChannelServer:
     def _flush(self) -> None:
         self._flush_due = False
         clients, self._with_news = self._with_news, {}
-        for client in clients.values():
+        # Who waits for an item first: who put one is only told that it is here.
+        for client in sorted(clients.values(), key=lambda client: not client.frames):
             head = [client.accepted, client.news]
             frames = client.frames
             client.accepted, client.news, client.frames = [], [], []

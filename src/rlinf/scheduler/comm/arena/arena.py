@@ -28,10 +28,9 @@ GRAIN_BYTES = kernel.PAGE_BYTES
 # died, must not be taken for the block that lies there now.
 TOKEN_BYTES = 8
 DATA_AT = 64
-_NO_TOKEN = np.zeros(TOKEN_BYTES, np.uint8)
+_NO_TOKEN = bytes(TOKEN_BYTES)
 # Asking about a block costs two microseconds, as much as touching this much memory for the first time.
 BYTES_WORTH_ONE_QUESTION = 2048
-MIN_QUESTIONS = 8
 
 
 class Block:
@@ -174,7 +173,8 @@ class Arena:
     def _find(self, size: int) -> Block | None:
         if self.fd < 0:
             return None
-        self._reclaim(MIN_QUESTIONS)
+        # Blocks come back in about the order in which they were lent.
+        self._reclaim(max_refusals=1)
         where = self._free.first_fit(size)
         if where is None or where + size > self._touched:
             # Looking for warm memory pays up to what touching cold memory would cost.
@@ -187,18 +187,24 @@ class Arena:
         self.generation += 1
         self._next_token = (self._next_token + 1) % (1 << 8 * TOKEN_BYTES)
         token = self._next_token.to_bytes(TOKEN_BYTES, "little")
-        self._memory[offset : offset + TOKEN_BYTES] = np.frombuffer(token, np.uint8)
+        self._memory.data[offset : offset + TOKEN_BYTES] = token
         return Block(offset, size, token, self._memory[offset + DATA_AT : offset + size])
 
-    def _reclaim(self, max_questions: int) -> None:
-        """Free lent blocks that nobody uses, the oldest first; the others go to the end of the line."""
-        for _ in range(min(max_questions, len(self._lent))):
+    def _reclaim(self, max_refusals: int) -> None:
+        """Free lent blocks that nobody uses, the oldest first, until so many were found in use.
+
+        Those go to the end of the line.
+        """
+        for _ in range(len(self._lent)):
+            if max_refusals <= 0:
+                return
             block = self._lent.popleft()
             if not kernel.try_lock_alone(self.fd, block.offset, block.size_bytes):
                 self._lent.append(block)
+                max_refusals -= 1
                 continue
             # Nobody has it, and who locks it from now on sees that it is no block any more.
-            self._memory[block.offset : block.offset + TOKEN_BYTES] = _NO_TOKEN
+            self._memory.data[block.offset : block.offset + TOKEN_BYTES] = _NO_TOKEN
             kernel.unlock(self.fd, block.offset, block.size_bytes)
             self._num_live -= 1
             self._free.give(block.offset, block.size_bytes)
