@@ -587,6 +587,16 @@ def test_arenas_stay_open_while_in_use_and_a_while_after(new_arena, monkeypatch)
         arena.close()
 
 
+def test_what_comes_from_the_arena_of_a_gone_owner_does_not_keep_it_open(arena):
+    opened = OpenArenas(lambda arena: None)
+    reader = opened.get(OWNER.process_id, os.getpid(), arena.fd)
+    opened.forget(OWNER.process_id)
+    assert opened.get(OWNER.process_id, os.getpid(), arena.fd) is reader  # handed on by somebody else
+    watched = weakref.ref(reader)
+    del reader
+    assert watched() is None
+
+
 # -- forks ---------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ class ForeignArena:
         pid: the process that opened it.
         owner: whose it is.
         owner_pid: that process's id.
+        owner_is_gone: it is kept no longer than it is in use.
         on_closed: called in the end, anywhere the garbage collector runs.
     """
 
@@ -44,6 +45,7 @@ class ForeignArena:
         self.pid = os.getpid()
         self.owner = owner
         self.owner_pid = owner_pid
+        self.owner_is_gone = False
         self.on_closed: Callable[[], None] | None = None
         self._size = os.fstat(fd).st_size
         self._lock = threading.Lock()
@@ -269,16 +271,21 @@ class OpenArenas:
             if arena is None:
                 arena = self._known[owner_id] = open_arena(owner_id, pid, fd)
                 self._on_opened(arena)
-            self._recent[owner_id] = arena
-            self._recent.move_to_end(owner_id)
-            while len(self._recent) > MAX_IDLE_ARENAS:
-                self._recent.popitem(last=False)
+            if not arena.owner_is_gone:
+                self._recent[owner_id] = arena
+                self._recent.move_to_end(owner_id)
+                while len(self._recent) > MAX_IDLE_ARENAS:
+                    self._recent.popitem(last=False)
         return arena
 
     def forget(self, owner_id: str) -> None:
         """Keep an arena only as long as it is in use: its owner is gone."""
         with self._lock:
-            arena = self._recent.pop(owner_id, None)
+            self._recent.pop(owner_id, None)
+            arena = self._known.get(owner_id)
+            if arena is not None:
+                # What it wrote may still come from whoever holds it, and is no reason to keep the rest.
+                arena.owner_is_gone = True
         del arena  # closed outside of the lock, if it was the last reference
 
     def abandon(self) -> None:
