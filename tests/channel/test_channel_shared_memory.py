@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 
 import pytest
 import shared_memory_roles as roles
 from shared_memory_roles import contents, full_of, in_shared_memory
 
+from rlinf.scheduler.channel import current_runtime
 from rlinf.scheduler.comm.arena.limit import VARIABLE
-from rlinf.scheduler.errors import ChannelLost, SchedulerError
+from rlinf.scheduler.comm.parcels import Parcels
+from rlinf.scheduler.errors import ChannelLost, SchedulerError, SharedMemoryUnreadable
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 30.0
@@ -290,6 +293,35 @@ def test_a_channel_that_cannot_open_shared_memory_refuses_one_item_and_takes_byt
     assert not in_shared_memory(item)
     eventually(all_are_free)
     server.kill()
+
+
+def test_a_batch_that_cannot_be_opened_does_not_shift_what_comes_with_it(in_process, monkeypatch):
+    channel = in_process.create()
+    assert roles.make_ready(channel)
+    batch, small = channel.get_batch(2, async_op=True), channel.get("small", async_op=True)
+    channel.qsize()
+    receive = Parcels.receive
+    refusals = iter(["too many open files"])
+
+    def receive_all_but_one(parcels, frames, *, to_load=True):
+        if to_load and (refusal := next(refusals, None)):
+            raise SharedMemoryUnreadable(refusal)
+        return receive(parcels, frames, to_load=to_load)
+
+    monkeypatch.setattr(Parcels, "receive", receive_all_but_one)
+    # What is put while the I/O thread is held up goes there and back in one message.
+    written = threading.Event()
+    current_runtime().messenger.submit(lambda: written.wait(DEADLINE_S))
+    for item, weight, queue_name in (
+        (full_of(7), 1, "default"),
+        ("text", 1, "default"),
+        ("small", 0, "small"),
+    ):
+        channel.put(item, weight, queue_name, async_op=True)
+    written.set()
+    assert small.wait(DEADLINE_S) == "small"
+    array, text = batch.wait(DEADLINE_S)
+    assert (contents(array), text) == (7, "text")
 
 
 # -- all at once ---------------------------------------------------------------------------------

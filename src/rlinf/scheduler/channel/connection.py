@@ -307,8 +307,10 @@ class Connection:
                 self._on_granted(ticket)
 
     def _on_delivered(self, ticket: int, counts: list[int], frames: Iterator[Buffer]) -> None:
+        # All that is the delivery's, before anything can go wrong: the rest belongs to others.
+        parts = [list(islice(frames, count)) for count in counts]
         try:
-            items = [self._messenger.parcels.receive(list(islice(frames, count))) for count in counts]
+            items = [self._messenger.parcels.receive(part) for part in parts]
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self.ref.spec.name, error)
             self._post(wire.RESEND, ticket)

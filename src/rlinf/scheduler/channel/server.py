@@ -129,7 +129,8 @@ class ChannelServer:
 
     def _fill(self, client: str, operation: list[Any], frames: Iterator[Buffer]) -> list[Instruction]:
         _, ticket, num_frames = operation
-        return self._state.fill(client, ticket, Arrived(list(islice(frames, num_frames))))
+        item = self._messenger.parcels.receive(list(islice(frames, num_frames)), to_load=False)
+        return self._state.fill(client, ticket, item)
 
     def _resend(self, client: str, operation: list[Any], _frames: Iterator[Buffer]) -> list[Instruction]:
         ticket = operation[1]
