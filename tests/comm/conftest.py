@@ -2,6 +2,7 @@ import contextlib
 import multiprocessing
 
 import pytest
+from weights_job import Job
 
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 
@@ -64,3 +65,10 @@ def start_process(secret, transport):
             return process, ours.recv()
 
         yield start
+
+
+@pytest.fixture
+def job(secret, new_messenger):
+    """A driver with a directory, and what makes other members, here or in processes of their own."""
+    with contextlib.ExitStack() as stack:
+        yield Job(secret, new_messenger, stack)

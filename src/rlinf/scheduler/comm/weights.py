@@ -5,37 +5,32 @@ from __future__ import annotations
 import logging
 import operator
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from rlinf.scheduler.comm.directory import DirectoryClient, Entry
-from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
-from rlinf.scheduler.comm.peer import Reply, complete
+from rlinf.scheduler.comm.peer import complete
 from rlinf.scheduler.comm.state_dicts import StateDictWriter, encode_state_dict
-from rlinf.scheduler.comm.transfer import Transfer
-from rlinf.scheduler.comm.weights_mirror import COPY, GONE, Mirrors
-from rlinf.scheduler.comm.weights_shelf import AT, FETCH, IS, MIRROR, NO_VERSION, NOTHING_HEARD, Shelf
+from rlinf.scheduler.comm.weights_fetch import Delivery, Fetch, entry_of
+from rlinf.scheduler.comm.weights_mirror import Mirrors
+from rlinf.scheduler.comm.weights_shelf import NO_VERSION, Shelf
 from rlinf.scheduler.errors import (
     CommError,
     CommTimeout,
     NameTaken,
-    PeerDied,
-    SharedMemoryUnreadable,
     WeightsError,
 )
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 1800.0
-# How long the I/O thread may take to do its part of a publication, and a publisher to answer who does not want to wait.
-ANSWER_TIMEOUT_S = 30.0
+# How long the I/O thread may take to do its part of a publication.
+PUT_TIMEOUT_S = 30.0
 
 
 class Weights:
@@ -113,9 +108,9 @@ class Weights:
         writer = StateDictWriter(_checked_name(name), into)
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
         limit_s = DEFAULT_TIMEOUT_S if timeout_s is None else max(0.0, timeout_s)
-        fetch = _Fetch(self._messenger, self._mirrors, name, wanted, limit_s)
+        fetch = Fetch(self._messenger, self._mirrors, name, wanted, limit_s)
 
-        def write(delivery: _Delivery) -> int:
+        def write(delivery: Delivery) -> int:
             delivery.write(writer)
             return delivery.version
 
@@ -126,7 +121,7 @@ class Weights:
             return
         self._shelf.open(name)
         try:
-            self._directory.register(_entry(name), self._messenger.endpoint)
+            self._directory.register(entry_of(name), self._messenger.endpoint)
         except NameTaken:
             self._shelf.withdraw(name)
             raise
@@ -143,10 +138,10 @@ class Weights:
 
         self._messenger.submit(put)
         try:
-            done.result(ANSWER_TIMEOUT_S)
+            done.result(PUT_TIMEOUT_S)
         except FutureTimeout as error:
             raise CommTimeout(
-                "publish", _entry(name), ANSWER_TIMEOUT_S, "this process's I/O thread"
+                "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"
             ) from error
 
     def _tell_once(self, name: str, size_bytes: int) -> None:
@@ -159,168 +154,6 @@ class Weights:
             size_bytes >> 20,
             name,
         )
-
-
-class _Delivery:
-    """A version that has come here, until it is written to where it should go."""
-
-    __slots__ = ("_arrived", "version")
-
-    def __init__(self, version: int, arrived: Arrived) -> None:
-        self.version = version
-        self._arrived: Arrived | None = arrived
-
-    def write(self, writer: StateDictWriter) -> None:
-        """Write it to its place and give its memory back; once."""
-        arrived, self._arrived = self._arrived, None
-        frames: list[Buffer] = [] if arrived is None else list(arrived.frames())
-        try:
-            writer.write(self.version, frames)
-        finally:
-            # An error keeps what its traceback refers to for as long as somebody keeps the error.
-            del arrived
-            frames.clear()
-
-
-class _Fetch(Transfer):
-    """One fetch under way; all of it happens on the I/O thread but its beginning.
-
-    So whatever lies in shared memory is locked before its owner hears that the answer was taken.
-    """
-
-    def __init__(
-        self, messenger: Messenger, mirrors: Mirrors, name: str, min_version: int, timeout_s: float
-    ) -> None:
-        super().__init__("fetch", _entry(name), timeout_s)
-        self._messenger = messenger
-        self._mirrors = mirrors
-        self._name = name
-        self._min_version = min_version
-        self._publisher: Endpoint = messenger.endpoint
-        self._heard = NOTHING_HEARD
-        self._asked: Future[Reply] | None = None
-        self._unreadable = ""
-
-    def start(self, directory: DirectoryClient) -> Future[_Delivery]:
-        """Begin; the future of its end, which ends the fetch when it is cancelled or dropped."""
-        messenger = self._messenger
-        future = self.new_weak_future(lambda: messenger.submit(self.release))
-        future.add_done_callback(lambda done: messenger.submit(self.release) if done.cancelled() else None)
-        self.look_up(directory, self._found, self._end)
-        return future
-
-    def release(self) -> None:
-        """Give up what is under way."""
-        super().release()
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.cancel()
-
-    def _found(self, entry: Entry) -> None:
-        self._publisher = entry.endpoint
-        self._messenger.submit(self._begin)
-
-    def _begin(self) -> None:
-        if self.over():
-            return
-        # Who does not want to wait gets what is there, but the answer takes its time.
-        left_s = max(0.0, self.timeout_s - self.waited_s()) if self.timeout_s else ANSWER_TIMEOUT_S
-        self._timer = self._messenger.call_later(left_s, self._expire)
-        self._ask()
-
-    def _ask(self, *, avoid: tuple[str, int] = ("", NO_VERSION)) -> None:
-        own = self._messenger.endpoint.to_wire()
-        head = [self._name, self._min_version, self._heard, own, self._unreadable, avoid]
-        self._asked = self._messenger.request(self._publisher, FETCH, head)
-        self._asked.add_done_callback(self._on_answer)
-
-    def _on_answer(self, answer: Future[Reply]) -> None:
-        if answer.cancelled():
-            return
-        error = answer.exception()
-        if error is not None:
-            self._end(_of_publisher(error, self.peer))
-            return
-        reply = answer.result()
-        kind, version, *rest = reply.head
-        if kind == MIRROR:
-            # Others rely on it, whether this fetch is still wanted or not.
-            self._mirrors.take(self._name, self._publisher, version, reply.frames)
-        if self.over():
-            return
-        if kind == IS:
-            self._on_heard(version)
-        elif kind == AT:
-            self._ask_mirror(Endpoint.from_wire(rest[0]), version)
-        else:
-            self._deliver(version, reply.frames, self._ask)
-
-    def _on_heard(self, version: int) -> None:
-        self._heard = version
-        if self.timeout_s == 0 and version < self._min_version:
-            self._expire()
-        else:
-            self._ask()
-
-    def _ask_mirror(self, mirror: Endpoint, version: int) -> None:
-        own = self._messenger.endpoint.to_wire()
-        head = [self._name, self._publisher.process_id, version, own, self._unreadable]
-
-        def answered(answer: Future[Reply]) -> None:
-            if answer.cancelled() or self.over():
-                return
-            if answer.exception() is not None or answer.result().head[0] == GONE:
-                self._unreadable = ""
-                self._ask(avoid=(mirror.process_id, version))
-            else:
-                self._deliver(version, answer.result().frames, lambda: self._ask_mirror(mirror, version))
-
-        self._asked = self._messenger.request(mirror, COPY, head)
-        self._asked.add_done_callback(answered)
-
-    def _deliver(self, version: int, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
-        try:
-            arrived = self._messenger.parcels.receive(frames)
-        except SharedMemoryUnreadable as error:
-            if self._unreadable:
-                self._end(error)
-            else:
-                # Whoever sent it sends bytes from now on.
-                self._unreadable = error.reason
-                ask_again()
-            return
-        if self.claim():
-            self.complete(_Delivery(version, arrived))
-
-    def _expire(self) -> None:
-        if self._heard == NOTHING_HEARD:
-            waiting_for = "its publisher's answer"
-        else:
-            there = "none" if self._heard == NO_VERSION else f"version {self._heard}"
-            newer = self._heard < self._min_version or self._heard == NO_VERSION
-            wanted = (
-                f"version {self._min_version} or newer" if self._min_version != NO_VERSION else "any version"
-            )
-            waiting_for = f"{wanted}; {there} is published"
-            if not newer:
-                waiting_for += ", and on its way to this machine"
-        self._end(self.timeout(waiting_for))
-
-    def _end(self, error: BaseException) -> None:
-        if self.claim():
-            self.fail(error)
-
-
-def _entry(name: str) -> str:
-    """What a publisher is registered as."""
-    return f"weights/{name}"
-
-
-def _of_publisher(error: BaseException, entry: str) -> BaseException:
-    """The error of a request to a publisher: a dead one is called by what it published."""
-    if isinstance(error, PeerDied):
-        return PeerDied(entry, f"published by '{error.peer}': {error.reason}")
-    return error
 
 
 def _checked_name(name: str) -> str:
