@@ -151,6 +151,11 @@ def test_a_write_error_ends_the_connection_at_once_and_says_why(new_messenger):
     client, server = new_messenger("client:0"), new_messenger("server:0")
     server.serve("echo", lambda request: request.reply(request.head))
     assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+    for one, other in ((client, server), (server, client)):
+        # What they say to each other after connecting must be through: the first to write meets the error.
+        ready = threading.Event()
+        one.parcels.when_ready(other.endpoint, ready.set)
+        assert ready.wait(DEADLINE_S)
     link = client._peers[server.endpoint.process_id].link
     link._socket = RefusingSocket(link._socket)
     with pytest.raises(PeerDied, match=r"writing to it failed \(ENOBUFS\)"):

@@ -31,6 +31,7 @@ class Link(Protocol):
     """One connection to one process."""
 
     transport: str
+    dialled: bool  # whether this process made the connection
     peer: Any  # whose link it is, set by whoever hears of it
 
     def send(self, pieces: list[Buffer], snapshot: bool) -> None:

@@ -305,6 +305,7 @@ class Messenger:
                     peer.lost = str(error)
                     self._loop.submit(lambda: self._report_lost(endpoint.process_id))
                     return peer
+                peer.link.peer = peer
                 peer.links.append(peer.link)
                 self._peers[endpoint.process_id] = peer
         return peer
@@ -332,6 +333,13 @@ class Messenger:
 
     def on_hello(self, link: Link, endpoint: Endpoint, name: str) -> None:
         """See `LinkEvents`."""
+        known = self._peers.get(endpoint.process_id)
+        if known is not None and any(
+            other is not link and other.dialled == link.dialled for other in known.links
+        ):
+            # It connects again, so for it the former connection is over; we have not seen that yet.
+            for other in list(known.links):
+                other.finish("it connected anew")
         with self._peers_lock:
             peer = self._peers.get(endpoint.process_id)
             if peer is None:
@@ -368,15 +376,19 @@ class Messenger:
     def _take_link(self, link: Link) -> Peer | None:
         # Under the lock: a link may be lost while the thread that dialled it still enters its peer.
         with self._peers_lock:
-            peer = next((peer for peer in self._peers.values() if link in peer.links), None)
-            if peer is not None:
-                peer.links.remove(link)
+            peer: Peer | None = link.peer
+            if peer is None or link not in peer.links:
+                return None
+            peer.links.remove(link)
         return peer
 
     def _remove(self, peer: Peer) -> bool:
         """Whether the peer was there; its last link may have been lost while the others were read."""
         with self._peers_lock:
-            return self._peers.pop(peer.process_id, None) is not None
+            if self._peers.get(peer.process_id) is not peer:
+                return False
+            del self._peers[peer.process_id]
+        return True
 
     def _report_lost(self, process_id: str) -> None:
         for callback in self._lost_callbacks:

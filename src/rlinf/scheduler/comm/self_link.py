@@ -20,6 +20,7 @@ class SelfLink:
     """
 
     transport = "self"
+    dialled = True
 
     def __init__(
         self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]

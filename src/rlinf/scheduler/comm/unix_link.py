@@ -44,6 +44,7 @@ class UnixLink:
 
     def __init__(self, loop: IoLoop, identity: Identity, events: LinkEvents, scratch: memoryview) -> None:
         self.peer: Any = None
+        self.dialled = False
         self._loop = loop
         self._identity = identity
         self._events = events
@@ -71,6 +72,7 @@ class UnixLink:
 
         The handshake has no deadline on this side: whose process has the socket open is alive, however busy.
         """
+        self.dialled = True
         if self._closed:
             return
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
