@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sys
 import threading
 import time
 from collections import deque
@@ -29,8 +30,12 @@ GRAIN_BYTES = kernel.PAGE_BYTES
 TOKEN_BYTES = 8
 DATA_AT = 64
 _NO_TOKEN = bytes(TOKEN_BYTES)
-# Asking about a block costs two microseconds, as much as touching this much memory for the first time.
+# Asking about a block costs two microseconds, as much as touching this much memory for the first time; and more where
+# there are many locks, because the kernel goes through them one by one.
 BYTES_WORTH_ONE_QUESTION = 2048
+MAX_QUESTIONS = 64
+# A block that was in use so many times when it was asked about is likely to stay so: it stands in the way no more.
+PATIENCE = 4
 
 
 class Block:
@@ -41,15 +46,17 @@ class Block:
         size_bytes: how long it is, a multiple of GRAIN_BYTES.
         token: what stands in its first 8 bytes as long as it is this block; data begins at DATA_AT.
         memory: where its data goes, uint8 of shape (size_bytes - DATA_AT,); it keeps the map.
+        num_refusals: how often it was in use when it was asked about.
     """
 
-    __slots__ = ("memory", "offset", "size_bytes", "token")
+    __slots__ = ("memory", "num_refusals", "offset", "size_bytes", "token")
 
     def __init__(self, offset: int, size_bytes: int, token: bytes, memory: Bytes) -> None:
         self.offset = offset
         self.size_bytes = size_bytes
         self.token = token
         self.memory = memory
+        self.num_refusals = 0
 
 
 class Arena:
@@ -74,6 +81,8 @@ class Arena:
         self._free = FreeRanges(HEADER_BYTES, self._size)
         # Blocks that this process has let go; others may still use them. Appended to without the lock.
         self._lent: deque[Block] = deque()
+        # Those of them that others keep for long.
+        self._kept: deque[Block] = deque()
         self._lock = threading.Lock()
         # One locked lock for each thread that waits for room; whoever has news unlocks it.
         self._waiting: deque[threading.Lock] = deque()
@@ -109,7 +118,7 @@ class Arena:
     @property
     def num_held(self) -> int:
         """Blocks that this process has not let go."""
-        return self._num_live - len(self._lent)
+        return self._num_live - len(self._lent) - len(self._kept)
 
     def allocate(self, size_bytes: int, wait_s: float = 0.0) -> Block | None:
         """A block for `size_bytes` of data, or None if there is no room.
@@ -145,7 +154,7 @@ class Arena:
     def unused(self) -> bool:
         """Whether nobody uses any block."""
         with self._lock:
-            self._reclaim(len(self._lent))
+            self._reclaim(sys.maxsize)
             return self._num_live == 0
 
     def trim(self) -> None:
@@ -178,7 +187,8 @@ class Arena:
         where = self._free.first_fit(size)
         if where is None or where + size > self._touched:
             # Looking for warm memory pays up to what touching cold memory would cost.
-            self._reclaim(len(self._lent) if where is None else size // BYTES_WORTH_ONE_QUESTION)
+            worth = min(size // BYTES_WORTH_ONE_QUESTION, MAX_QUESTIONS)
+            self._reclaim(sys.maxsize if where is None else worth)
         offset = self._free.take(size)
         if offset is None:
             return None
@@ -193,26 +203,32 @@ class Arena:
     def _reclaim(self, max_refusals: int) -> None:
         """Free lent blocks that nobody uses, the oldest first, until so many were found in use.
 
-        Those go to the end of the line.
+        Those go to the end of the line; those that are kept for long have a line of their own.
         """
-        for _ in range(len(self._lent)):
-            if max_refusals <= 0:
-                return
-            block = self._lent.popleft()
-            if not kernel.try_lock_alone(self.fd, block.offset, block.size_bytes):
-                self._lent.append(block)
-                max_refusals -= 1
-                continue
-            # Nobody has it, and who locks it from now on sees that it is no block any more.
-            self._memory.data[block.offset : block.offset + TOKEN_BYTES] = _NO_TOKEN
-            kernel.unlock(self.fd, block.offset, block.size_bytes)
-            self._num_live -= 1
-            self._free.give(block.offset, block.size_bytes)
+        for line in (self._lent, self._kept):
+            for _ in range(len(line)):
+                if max_refusals <= 0:
+                    return
+                block = line.popleft()
+                if not self._try_free(block):
+                    max_refusals -= 1
+                    block.num_refusals += 1
+                    (self._lent if block.num_refusals < PATIENCE else self._kept).append(block)
+
+    def _try_free(self, block: Block) -> bool:
+        if not kernel.try_lock_alone(self.fd, block.offset, block.size_bytes):
+            return False
+        # Nobody has it, and who locks it from now on sees that it is no block any more.
+        self._memory.data[block.offset : block.offset + TOKEN_BYTES] = _NO_TOKEN
+        kernel.unlock(self.fd, block.offset, block.size_bytes)
+        self._num_live -= 1
+        self._free.give(block.offset, block.size_bytes)
+        return True
 
     def _trim(self) -> None:
         if self.fd < 0:
             return
-        self._reclaim(len(self._lent))
+        self._reclaim(sys.maxsize)
         for begin, end in self._free.ranges():
             if begin < self._touched:
                 kernel.free_pages(self._address + begin, min(end, self._touched) - begin)
