@@ -1,7 +1,7 @@
 """Free ranges: whatever is taken and given back, nothing overlaps and nothing is lost."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlinf.scheduler.comm.arena.blocks import FreeRanges
@@ -25,7 +25,7 @@ def check(free, taken):
     assert ends_and_begins == sorted(set(ends_and_begins))  # none is empty, none touches the next
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(actions)
 def test_any_takes_and_gives_keep_ranges_apart_and_whole(steps):
     free, taken = FreeRanges(0, END), []
@@ -45,7 +45,7 @@ def test_any_takes_and_gives_keep_ranges_apart_and_whole(steps):
     assert free.ranges() == [(0, END)]
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(actions, st.integers(0, END - 1), st.integers(1, END))
 def test_giving_what_is_free_is_an_error_that_changes_nothing(steps, begin, size):
     free = FreeRanges(0, END)
