@@ -338,9 +338,7 @@ class Channel:
         parcel = connection.pack(item, blocks=not async_op, wait_s=wait_s)
         if not async_op:
             connection.check_may_block()
-            blocking = BlockingOperation("put", queue_name, timeout_s)
-            connection.put(blocking, parcel, weight, wait_s)
-            connection.wait(blocking)
+            connection.run_put(queue_name, timeout_s, parcel, weight, wait_s)
             return None
         operation = HandleOperation("put", queue_name, timeout_s)
         future = connection.future(operation)
@@ -355,8 +353,7 @@ class Channel:
         if not async_op:
             connection.check_may_block()
             blocking = BlockingOperation(kind, queue_name, timeout_s, batch_weight)
-            connection.get(blocking, wait_s)
-            return connection.read(blocking, load)
+            return connection.run_get(blocking, wait_s, load)
         operation = HandleOperation(kind, queue_name, timeout_s, batch_weight)
 
         def take(items: list[Arrived]) -> Any:

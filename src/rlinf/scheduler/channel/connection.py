@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.lane import Lane, LaneBroken, Lanes
 from rlinf.scheduler.channel.operation import (
     BlockingOperation,
     HandleOperation,
@@ -49,6 +50,8 @@ CONFIRM_DELAY_S = 0.002
 GRACE_S = 10.0
 CONTROL_TIMEOUT_S = 60.0
 MAX_OPERATIONS = 1024
+# What a lane carries goes in one piece.
+LANE_BYTES = 8 << 10
 MAX_BYTES = 1 << 20
 _NO_ANSWER = "the channel's server does not answer"
 
@@ -74,6 +77,9 @@ class Connection:
         # Items of puts that the server has not answered: what lies in shared memory must stay there until then.
         self._parcels: dict[int, Parcel] = {}
         self._outbox: deque[tuple[list[Any], Sequence[Buffer], int]] = deque()
+        self._lanes = Lanes(lambda: Lane(messenger, ref, CONFIRM_DELAY_S))
+        # What was withdrawn or given back is known to the server when it has answered a later ticket than this.
+        self._barrier = 0
         self._send_lock = threading.Lock()
         self._flush_due = False
         self._timer_due = False
@@ -122,15 +128,94 @@ class Connection:
         ticket = operation.ticket = _next_ticket()
         self._start(operation, [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight])
 
+    def run_put(
+        self, queue_name: str, timeout_s: float | None, parcel: Parcel, weight: float, wait_s: float | None
+    ) -> None:
+        """Put an item and wait in this thread until the queue holds it.
+
+        Raises:
+            ChannelError: what it failed with.
+        """
+        lane = self._lane()
+        if lane is None or not (
+            parcel.size_bytes <= LANE_BYTES or parcel.goes_as_descriptor(self.ref.endpoint)
+        ):
+            blocking = BlockingOperation("put", queue_name, timeout_s)
+            self.put(blocking, parcel, weight, wait_s)
+            self.wait(blocking)
+            return
+        operation = Operation("put", queue_name, timeout_s)
+        ticket = operation.ticket = _next_ticket()
+        frames = parcel.frames_for(self.ref.endpoint)
+        head = [wire.PUT, ticket, queue_name, weight, wait_s, len(frames)]
+        try:
+            lane.run(operation, head, frames, _limit_s(timeout_s))
+        except LaneBroken as error:
+            raise self._gone(str(error)) from error
+        except TimeoutError as error:
+            raise self._unanswered(operation) from error
+
+    def run_get(
+        self,
+        operation: BlockingOperation,
+        wait_s: float | None,
+        load: Callable[[list[Arrived]], Any],
+    ) -> Any:
+        """Get an item or a batch, and wait for it in this thread.
+
+        Raises:
+            ChannelError: what it failed with.
+            CodecError: an item cannot be read here; it is taken all the same.
+        """
+        lane = self._lane()
+        if lane is not None:
+            with contextlib.suppress(LaneBroken):  # it has taken nothing
+                return self._get_on(lane, operation, wait_s, load)
+        self.get(operation, wait_s)
+        return self._read(operation, load)
+
+    def _get_on(
+        self,
+        lane: Lane,
+        operation: Operation,
+        wait_s: float | None,
+        load: Callable[[list[Arrived]], Any],
+    ) -> Any:
+        ticket = operation.ticket = _next_ticket()
+        head = [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight]
+        try:
+            items = lane.run(operation, head, [], _limit_s(operation.timeout_s)) or []
+        except TimeoutError as error:
+            raise self._unanswered(operation) from error
+        try:
+            value = load(items)
+        except Exception:
+            # Back in the queue it would stand in everybody's way.
+            lane.confirm(ticket, at_once=False)
+            raise
+        except BaseException:
+            lane.give_back(ticket)
+            raise
+        lane.confirm(ticket, at_once=_any_in_shared_memory(items))
+        return value
+
+    def _lane(self) -> Lane | None:
+        """This thread's own way to the server, if nothing that was begun before can be overtaken on it."""
+        endpoint = self.ref.endpoint
+        if self._pending or self._parcels or self._outbox or self._barrier or self.lost is not None:
+            return None
+        if endpoint.machine_id != self._messenger.endpoint.machine_id or not endpoint.unix_path:
+            return None
+        return None if endpoint.process_id == self._messenger.endpoint.process_id else self._lanes.get()
+
     def wait(self, operation: BlockingOperation) -> Any:
         """Wait in this thread for the end of an operation; its value.
 
         Raises:
             ChannelError: what it failed with.
         """
-        limit_s = None if operation.timeout_s is None else operation.timeout_s + GRACE_S
         try:
-            ended = operation.wait(limit_s)
+            ended = operation.wait(_limit_s(operation.timeout_s))
         except BaseException:
             self._abandon(operation)
             raise
@@ -141,7 +226,7 @@ class Connection:
             raise operation.error
         return operation.value
 
-    def read(self, operation: BlockingOperation, load: Callable[[list[Arrived]], Any]) -> Any:
+    def _read(self, operation: BlockingOperation, load: Callable[[list[Arrived]], Any]) -> Any:
         """Wait in this thread for the items of a get; they are the caller's once they are loaded.
 
         Raises:
@@ -157,7 +242,7 @@ class Connection:
             self.confirm(operation.ticket)
             raise
         except BaseException:
-            self._post(wire.GIVE_BACK, operation.ticket)
+            self._undo(wire.GIVE_BACK, operation.ticket)
             raise
         self._confirm_before_use(operation.ticket, items)
         return value
@@ -181,7 +266,7 @@ class Connection:
     def _confirm_before_use(self, ticket: int, items: list[Arrived]) -> None:
         """Confirm what was loaded, and do not wait with it for what the new owner may write into."""
         self.confirm(ticket)
-        if any(item.loan is not None for item in items):
+        if _any_in_shared_memory(items):
             self.flush()
 
     def ask(self, *head: Any, timeout_s: float = CONTROL_TIMEOUT_S) -> Any:
@@ -192,6 +277,7 @@ class Connection:
             ChannelUnanswered: it does not answer.
         """
         self.check_may_block()
+        self._lanes.flush()
         self.flush()
         asked = self._messenger.request(self.ref.endpoint, self._control, list(head), timeout_s=timeout_s)
         try:
@@ -262,6 +348,11 @@ class Connection:
             self._outbox.append((list(head), (), 0))
             self._flush_soon()
 
+    def _undo(self, kind: int, ticket: int) -> None:
+        """Withdraw an operation or give its items back, soon."""
+        self._barrier = _next_ticket()
+        self._post(kind, ticket)
+
     def _flush_soon(self) -> None:
         # What user threads start before the I/O thread gets its turn leaves in one message.
         if not self._flush_due:
@@ -293,18 +384,24 @@ class Connection:
             return
         accepted, news = request.head
         for ticket in accepted:
+            self._pass_barrier(ticket)
             self._parcels.pop(ticket, None)
             operation = self._pending.pop(ticket, None)
             if operation is not None:
                 operation.succeed(None)
         frames = iter(request.frames)
         for kind, ticket, *rest in news:
+            self._pass_barrier(ticket)
             if kind == wire.DELIVERED:
                 self._on_delivered(ticket, rest[0], frames)
             elif kind == wire.REFUSED:
                 self._on_refused(ticket, *rest)
             else:
                 self._on_granted(ticket)
+
+    def _pass_barrier(self, ticket: int) -> None:
+        if self._barrier and ticket > self._barrier:
+            self._barrier = 0
 
     def _on_delivered(self, ticket: int, counts: list[int], frames: Iterator[Buffer]) -> None:
         # All that is the delivery's, before anything can go wrong: the rest belongs to others.
@@ -322,7 +419,7 @@ class Connection:
             self._flush_later()
         if operation is None or not operation.succeed(items):
             self._untaken.pop(ticket, None)
-            self._post(wire.GIVE_BACK, ticket)
+            self._undo(wire.GIVE_BACK, ticket)
 
     def _on_granted(self, ticket: int) -> None:
         parcel = self._parcels.get(ticket)
@@ -349,8 +446,14 @@ class Connection:
             self.lost = self._gone(reason)
             self._outbox.clear()
             self._parcels.clear()
+            self._lanes.shut()
             for ticket in list(self._pending):
                 self._fail(ticket, self._gone(reason))
+
+    def abandon(self, reason: str) -> None:
+        """Make it unusable in a forked child; the parent's operations go on."""
+        self.lost = ChannelLost(self.ref.spec.name, reason)
+        self._lanes.abandon()
 
     def _gone(self, reason: str) -> ChannelLost:
         return ChannelLost(self.ref.spec.name, f"the process that held it is gone: {reason}")
@@ -368,31 +471,40 @@ class Connection:
     def _abandon(self, operation: BlockingOperation) -> None:
         """Nobody waits any more for an operation: withdraw it, or give back what it got."""
         if self._pending.pop(operation.ticket, None) is not None:
-            self._post(wire.CANCEL, operation.ticket)
+            self._undo(wire.CANCEL, operation.ticket)
         elif operation.value is not None:
-            self._post(wire.GIVE_BACK, operation.ticket)
+            self._undo(wire.GIVE_BACK, operation.ticket)
 
     def _withdraw(self, operation: Operation) -> bool:
         """Try to undo an operation; True if that is certain now."""
         if operation.kind == "put":
             if operation.ticket in self._pending:
-                self._post(wire.CANCEL, operation.ticket)
+                self._undo(wire.CANCEL, operation.ticket)
             return False
         if self._pending.pop(operation.ticket, None) is None:
             return False
-        self._post(wire.CANCEL, operation.ticket)
+        self._undo(wire.CANCEL, operation.ticket)
         return True
 
     def _on_dropped(self, operation: Operation) -> None:
         """The handle of a get is gone: nobody can take its items."""
         if not self._withdraw(operation) and self._untaken.pop(operation.ticket, None) is not None:
-            self._post(wire.GIVE_BACK, operation.ticket)
+            self._undo(wire.GIVE_BACK, operation.ticket)
 
     def _on_unanswered(self, operation: Operation) -> None:
         if operation.ticket in self._pending:
-            self._post(wire.CANCEL, operation.ticket)
+            self._undo(wire.CANCEL, operation.ticket)
             self._fail(operation.ticket, self._unanswered(operation))
 
     def _unanswered(self, operation: Operation) -> ChannelUnanswered:
         name = self.ref.spec.name
         return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, _NO_ANSWER)
+
+
+def _limit_s(timeout_s: float | None) -> float | None:
+    """How long to wait for the server's word on an operation."""
+    return None if timeout_s is None else timeout_s + GRACE_S
+
+
+def _any_in_shared_memory(items: list[Arrived]) -> bool:
+    return any(item.loan is not None for item in items)

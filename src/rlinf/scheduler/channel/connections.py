@@ -7,7 +7,6 @@ import threading
 from rlinf.scheduler.channel.connection import Connection
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.errors import ChannelLost
 
 # How long a process that leaves waits until the channels' servers have what it put.
 CLOSE_TIMEOUT_S = 5.0
@@ -43,7 +42,7 @@ class Connections:
     def abandon(self, reason: str) -> None:
         """Make every connection unusable in a forked child; the parent's operations go on."""
         for connection in self._by_id.values():
-            connection.lost = ChannelLost(connection.ref.spec.name, reason)
+            connection.abandon(reason)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for connection in list(self._by_id.values()):

@@ -16,6 +16,7 @@ from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
+from rlinf.scheduler.comm.handshake import Handshake
 from rlinf.scheduler.comm.link import Identity, Link
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.parcels import Parcels
@@ -202,6 +203,10 @@ class Messenger:
     def _transport(self, process_id: str, link: Link) -> str:
         shares = link.transport == "unix" and self.parcels.reads_ours(process_id)
         return f"{link.transport}+memory" if shares else link.transport
+
+    def new_handshake(self) -> Handshake:
+        """The dialling side of a handshake, for a connection besides the messenger's own."""
+        return Handshake(self._identity.secret, dials=True)
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""

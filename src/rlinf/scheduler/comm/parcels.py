@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.comm.arena import (
     Arena,
@@ -275,10 +275,8 @@ class Parcels:
     def _on_message(self, request: Request) -> None:
         kind, *rest = request.head
         if kind == OFFER:
-            problem = self._try_to_open(request.peer_id, *rest)
-            if problem:
-                self._say_without(f"that of '{request.peer_name}' cannot be opened here ({problem})")
-            self._messenger.notify(self._connected[request.peer_id], SERVICE, [ANSWER, problem])
+            answer = self.answer(request.peer_id, request.head)
+            self._messenger.notify(self._connected[request.peer_id], SERVICE, answer)
         elif kind == ANSWER:
             if rest[0]:
                 self._say_without(f"'{request.peer_name}' cannot open that of this process ({rest[0]})")
@@ -286,6 +284,15 @@ class Parcels:
             self._go_on(request.peer_id)
         elif kind == RETURNED:
             self._look_again()
+
+    def answer(self, owner_id: str, offer: list[Any]) -> list[Any]:
+        """The answer to the offer of a process of this machine; from any thread."""
+        _, pid, fd = offer
+        problem = self._try_to_open(owner_id, pid, fd)
+        if problem:
+            owner = self._messenger.peer_name(owner_id)
+            self._say_without(f"that of '{owner}' cannot be opened here ({problem})")
+        return [ANSWER, problem]
 
     def distrust(self, process_id: str, reason: str) -> None:
         """Send bytes to a process from now on: it could not open what it was sent."""
