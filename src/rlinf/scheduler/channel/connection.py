@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.lane import Lane, LaneBroken, Lanes
+from rlinf.scheduler.channel.lane import Lane, LaneBroken, Lanes, NoAnswer
 from rlinf.scheduler.channel.operation import (
     BlockingOperation,
     HandleOperation,
@@ -152,7 +152,7 @@ class Connection:
             lane.run(operation, head, frames, _limit_s(timeout_s))
         except LaneBroken as error:
             raise self._gone(str(error)) from error
-        except TimeoutError as error:
+        except NoAnswer as error:
             raise self._unanswered(operation) from error
 
     def run_get(
@@ -185,7 +185,7 @@ class Connection:
         head = [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight]
         try:
             items = lane.run(operation, head, [], _limit_s(operation.timeout_s)) or []
-        except TimeoutError as error:
+        except NoAnswer as error:
             raise self._unanswered(operation) from error
         try:
             value = load(items)

@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -42,6 +44,10 @@ class LaneBroken(Exception):
     """The lane's connection is gone; the text says how."""
 
 
+class NoAnswer(Exception):
+    """The server has not said a word in time."""
+
+
 class Lane:
     """One thread's way to one channel.
 
@@ -52,6 +58,7 @@ class Lane:
 
     Attributes:
         broken: whether it cannot be used any more.
+        on_end: called when nobody refers to it any more.
 
     Raises:
         CommError: the server cannot be reached this way.
@@ -59,6 +66,7 @@ class Lane:
 
     def __init__(self, messenger: Messenger, ref: ChannelRef, confirm_delay_s: float) -> None:
         self.broken = True
+        self.on_end: Callable[[], None] | None = None
         self._ref = ref
         self._messenger = messenger
         self._confirm_delay_s = confirm_delay_s
@@ -88,7 +96,7 @@ class Lane:
 
         Raises:
             LaneBroken: the connection is gone; what became of the operation is not known.
-            TimeoutError: no word within `limit_s`.
+            NoAnswer: no word within `limit_s`.
             ChannelError: what the operation failed with.
         """
         try:
@@ -99,7 +107,7 @@ class Lane:
                 raise
             self.close()
             raise LaneBroken(str(error)) from error
-        except TimeoutError:
+        except NoAnswer:
             self.close()
             raise
         except BaseException as error:
@@ -146,6 +154,8 @@ class Lane:
         # Its thread has ended. What it had taken and not confirmed must not come back.
         if hasattr(self, "_link"):
             self.close()
+        if self.on_end is not None:
+            self.on_end()
 
     def _on_timer(self) -> None:
         self._timer_due = False
@@ -168,7 +178,7 @@ class Lane:
         while True:
             message = self._link.receive(limit_s)
             if message is None:
-                raise TimeoutError
+                raise NoAnswer
             _, _, _, head, frames = message
             if head is None:
                 self.broken = True
@@ -218,6 +228,8 @@ class Lanes:
         self._make = make
         self._of_thread = _OfThread()
         self._all: weakref.WeakSet[Lane] = weakref.WeakSet()
+        # Not a semaphore: lanes end anywhere the garbage collector runs, where nothing may be locked.
+        self._free = deque(range(MAX_LANES))
         self._closed = False
 
     def get(self) -> Lane | None:
@@ -226,16 +238,26 @@ class Lanes:
         if mine.lane is not None and not mine.lane.broken:
             return mine.lane
         mine.num_uses += 1
-        if mine.num_uses < MIN_USES or self._closed or len(self._all) >= MAX_LANES:
+        if mine.num_uses < MIN_USES or self._closed:
             return None
         mine.num_uses = 0
+        mine.lane = None
         try:
-            mine.lane = self._make()
-        except CommError as error:
+            number = self._free.popleft()
+        except IndexError:
+            return None
+        try:
+            lane = self._make()
+        except BaseException as error:
+            self._free.append(number)
+            if not isinstance(error, CommError):
+                raise
             logger.debug("no lane: %s", error)
             return None
-        self._all.add(mine.lane)
-        return mine.lane
+        lane.on_end = partial(self._free.append, number)
+        self._all.add(lane)
+        mine.lane = lane
+        return lane
 
     def flush(self) -> None:
         """Send what is confirmed on any of them."""

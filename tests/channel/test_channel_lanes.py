@@ -1,0 +1,228 @@
+"""What blocks on a channel goes its thread's own way; order, guarantees and ends are those of every client."""
+
+import os
+import signal
+import threading
+
+import channel_roles
+import numpy as np
+import pytest
+
+from rlinf.scheduler.channel import lane as lanes_module
+from rlinf.scheduler.channel import set_runtime
+from rlinf.scheduler.channel.runtime import current_connections
+from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout, CommError
+
+DEADLINE_S = 30.0
+
+
+def lanes_of(channel):
+    return list(current_connections().to(channel._ref)._lanes._all)
+
+
+def in_a_thread(function, *args):
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(function(*args))
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def wait_until_it_waits(channel):
+    while not channel.stats().num_getters:
+        os.sched_yield()
+
+
+def test_a_thread_that_blocks_often_gets_a_way_of_its_own_and_one_that_does_not_never(sockets):
+    channel = sockets.create()
+    for number in range(lanes_module.MIN_USES - 1):
+        channel.put(number)
+    assert lanes_of(channel) == []
+    channel.put("one more")
+    assert len(lanes_of(channel)) == 1
+
+
+def test_what_was_begun_asynchronously_before_is_not_overtaken(lanes):
+    channel = lanes.create()
+    for round_ in range(50):
+        handles = [channel.put((round_, number), async_op=True) for number in range(5)]
+        channel.put((round_, 5))
+        handles.append(channel.put((round_, 6), async_op=True))
+        for handle in handles:
+            handle.wait(DEADLINE_S)
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in range(7)] == [(round_, n) for n in range(7)]
+
+
+def test_an_asynchronous_get_before_a_blocking_one_is_served_first(lanes):
+    channel = lanes.create()
+    first = channel.get(async_op=True)
+    thread, second = in_a_thread(channel.get)
+    while channel.stats().num_getters < 2:
+        os.sched_yield()
+    channel.put("first")
+    channel.put("second")
+    thread.join(DEADLINE_S)
+    assert (first.wait(DEADLINE_S), second) == ("first", ["second"])
+
+
+def test_what_a_dropped_handle_gives_back_is_there_for_the_blocking_get_after_it(lanes):
+    channel = lanes.create()
+    for round_ in range(50):
+        channel.put((round_, "first"))
+        channel.put((round_, "second"))
+        handle = channel.get(async_op=True)
+        handle._source.exception(DEADLINE_S)
+        del handle
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == [
+            (round_, "first"),
+            (round_, "second"),
+        ]
+
+
+def test_an_interrupted_get_takes_nothing(lanes):
+    channel = lanes.create()
+    channel.get_batch  # noqa: B018 - the class is loaded before the signal comes
+    pid = os.getpid()
+
+    def interrupt():
+        wait_until_it_waits(channel)
+        os.kill(pid, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        channel.get(timeout_s=DEADLINE_S)
+    thread.join(DEADLINE_S)
+    channel.put("an item")
+    assert channel.get(timeout_s=DEADLINE_S) == "an item"
+
+
+def test_an_interruption_while_an_item_is_read_gives_it_back(lanes, monkeypatch):
+    channel = lanes.create()
+    channel.put("first")
+    channel.put("second")
+
+    def interrupted(*_args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rlinf.scheduler.comm.parcel.decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            channel.get(timeout_s=DEADLINE_S)
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]
+
+
+def test_what_a_thread_took_does_not_come_back_when_the_thread_ends(lanes):
+    channel = lanes.create()
+    for number in range(20):
+        channel.put(number)
+    for number in range(20):
+        thread, outcome = in_a_thread(channel.get)
+        thread.join(DEADLINE_S)
+        assert outcome == [number]
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        channel.get(timeout_s=DEADLINE_S)
+
+
+def test_only_so_many_threads_have_a_way_of_their_own_and_the_others_work_too(lanes):
+    channel = lanes.create()
+    threads = [in_a_thread(channel.get) for _ in range(2 * lanes_module.MAX_LANES)]
+    while channel.stats().num_getters < len(threads):
+        os.sched_yield()
+    assert len(lanes_of(channel)) <= lanes_module.MAX_LANES
+    for number in range(len(threads)):
+        channel.put(number)
+    for thread, _ in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(outcome[0] for _, outcome in threads) == list(range(len(threads)))
+
+
+def test_threads_that_wait_are_woken_when_the_process_leaves(lanes):
+    channel = lanes.create()
+    thread, outcome = in_a_thread(channel.get)
+    wait_until_it_waits(channel)
+    set_runtime(None)
+    thread.join(DEADLINE_S)
+    assert isinstance(outcome[0], ChannelLost)
+
+
+def test_who_waits_for_a_server_that_is_killed_is_told(lanes):
+    holder, channel = lanes.start_server()
+    channel.put("an item")
+    assert channel.get() == "an item"
+    thread, outcome = in_a_thread(channel.get)
+    wait_until_it_waits(channel)
+    holder.kill()
+    thread.join(DEADLINE_S)
+    assert isinstance(outcome[0], ChannelLost)
+
+
+def test_a_deadline_is_the_servers_and_its_thread_goes_on(lanes):
+    channel = lanes.create(maxsize=1)
+    for _ in range(3):
+        with pytest.raises(ChannelTimeout, match="0 of 1 items"):
+            channel.get(timeout_s=0.01)
+    (way,) = lanes_of(channel)
+    assert not way.broken
+    channel.put("one")
+    with pytest.raises(ChannelTimeout, match="1 of 1 items"):
+        channel.put("two", timeout_s=0.01)
+    assert channel.get() == "one"
+
+
+def test_a_consumer_that_is_killed_while_it_waits_takes_nothing(lanes):
+    channel = lanes.create()
+    task = lanes.run(channel_roles.take_one_and_leave, channel)
+    wait_until_it_waits(channel)
+    task.kill()
+    while channel.stats().num_getters:
+        os.sched_yield()
+    channel.put("an item")
+    assert channel.get(timeout_s=DEADLINE_S) == "an item"
+
+
+def test_large_items_go_through_shared_memory_here_too(lanes):
+    channel = lanes.create(maxsize=4)
+    item = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
+    for _ in range(20):
+        channel.put({"data": item, "small": 1})
+        taken = channel.get(timeout_s=DEADLINE_S)
+        assert np.array_equal(taken["data"], item)
+        taken["data"][:] = 0
+
+
+def test_a_server_that_refuses_the_connection_costs_nothing_but_speed(lanes, monkeypatch):
+    channel = lanes.create()
+
+    def refuse(*_args):
+        raise CommError("no more connections")
+
+    monkeypatch.setattr(lanes_module, "BlockingLink", refuse)
+    for number in range(5):
+        channel.put(number)
+    assert [channel.get() for _ in range(5)] == list(range(5))
+
+
+def test_many_threads_and_processes_lose_and_double_nothing(lanes):
+    channel = lanes.create(maxsize=16)
+    producers = [
+        lanes.run(channel_roles.produce, channel, [(name, number) for number in range(300)]) for name in "ab"
+    ]
+    threads = [in_a_thread(channel_roles.consume, channel, 150) for _ in range(4)]
+    for producer in producers:
+        producer.result(DEADLINE_S)
+    for thread, _ in threads:
+        thread.join(DEADLINE_S)
+    taken = [item for _, (items,) in threads for item in items]
+    assert sorted(taken) == sorted((name, number) for name in "ab" for number in range(300))
+    for _, (items,) in threads:
+        for name in "ab":
+            mine = [number for producer, number in items if producer == name]
+            assert mine == sorted(mine)
