@@ -49,7 +49,15 @@ def test_a_small_message_is_one_piece_that_shares_nothing():
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xff\xff\xff\xff", b"\1\0\0\0\xc1", b"\1\0\0\0\x01", b"\5\0\0\0\x95\1\2\3\4"]
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        b"\1\0\0\0\xc1",
+        b"\1\0\0\0\x01",
+        b"\5\0\0\0\x95\1\2\3\4",
+        b"\7\0\0\0\x95\2\0\xa0\xc0\x91\xff",  # a frame of -1 bytes
+        b"\7\0\0\0\x95\2\0\xa0\xc0\x91\xa0",  # a frame of "" bytes
+    ],
 )
 def test_other_bytes_are_a_protocol_error(data):
     with pytest.raises(ProtocolError):

@@ -10,8 +10,9 @@ runs over Unix sockets and, cut into chunks, over TCP.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -40,7 +41,10 @@ JOIN_BYTES = 16 << 10
 DIRECT_BYTES = 64 << 10
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+# What a control part is, so that msgspec checks it while it reads.
+_Control: TypeAlias = tuple[int, int, str, Any, list[Annotated[int, msgspec.Meta(ge=0)]]]
+_decode = msgspec.msgpack.Decoder(_Control).decode
+_read_length = struct.Struct("<I").unpack_from
 
 
 class ProtocolError(Exception):
@@ -112,7 +116,7 @@ class StreamReader:
 
     def __init__(self) -> None:
         self._rest: bytes = b""
-        self._control: list[Any] | None = None
+        self._control: _Control | None = None
         self._frames: list[Buffer] = []
         self._target: memoryview | None = None
         self._filled = 0
@@ -144,31 +148,33 @@ class StreamReader:
         if self._rest:
             data = memoryview(self._rest + data)
             self._rest = b""
-        position = 0
+        position, available = 0, len(data)
         while True:
             if self._control is None:
                 begin = position + PREFIX_BYTES
-                if begin > len(data):
+                if begin > available:
                     break
-                end = begin + int.from_bytes(data[position:begin], "little")
-                if end - begin > MAX_CONTROL_BYTES:
-                    message = f"a control part of {end - begin} bytes"
+                (length,) = _read_length(data, position)
+                end = begin + length
+                if length > MAX_CONTROL_BYTES:
+                    message = f"a control part of {length} bytes"
                     raise ProtocolError(message)
-                if end > len(data):
+                if end > available:
                     break
                 self._control = _parse_control(data[begin:end])
                 position = end
-            position = self._take_frames(data, position)
-            if len(self._frames) < len(self._control[4]):
-                break
-            kind, ident, service, head, _ = self._control
+            kind, ident, service, head, sizes = self._control
+            if sizes:
+                position = self._take_frames(data, position, sizes)
+                if len(self._frames) < len(sizes):
+                    break
             out.append((kind, ident, service, head, self._frames))
             self._control = None
             self._frames = []
-        self._rest = bytes(data[position:])
+        if position < available:
+            self._rest = bytes(data[position:])
 
-    def _take_frames(self, data: memoryview, position: int) -> int:
-        sizes = self._control[4] if self._control is not None else ()
+    def _take_frames(self, data: memoryview, position: int, sizes: list[int]) -> int:
         available = len(data)
         while len(self._frames) < len(sizes):
             size = sizes[len(self._frames)]
@@ -198,13 +204,13 @@ def _copy(data: memoryview) -> memoryview:
     return memory
 
 
-def _parse_control(data: memoryview) -> list[Any]:
+def _parse_control(data: memoryview) -> _Control:
     try:
-        control = _decode(data)
+        control: _Control = _decode(data)
+    except msgspec.ValidationError as error:
+        message = f"a control part of another shape: {error}"
+        raise ProtocolError(message) from error
     except msgspec.DecodeError as error:
         message = f"a control part that is not msgpack: {error}"
         raise ProtocolError(message) from error
-    if type(control) is not list or len(control) != 5 or type(control[4]) is not list:
-        message = "a control part of another shape"
-        raise ProtocolError(message)
     return control

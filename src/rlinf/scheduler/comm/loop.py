@@ -127,8 +127,10 @@ class IoLoop:
         self._cancelled += 1
         if self._cancelled > MAX_CANCELLED and self._cancelled * 2 > len(self._timers):
             with self._timers_lock:
-                self._timers = [entry for entry in self._timers if entry[2].callback is not None]
-                heapq.heapify(self._timers)
+                timers = [entry for entry in self._timers if entry[2].callback is not None]
+                heapq.heapify(timers)
+                # Only whole heaps: the thread looks at the first entry without the lock.
+                self._timers = timers
                 self._cancelled = 0
 
     def _wake(self) -> None:
@@ -186,17 +188,14 @@ class IoLoop:
             self._guarded(self._ready.popleft())
 
     def _until_next_timer(self) -> float | None:
-        if not self._timers:
-            return None
-        with self._timers_lock:
-            if not self._timers:
-                return None
-            return max(0.0, self._timers[0][0] - time.monotonic())
+        timers = self._timers
+        # Other threads add entries and never take one out.
+        return max(0.0, timers[0][0] - time.monotonic()) if timers else None
 
     def _run_timers(self) -> None:
-        if not self._timers:
+        timers = self._timers
+        if not timers or timers[0][0] > (now := time.monotonic()):
             return
-        now = time.monotonic()
         due: list[Timer] = []
         with self._timers_lock:
             while self._timers and self._timers[0][0] <= now:
