@@ -86,6 +86,10 @@ class Bare:
             raise RuntimeError("neither listen() nor dial() was called")
         return self._pipe
 
+    def stay_on(self, processor: int | None) -> None:
+        """Run this thread on one of the machine's processors only; None: on any."""
+        os.sched_setaffinity(0, range(os.cpu_count() or 1) if processor is None else [processor])
+
     def pong(self, count: int, size: int = PING_BYTES) -> None:
         """Answer what `ping` sends, `count` times."""
         pipe, buffer = self.pipe(), memoryview(bytearray(size))

@@ -119,6 +119,21 @@ class Bench:
         answered.wait(TIMEOUT_S)
         return took
 
+    def pings_between_processors(self, count: int) -> list[float]:
+        """The same with each end on a processor of its own, as three processes at work have to be."""
+        for processor, peer in enumerate((self.producer, self.consumer)):
+            peer.stay_on(processor).wait(TIMEOUT_S)
+        took = self.pings(count)
+        for peer in (self.producer, self.consumer):
+            peer.stay_on(None).wait(TIMEOUT_S)
+        return took
+
+    def turns(self, count: int) -> list[float]:
+        """Seconds from put to get through the channel, there and back in turn without pauses."""
+        answered = self.consumer.take_turns("small", count, False)
+        (took,) = self.producer.take_turns("small", count, True).wait(TIMEOUT_S)
+        return took + answered.wait(TIMEOUT_S)[0]
+
     def latencies(self, count: int) -> list[float]:
         """Seconds from put to get through the channel, to a consumer that waits."""
         took = self.consumer.get_stamps("small", count)
@@ -191,18 +206,19 @@ def measure_throughput(bench: Bench, options: Options) -> dict[Workload, Through
 
 
 def measure_latency(bench: Bench, options: Options) -> float | None:
-    """Print the latencies of 16 bytes; returns the channel's median in ping-pongs of the same rhythm."""
+    """Print the latencies of 16 bytes; returns the channel's median in socket round trips, both back to back."""
     if not options.wants("latency"):
         return None
     count = max(20, int(options.budget_s / 0.001))
-    # A pause before each, as before each put, lets the other side fall asleep. Without one, a kernel may run both
-    # processes on one processor, which is quicker than to wake another.
-    paced = "Unix socket there and back"
+    # Back to back, a kernel may run both ends of a socket on one processor, which is quicker than to wake another.
+    # With a pause before each, everybody has fallen asleep.
     ways: dict[str, Callable[[int], list[float]]] = {
-        "channel": bench.latencies,
-        "Ray queue": bench.ray_latencies,
-        paced: lambda n: bench.pings(n, PAUSE_S),
-        f"{paced}, without pauses": bench.pings,
+        "channel, there and back in turn": bench.turns,
+        "channel, after a pause": bench.latencies,
+        "Ray queue, after a pause": bench.ray_latencies,
+        "Unix socket there and back, two processors": bench.pings_between_processors,
+        "Unix socket there and back": bench.pings,
+        "Unix socket there and back, after a pause": lambda n: bench.pings(n, PAUSE_S),
     }
     for way in ways.values():
         way(max(20, count // 10))
@@ -210,13 +226,13 @@ def measure_latency(bench: Bench, options: Options) -> float | None:
     for _ in range(options.rounds):
         for name, way in ways.items():
             took[name] += way(count)
-    unit = median(took[paced])
+    unit = median(took["Unix socket there and back, two processors"])
     print()
     table = Table("latency, put to get of 16 B", ("median", "p99", "ping-pongs"))
     for name, seconds in took.items():
         middle = median(seconds)
         table.row(name, duration_text(middle), duration_text(percentile(seconds, 99)), f"{middle / unit:.1f}")
-    return median(took["channel"]) / unit
+    return median(took["channel, there and back in turn"]) / unit
 
 
 def targets(

@@ -98,6 +98,19 @@ class Consuming(Bare):
 class Peer(Consuming, Worker):
     """Puts into a channel or gets from it."""
 
+    def take_turns(self, channel_name: str, count: int, first: bool) -> list[float]:
+        """Send a stamp there and back, `count` times, blocking all the way; seconds from each put to its get here."""
+        channel, took = self.connect_channel(channel_name), []
+        mine, others = ("back", "there") if first else ("there", "back")
+        for _ in range(count):
+            if first:
+                channel.put(STAMP.pack(time.perf_counter()), queue_name=others)
+            (stamp,) = STAMP.unpack(channel.get(mine))
+            took.append(time.perf_counter() - stamp)
+            if not first:
+                channel.put(STAMP.pack(time.perf_counter()), queue_name=others)
+        return took
+
     def produce(self, channel_name: str, workload: Workload, count: int) -> float:
         """Put the item `count` times; returns when it began."""
         channel, item = self.connect_channel(channel_name), self.item(workload.kind, workload.size)
