@@ -1,13 +1,16 @@
 """send and recv of large objects: where their bytes lie, how often they are copied, what is held back."""
 
+import os
 import threading
+import time
 
 import numpy as np
 import pytest
 import torch
 
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Mailbox
-from rlinf.scheduler.errors import CommTimeout, SharedMemoryUnreadable
+from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Mailbox, framing
+from rlinf.scheduler.comm.outgoing import ItemOfSend
+from rlinf.scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
 
 DEADLINE_S = 20.0
 SIZE = 100_000
@@ -158,3 +161,35 @@ def test_a_timeout_says_how_much_the_receiver_holds(trio):
     boxes["env:0"].send(np.zeros(2 * SIZE), "rollout:0", timeout_s=DEADLINE_S).wait()
     with pytest.raises(CommTimeout, match=r"room in its mailbox, which holds 16\d{5} bytes from here"):
         boxes["env:0"].send(np.zeros(SIZE), "rollout:0", timeout_s=0.1).wait(DEADLINE_S)
+
+
+def test_a_deadline_that_passes_while_the_object_is_copied_holds_all_the_same(trio, monkeypatch):
+    boxes, _ = trio
+    boxes["env:0"].send(bytes(LIMIT_BYTES), "actor:0", timeout_s=DEADLINE_S).wait(DEADLINE_S)
+
+    def copied_slowly(item):
+        end = time.monotonic() + DEADLINE_S
+        while not item.expired and time.monotonic() < end:
+            os.sched_yield()
+
+    monkeypatch.setattr(ItemOfSend, "detach", copied_slowly)
+    with pytest.raises(CommTimeout, match="room in its mailbox"):
+        boxes["env:0"].send(b"one more", "actor:0", timeout_s=0.01).wait(DEADLINE_S)
+
+
+def test_what_does_not_fit_into_the_receivers_memory_ends_the_connection(pair, names, monkeypatch):
+    for name, directory, messenger in zip(("client:0", "server:0"), names, pair, strict=True):
+        directory.register(name, messenger.endpoint)
+    box = Mailbox(pair[0], names[0], "client:0")
+    Mailbox(pair[1], names[1], "server:0")
+    monkeypatch.setattr(pair[0].parcels, "arena", None)
+    allocate = framing.allocate
+
+    def no_room(size):
+        if size > 1 << 20:
+            raise MemoryError
+        return allocate(size)
+
+    monkeypatch.setattr(framing, "allocate", no_room)
+    with pytest.raises(PeerDied):
+        box.send(bytes(8 << 20), "server:0", timeout_s=DEADLINE_S).wait(DEADLINE_S)

@@ -91,6 +91,9 @@ class Outbox:
             resolved = lane.endpoint is not None
             if resolved:
                 self._pump(lane)
+        if resolved and item.expired:
+            # While it was copied: its deadline found nothing in line.
+            self._expire(lane, item)
         if not resolved:
             item.look_up(
                 self._directory,

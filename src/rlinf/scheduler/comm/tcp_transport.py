@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Callable
 
 import zmq
@@ -162,10 +163,11 @@ class TcpTransport:
         self._receive_everything()
         self._gate.watch()
         self._note_broken()
-        links = [*self._dialled.values(), *self._accepted.values()]
+        links = self._links()
         for link in links:
             self._say_goodbye(link)
             link.end()
+        self._wait_for_goodbyes()
         for descriptor in self._watched:
             self._loop.unregister(descriptor)
         self._gate.close()
@@ -175,6 +177,28 @@ class TcpTransport:
         self._listener.close(linger=linger)
         self._dialer.close(linger=linger)
         self._context.term()
+
+    def _wait_for_goodbyes(self) -> None:
+        """Wait until the others have read to the end, which they say by a goodbye of their own.
+
+        A connection that is closed while something from the other side lies unread is reset by the kernel, and what
+        the other side has not read yet is lost.
+        """
+        poller = zmq.Poller()
+        for socket in (self._listener, self._dialer, self._dialer_monitor):
+            poller.register(socket, zmq.POLLIN)
+        deadline = time.monotonic() + LINGER_MS / 1000
+        while any(link.incoming and not link.broken for link in self._links()):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            poller.poll(left_s * 1000)
+            self._receive_everything()
+            self._gate.watch()
+            self._note_broken()
+
+    def _links(self) -> list[TcpLink]:
+        return [*self._dialled.values(), *self._accepted.values()]
 
     def abandon(self) -> None:
         """Close every connection in a forked child, where ZeroMQ has no thread; its objects stay unused."""
@@ -309,6 +333,9 @@ class TcpTransport:
             except (ProtocolError, TypeError, ValueError) as error:
                 logger.warning("bytes that are no message are dropped: %s", error)
                 self.lose(link, "it sent bytes that are no message")
+            except MemoryError as error:
+                logger.warning("a connection is dropped: %s", error)
+                self.lose(link, f"it sent more than there is room for: {error}")
         return True
 
     def _accept(self, route: bytes, descriptor: int) -> None:

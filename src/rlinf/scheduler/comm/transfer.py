@@ -93,6 +93,11 @@ class Transfer:
         future = self._future()
         return future is None or future.done()
 
+    @property
+    def expired(self) -> bool:
+        """Whether its deadline has passed."""
+        return self._expired
+
     def cancelled(self) -> bool:
         """Whether it was given up."""
         future = self._future()

@@ -266,6 +266,9 @@ class UnixLink:
         except ProtocolError as error:
             reason = f"it sent bytes that are no message: {error}"
             logger.warning("a connection is dropped: %s", reason)
+        except (MemoryError, ValueError) as error:  # numpy's, of a size that nothing could have
+            reason = f"it sent more than there is room for: {error}"
+            logger.warning("a connection is dropped: %s", reason)
         if messages:
             self._deliver(messages)
         if reason:
