@@ -185,14 +185,14 @@ class TcpTransport:
         the other side has not read yet is lost.
         """
         poller = zmq.Poller()
-        for socket in (self._listener, self._dialer, self._dialer_monitor):
+        for socket in (self._listener, self._dialer, self._dialer_monitor, self._gate.monitor):
             poller.register(socket, zmq.POLLIN)
         deadline = time.monotonic() + LINGER_MS / 1000
         while any(link.incoming and not link.broken for link in self._links()):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return
-            poller.poll(left_s * 1000)
+            poller.poll(int(left_s * 1000) + 1)
             self._receive_everything()
             self._gate.watch()
             self._note_broken()
