@@ -7,6 +7,7 @@ import torch
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Mailbox
 from rlinf.scheduler.comm.members import Members, parse_members
+from rlinf.scheduler.comm.relay import Relay
 from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 
 DEADLINE_S = 20.0
@@ -417,6 +418,20 @@ def test_the_source_serves_a_machine_whose_relay_is_gone_through_the_next_member
     for name in NAMES[2:]:
         assert apart.call(name).wait().sum() == FITS
     sending.wait(DEADLINE_S)
+
+
+def test_a_relay_without_memory_for_a_copy_has_the_object_and_the_others_get_it_from_its_source(
+    apart, monkeypatch
+):
+    def no_memory(*_args):
+        raise MemoryError
+
+    monkeypatch.setattr(Relay, "_pack", no_memory)
+    obj = np.arange(FITS)
+    handles = apart.others()
+    apart.call("actor:0", obj).wait(DEADLINE_S)
+    for handle in handles.values():
+        assert np.array_equal(handle.wait(DEADLINE_S), obj)
 
 
 def test_an_object_that_comes_by_two_ways_is_received_once(apart):

@@ -8,6 +8,7 @@ sends the bytes itself.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,8 @@ from rlinf.scheduler.comm.parcels import SHARED_BYTES, WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.stamp import Stamp
 from rlinf.scheduler.errors import CommError, SharedMemoryUnreadable
+
+logger = logging.getLogger(__name__)
 
 # [topic, number, the member's name, its endpoint] -> [bytes taken there, ""], or [0, why it does not have the item]
 HAND_ON_SERVICE = "mailbox.hand_on"
@@ -38,17 +41,17 @@ class _Kept:
         self.size_bytes = item.size_bytes
         self.stamp = stamp
         self.parcel: Parcel | None = None
-        self.waiting: list[Callable[[Parcel], None]] = []
+        self.waiting: list[Callable[[Parcel | None], None]] = []
 
-    def when_packed(self, callback: Callable[[Parcel], None]) -> None:
-        """Call `callback` with what the others are sent, once that is there."""
+    def when_packed(self, callback: Callable[[Parcel | None], None]) -> None:
+        """Call `callback` with what the others are sent, once that is there; with None if it cannot be."""
         if self.parcel is None:
             self.waiting.append(callback)
         else:
             callback(self.parcel)
 
-    def packed(self, parcel: Parcel) -> None:
-        """It is there."""
+    def packed(self, parcel: Parcel | None) -> None:
+        """It is there, or never will be."""
         self.parcel = parcel
         waiting, self.waiting = self.waiting, []
         for callback in waiting:
@@ -106,7 +109,10 @@ class Relay:
             raise CommError("what is to be handed on is not kept here")
         endpoint = Endpoint.from_wire(fields)
 
-        def hand_on(parcel: Parcel) -> None:
+        def hand_on(parcel: Parcel | None) -> None:
+            if parcel is None:
+                request.fail(CommError("what is to be handed on could not be kept here"))
+                return
             self._messenger.parcels.when_ready(
                 endpoint, lambda: self._hand_on(request, kept, parcel, member, endpoint)
             )
@@ -140,8 +146,19 @@ class Relay:
         if self._copying is None:
             self._copying = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comm-relay")
         self._copying.submit(self._pack, item.arrived, WAIT_S).add_done_callback(
-            lambda packed: self._messenger.submit(lambda: self._share(kept, item, packed.result(), then))
+            lambda packed: self._messenger.submit(lambda: self._packed(kept, item, packed, then))
         )
+
+    def _packed(self, kept: _Kept, item: Item, packed: Future[Parcel], then: Callable[[], None]) -> None:
+        error = packed.exception()
+        if error is None:
+            self._share(kept, item, packed.result(), then)
+            return
+        # There is no memory for a copy. The item itself is here; the others get theirs from its origin.
+        logger.warning("an object of %d bytes is not handed on: %r", item.size_bytes, error)
+        self._release(kept.stamp.key)
+        kept.packed(None)
+        then()
 
     def _pack(self, arrived: Arrived, wait_s: float) -> Parcel:
         head, *buffers = arrived.frames()
