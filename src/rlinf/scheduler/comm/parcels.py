@@ -202,10 +202,12 @@ class Parcels:
         block = arena.allocate(size_bytes, wait_s)
         if block is None:
             return None
+        # Nothing in between: whatever is raised from here on, the block has an owner that lets it go.
+        written = Written(arena, block, encoded)
         if not self._trim_due:
             self._trim_due = True
             self._messenger.call_later(TRIM_AFTER_S, self._trim)
-        return Written(arena, block, encoded)
+        return written
 
     def when_ready(self, peer: Endpoint, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread once it is known whether `peer` reads our arena; from any thread."""
@@ -224,7 +226,7 @@ class Parcels:
     # -- receiving -------------------------------------------------------------------------------
 
     def receive(self, frames: list[Buffer], *, to_load: bool = True) -> Arrived:
-        """What arrived as `frames`; on the I/O thread, before the sender is told that it is here.
+        """What arrived as `frames`; by whoever read them, before the sender is told that it is here.
 
         Args:
             frames: what came.
