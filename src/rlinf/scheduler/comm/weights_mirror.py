@@ -53,7 +53,9 @@ class Mirrors:
 
     def _hold(self, name: str, publisher: Endpoint, version: int, parcel: Parcel | None) -> None:
         head = [name, version, None]
-        if parcel is not None:
+        newest, _ = self._held.get((publisher.process_id, name), (version, None))
+        # A newer one may have been written faster.
+        if parcel is not None and newest <= version:
             self._drop(publisher.process_id, name, version)
             self._held[publisher.process_id, name] = (version, parcel)
             head[2] = self._messenger.endpoint.to_wire()
