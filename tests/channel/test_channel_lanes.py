@@ -17,7 +17,7 @@ DEADLINE_S = 30.0
 
 
 def lanes_of(channel):
-    return list(current_connections().to(channel._ref)._lanes._all)
+    return current_connections().to(channel._ref)._lanes.all()
 
 
 def in_a_thread(function, *args):
@@ -101,6 +101,64 @@ def test_an_interrupted_get_takes_nothing(lanes):
     thread.join(DEADLINE_S)
     channel.put("an item")
     assert channel.get(timeout_s=DEADLINE_S) == "an item"
+
+
+class Alarm(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def on_alarm():
+    """Calls a function in the main thread while it waits on a channel."""
+    before = signal.getsignal(signal.SIGALRM)
+    threads = []
+
+    def arrange(channel, function):
+        signal.signal(signal.SIGALRM, lambda *_: function())
+
+        def ring():
+            wait_until_it_waits(channel)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+        threads.append(threading.Thread(target=ring))
+        threads[-1].start()
+
+    yield arrange
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(lanes, on_alarm):
+    channel = lanes.create()
+
+    def fail():
+        raise Alarm
+
+    on_alarm(channel, fail)
+    with pytest.raises(Alarm):
+        channel.get(timeout_s=DEADLINE_S)
+    while channel.stats().num_getters:
+        os.sched_yield()
+    channel.put("first")
+    channel.put("second")
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]
+
+
+def test_a_signal_handler_may_use_the_channel_that_its_thread_waits_on(lanes, on_alarm):
+    channel = lanes.create()
+    on_alarm(channel, lambda: channel.put("from the handler", timeout_s=DEADLINE_S))
+    assert channel.get(timeout_s=DEADLINE_S) == "from the handler"
+
+
+def test_many_small_arrays_in_shared_memory_do_not_travel_on_a_lane(lanes):
+    channel = lanes.create()
+    item = [np.full(1 << 10, number % 256, np.uint8) for number in range(20_000)]
+    for _ in range(3):
+        channel.put(item)
+        taken = channel.get(timeout_s=DEADLINE_S)
+        assert len(taken) == len(item)
+        assert all(int(array[0]) == number % 256 for number, array in enumerate(taken))
 
 
 def test_an_interruption_while_an_item_is_read_gives_it_back(lanes, monkeypatch):

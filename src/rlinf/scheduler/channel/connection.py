@@ -37,6 +37,7 @@ from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
     ChannelUnanswered,
+    CodecError,
     CommError,
     CommTimeout,
     SharedMemoryUnreadable,
@@ -77,7 +78,7 @@ class Connection:
         # Items of puts that the server has not answered: what lies in shared memory must stay there until then.
         self._parcels: dict[int, Parcel] = {}
         self._outbox: deque[tuple[list[Any], Sequence[Buffer], int]] = deque()
-        self._lanes = Lanes(lambda: Lane(messenger, ref, CONFIRM_DELAY_S))
+        self._lanes = Lanes(lambda timeout_s: Lane(messenger, ref, CONFIRM_DELAY_S, timeout_s))
         # What was withdrawn or given back is known to the server when it has answered a later ticket than this.
         self._barrier = 0
         self._send_lock = threading.Lock()
@@ -104,8 +105,8 @@ class Connection:
         room_s = 0.0
         if blocks and wait_s != wire.NOWAIT and not self._messenger.on_io_thread():
             room_s = WAIT_S if wait_s is None else min(WAIT_S, wait_s)
-        encoded = encode(item)
-        return self._messenger.parcels.pack(encoded, self.ref.endpoint, snapshot=not blocks, wait_s=room_s)
+        # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
+        return self._messenger.parcels.pack(encode(item), self.ref.endpoint, snapshot=True, wait_s=room_s)
 
     def put(self, operation: Operation, parcel: Parcel, weight: float, wait_s: float | None) -> None:
         """Start a put; one that moves many bytes to a bounded queue is announced first."""
@@ -136,24 +137,25 @@ class Connection:
         Raises:
             ChannelError: what it failed with.
         """
-        lane = self._lane()
-        if lane is None or not (
-            parcel.size_bytes <= LANE_BYTES or parcel.goes_as_descriptor(self.ref.endpoint)
-        ):
+        lane = self._lane(timeout_s)
+        frames = parcel.frames_for(self.ref.endpoint)
+        if lane is None or total_bytes(frames) > LANE_BYTES:
             blocking = BlockingOperation("put", queue_name, timeout_s)
             self.put(blocking, parcel, weight, wait_s)
             self.wait(blocking)
             return
         operation = Operation("put", queue_name, timeout_s)
         ticket = operation.ticket = _next_ticket()
-        frames = parcel.frames_for(self.ref.endpoint)
         head = [wire.PUT, ticket, queue_name, weight, wait_s, len(frames)]
         try:
-            lane.run(operation, head, frames, _limit_s(timeout_s))
+            outcome = lane.run(operation, head, frames, _limit_s(timeout_s))
         except LaneBroken as error:
-            raise self._gone(str(error)) from error
+            self.ask("query", queue_name, timeout_s=GRACE_S)  # raises if its process is gone
+            raise self._unanswered(operation) from error
         except NoAnswer as error:
             raise self._unanswered(operation) from error
+        if outcome.error is not None:
+            raise outcome.error
 
     def run_get(
         self,
@@ -167,7 +169,7 @@ class Connection:
             ChannelError: what it failed with.
             CodecError: an item cannot be read here; it is taken all the same.
         """
-        lane = self._lane()
+        lane = self._lane(operation.timeout_s)
         if lane is not None:
             with contextlib.suppress(LaneBroken):  # it has taken nothing
                 return self._get_on(lane, operation, wait_s, load)
@@ -183,30 +185,38 @@ class Connection:
     ) -> Any:
         ticket = operation.ticket = _next_ticket()
         head = [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight]
+        settled = False
         try:
-            items = lane.run(operation, head, [], _limit_s(operation.timeout_s)) or []
+            outcome = lane.run(operation, head, [], _limit_s(operation.timeout_s))
+            if outcome.error is not None:
+                settled = True
+                raise outcome.error
+            value = load(outcome.items)
+            lane.confirm(ticket, at_once=_any_in_shared_memory(outcome.items))
+            settled = True
         except NoAnswer as error:
             raise self._unanswered(operation) from error
-        try:
-            value = load(items)
-        except Exception:
+        except CodecError:
             # Back in the queue it would stand in everybody's way.
             lane.confirm(ticket, at_once=False)
+            settled = True
             raise
-        except BaseException:
-            lane.give_back(ticket)
-            raise
-        lane.confirm(ticket, at_once=_any_in_shared_memory(items))
+        finally:
+            if not settled:
+                # Interrupted somewhere: the items go back with the lane.
+                lane.close()
         return value
 
-    def _lane(self) -> Lane | None:
+    def _lane(self, timeout_s: float | None) -> Lane | None:
         """This thread's own way to the server, if nothing that was begun before can be overtaken on it."""
         endpoint = self.ref.endpoint
         if self._pending or self._parcels or self._outbox or self._barrier or self.lost is not None:
             return None
         if endpoint.machine_id != self._messenger.endpoint.machine_id or not endpoint.unix_path:
             return None
-        return None if endpoint.process_id == self._messenger.endpoint.process_id else self._lanes.get()
+        return (
+            None if endpoint.process_id == self._messenger.endpoint.process_id else self._lanes.get(timeout_s)
+        )
 
     def wait(self, operation: BlockingOperation) -> Any:
         """Wait in this thread for the end of an operation; its value.
@@ -234,17 +244,20 @@ class Connection:
             CodecError: an item cannot be read here; it is taken all the same.
         """
         items: list[Arrived] = self.wait(operation)
-        operation.value = None  # only its owner keeps an item in shared memory
+        settled = False
         try:
+            operation.value = None  # only its owner keeps an item in shared memory
             value = load(items)
-        except Exception:
+            self._confirm_before_use(operation.ticket, items)
+            settled = True
+        except CodecError:
             # Back in the queue it would stand in everybody's way.
             self.confirm(operation.ticket)
+            settled = True
             raise
-        except BaseException:
-            self._undo(wire.GIVE_BACK, operation.ticket)
-            raise
-        self._confirm_before_use(operation.ticket, items)
+        finally:
+            if not settled:
+                self._undo(wire.GIVE_BACK, operation.ticket)
         return value
 
     def future(self, operation: HandleOperation) -> OperationFuture:
@@ -446,9 +459,9 @@ class Connection:
             self.lost = self._gone(reason)
             self._outbox.clear()
             self._parcels.clear()
-            self._lanes.shut()
             for ticket in list(self._pending):
                 self._fail(ticket, self._gone(reason))
+            self._lanes.shut()
 
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""

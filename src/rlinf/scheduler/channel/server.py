@@ -30,6 +30,9 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Refuse
 
+# Threads with ways of their own, of all processes together; further ones use what their process has.
+MAX_LANES = 128
+
 
 class _Client:
     """One process that uses the channel, and the news that have gathered for it."""
@@ -65,6 +68,8 @@ class ChannelServer:
         self._messenger = messenger
         self._state = ChannelState(spec.maxsize)
         self._clients: dict[str, _Client] = {}
+        # Those clients that are single threads (see `lane`); each is a descriptor.
+        self._lanes: set[str] = set()
         self._with_news: dict[str, _Client] = {}
         self._timers: dict[tuple[str, int], Timer] = {}
         self._flush_due = False
@@ -225,6 +230,11 @@ class ChannelServer:
 
     def _on_control(self, request: Request) -> None:
         operation, *args = request.head
+        if operation == "open lane" and len(self._lanes) >= MAX_LANES:
+            raise ChannelError(self.spec.name, f"it serves {MAX_LANES} threads on ways of their own already")
+        if operation == "open lane":
+            self._lanes.add(request.peer_id)
+            operation = "open"
         if operation == "open":
             self._clients[request.peer_id] = _Client(Endpoint.from_wire(args[0]))
             request.reply(None)
@@ -264,6 +274,7 @@ class ChannelServer:
     # -- ends ------------------------------------------------------------------------------------
 
     def _lose(self, process_id: str) -> None:
+        self._lanes.discard(process_id)
         if self._clients.pop(process_id, None) is not None:
             self._with_news.pop(process_id, None)
             self._carry_out(self._state.lose(process_id))

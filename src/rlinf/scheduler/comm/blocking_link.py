@@ -24,7 +24,6 @@ from rlinf.scheduler.errors import CommError
 if TYPE_CHECKING:
     from rlinf.scheduler.comm.messenger import Messenger
 
-CONNECT_TIMEOUT_S = 10.0
 SOCKET_BUFFER_BYTES = 4 << 20
 SCRATCH_BYTES = 64 << 10
 
@@ -35,6 +34,7 @@ class BlockingLink:
     Args:
         messenger: the process's messenger; the link has its name and its secret.
         peer: whom to connect to.
+        timeout_s: how long connecting may take.
 
     Attributes:
         endpoint: what the other side knows it as.
@@ -43,7 +43,7 @@ class BlockingLink:
         CommError: it cannot be connected.
     """
 
-    def __init__(self, messenger: Messenger, peer: Endpoint) -> None:
+    def __init__(self, messenger: Messenger, peer: Endpoint, timeout_s: float) -> None:
         self._messenger = messenger
         self._peer = peer
         self.endpoint = Endpoint(secrets.token_hex(16), peer.machine_id, "", "")
@@ -52,7 +52,7 @@ class BlockingLink:
         self._messages: list[Message] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._connect()
+            self._connect(time.monotonic() + timeout_s)
         except (OSError, HandshakeError) as error:
             self._socket.close()
             message = f"no connection of its own for a thread: {error}"
@@ -61,16 +61,17 @@ class BlockingLink:
             self._socket.close()
             raise
 
-    def _connect(self) -> None:
+    def _connect(self, deadline: float) -> None:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        self._socket.settimeout(CONNECT_TIMEOUT_S)
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
         self._socket.connect(self._peer.unix_path)
         handshake = self._messenger.new_handshake()
         self._socket.sendall(handshake.begin())
         while handshake.wants_bytes:
             data = b""
             while len(data) < handshake.wants_bytes:
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
                 part = self._socket.recv(handshake.wants_bytes - len(data))
                 if not part:
                     raise HandshakeError("it closed the connection during the handshake")
@@ -98,7 +99,7 @@ class BlockingLink:
                 return answer
 
     def send(self, pieces: Sequence[Buffer]) -> None:
-        """Send a small message; never blocks.
+        """Send a small message: one that the other side's buffer takes at once, if it reads at all.
 
         Raises:
             CommError: the connection is gone, or the other side has long not read from it.

@@ -157,9 +157,14 @@ class Arrived:
         """Its frames, to be read and handed on; those in shared memory keep their block.
 
         Raises:
-            OSError: shared memory cannot be mapped here.
+            OSError: shared memory can neither be mapped nor read here.
         """
-        return self._frames if self._loan is None else frames_of(self._loan.original(), self._sizes)
+        if self._loan is None:
+            return self._frames
+        try:
+            return frames_of(self._loan.original(), self._sizes)
+        except OSError:  # too many descriptors or maps
+            return frames_of(self._loan.copy(), self._sizes)
 
     def load(self) -> Any:
         """The object; its arrays and tensors are writable, and lie where the bytes are.

@@ -355,5 +355,5 @@ class Worker:
 
 
 def _while_waiting(async_op: bool) -> _Waiting:
-    # Who waits cannot change the object meanwhile, so it need not be copied, and may wait for shared memory.
-    return {"snapshot": async_op, "wait_s": 0.0 if async_op else WAIT_S}
+    # A snapshot even for who waits: a wait that ends early leaves bytes behind that are still to be sent.
+    return {"snapshot": True, "wait_s": 0.0 if async_op else WAIT_S}

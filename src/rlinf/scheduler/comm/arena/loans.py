@@ -217,6 +217,21 @@ class Loan:
         """
         return self._array_at(self.arena.address() + self.offset)
 
+    def copy(self) -> Bytes:
+        """A copy of the data, made without mapping it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        data = np.empty(self.size_bytes - DATA_AT, np.uint8)
+        done = 0
+        while done < len(data):
+            count = os.preadv(self.arena.fd, [data[done:].data], self.offset + DATA_AT + done)
+            if not count:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            done += count
+        return data
+
     def _array_at(self, address: int) -> Bytes:
         return np.asarray(_Lent(self, address))[DATA_AT:]
 
