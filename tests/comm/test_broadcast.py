@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Mailbox
-from rlinf.scheduler.comm.members import Members, parse_members
-from rlinf.scheduler.comm.relay import Relay
+from rlinf.scheduler.comm.mail.members import Members, parse_members
+from rlinf.scheduler.comm.mail.relay import Relay
 from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 
 DEADLINE_S = 20.0

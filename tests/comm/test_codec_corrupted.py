@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlinf.scheduler.comm import decode, encode
-from rlinf.scheduler.comm.arrays import check_extent, strided_array
+from rlinf.scheduler.comm.codec.arrays import check_extent, strided_array
 from rlinf.scheduler.errors import CodecError
 
 base = torch.arange(1000.0)

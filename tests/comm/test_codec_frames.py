@@ -10,9 +10,9 @@ import torch
 from codec_cases import assert_same, inline, placed
 
 from rlinf.scheduler.comm import decode, encode
-from rlinf.scheduler.comm.sources import copied
-from rlinf.scheduler.comm.tensor_reader import TensorReader
-from rlinf.scheduler.comm.tensors import TensorTable, dtypes
+from rlinf.scheduler.comm.codec.sources import copied
+from rlinf.scheduler.comm.codec.tensor_reader import TensorReader
+from rlinf.scheduler.comm.codec.tensors import TensorTable, dtypes
 
 SIZE = 8 << 20
 

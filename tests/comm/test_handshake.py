@@ -1,7 +1,7 @@
 import pytest
 
 from rlinf.scheduler.comm import ClusterSecret
-from rlinf.scheduler.comm.handshake import Handshake, HandshakeError
+from rlinf.scheduler.comm.links.handshake import Handshake, HandshakeError
 
 
 def sides(dialler_secret, acceptor_secret):

@@ -12,8 +12,8 @@ import pytest
 from comm_peers import serve_echo
 
 from rlinf.scheduler.comm import ClusterSecret, Messenger
-from rlinf.scheduler.comm.curve import CurveKeys
-from rlinf.scheduler.comm.handshake import Handshake
+from rlinf.scheduler.comm.links.curve import CurveKeys
+from rlinf.scheduler.comm.links.handshake import Handshake
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Mailbox, framing
-from rlinf.scheduler.comm.outgoing import ItemOfSend
+from rlinf.scheduler.comm.mail.outgoing import ItemOfSend
 from rlinf.scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
 
 DEADLINE_S = 20.0

@@ -334,3 +334,23 @@ def test_any_text_of_an_error_arrives(pair, text):
     with pytest.raises(ValueError, match=r"cannot read|yyy") as caught:
         client.request(server.endpoint, "fail", None).result(DEADLINE_S)
     assert str(caught.value) == text
+
+
+def test_two_that_dial_each_other_at_the_same_moment_both_get_their_answers(new_messenger):
+    for round_ in range(20):
+        both = [new_messenger(f"{side}:{round_}") for side in ("left", "right")]
+        start = threading.Barrier(2)
+        answers = []
+
+        def ask(me, other, start=start, answers=answers):
+            start.wait(DEADLINE_S)
+            answers.extend(me.request(other.endpoint, "echo", number) for number in range(10))
+
+        for messenger in both:
+            serve_echo(messenger)
+        threads = [threading.Thread(target=ask, args=pair) for pair in (both, both[::-1])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert sorted(answer.result(DEADLINE_S).head for answer in answers) == sorted([*range(10)] * 2)

@@ -13,8 +13,8 @@ import pytest
 import zmq
 
 from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
-from rlinf.scheduler.comm.curve import CurveKeys
-from rlinf.scheduler.comm.handshake import MAGIC
+from rlinf.scheduler.comm.links.curve import CurveKeys
+from rlinf.scheduler.comm.links.handshake import MAGIC
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0
@@ -228,7 +228,7 @@ def test_the_socket_lies_in_a_directory_that_only_its_user_may_enter(server):
 
 @pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, friend, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.unix_link.HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlinf.scheduler.comm.links.unix_link.HANDSHAKE_TIMEOUT_S", 0.1)
     with connect(server) as connection:
         assert read_to_the_end(connection) == b""
     assert refused.wait(DEADLINE_S)
@@ -254,7 +254,7 @@ def test_it_listens_only_where_it_was_told(server):
 
 def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair, transport, monkeypatch):
     monkeypatch.setattr(
-        f"rlinf.scheduler.comm.{transport}_{'link' if transport == 'unix' else 'transport'}.HANDSHAKE_TIMEOUT_S",
+        f"rlinf.scheduler.comm.links.{transport}_{'link' if transport == 'unix' else 'transport'}.HANDSHAKE_TIMEOUT_S",
         0.05,
     )
     client, server = pair
@@ -268,7 +268,7 @@ def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair, transport
 
 @pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.unix_link.HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("rlinf.scheduler.comm.links.unix_link.HANDSHAKE_TIMEOUT_S", 0.05)
     client, server = pair
     server.serve("echo", lambda request: request.reply(request.head))
     free = threading.Event()

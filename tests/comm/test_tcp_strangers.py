@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import zmq
 
-from rlinf.scheduler.comm.curve import CurveKeys
+from rlinf.scheduler.comm.links.curve import CurveKeys
 
 DEADLINE_S = 20.0
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01"
@@ -97,7 +97,7 @@ def warnings(caplog):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.tcp_gate.SILENT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("rlinf.scheduler.comm.links.tcp_gate.SILENT_TIMEOUT_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -112,7 +112,7 @@ def test_who_says_nothing_is_dropped_in_time_and_named(server, gate, friend, cap
 
 
 def test_silent_strangers_take_up_a_bounded_number_of_descriptors(server, friend, gate, caplog, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.tcp_gate.CROWDED_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("rlinf.scheduler.comm.links.tcp_gate.CROWDED_TIMEOUT_S", 0.05)
     gate._crowd = 5
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(connect(server)) for _ in range(50)]
@@ -124,7 +124,7 @@ def test_silent_strangers_take_up_a_bounded_number_of_descriptors(server, friend
 
 
 def test_a_friend_among_many_strangers_is_let_in(server, gate, new_messenger, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.tcp_gate.CROWDED_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("rlinf.scheduler.comm.links.tcp_gate.CROWDED_TIMEOUT_S", 0.5)
     gate._crowd = 5
     with contextlib.ExitStack() as stack:
         for _ in range(30):

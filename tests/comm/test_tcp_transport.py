@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf.scheduler.comm.tcp_link import WINDOW_BYTES
+from rlinf.scheduler.comm.links.tcp_link import WINDOW_BYTES
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0

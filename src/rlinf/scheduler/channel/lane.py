@@ -27,8 +27,8 @@ from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.refusals import refusal_error
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm import framing
-from rlinf.scheduler.comm.blocking_link import BlockingLink
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.links.blocking_link import BlockingLink
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.errors import CommError, SharedMemoryUnreadable

@@ -13,19 +13,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.arena import default_limit_bytes
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
-from rlinf.scheduler.comm.handshake import Handshake
-from rlinf.scheduler.comm.link import Identity, Link
+from rlinf.scheduler.comm.links.handshake import Handshake
+from rlinf.scheduler.comm.links.link import Identity, Link
+from rlinf.scheduler.comm.links.self_link import SelfLink
+from rlinf.scheduler.comm.links.tcp_transport import TcpTransport
+from rlinf.scheduler.comm.links.unix_transport import UnixListener
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.parcels import Parcels
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.self_link import SelfLink
-from rlinf.scheduler.comm.tcp_transport import TcpTransport
-from rlinf.scheduler.comm.unix_transport import UnixListener
 from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class Messenger:
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
     ) -> None:
+        # First, for a mistake in it must not leave anything behind.
+        arena_bytes = default_limit_bytes() if arena_limit_bytes is None else arena_limit_bytes
         self.name = name
         self.directory = directory
         self._services: dict[str, Callable[[Request], None]] = {}
@@ -93,7 +96,7 @@ class Messenger:
         hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
         self._identity = Identity(secret, hello)
         self._add_self()
-        self.parcels = Parcels(self, arena_limit_bytes)
+        self.parcels = Parcels(self, arena_bytes)
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.start()

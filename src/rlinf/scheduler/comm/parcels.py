@@ -16,7 +16,6 @@ from rlinf.scheduler.comm.arena import (
     ForeignArena,
     Loan,
     OpenArenas,
-    default_limit_bytes,
     kernel,
     open_arena,
 )
@@ -105,14 +104,14 @@ class Parcels:
 
     Args:
         messenger: the process's messenger.
-        limit_bytes: how large its arena may become; None for `default_limit_bytes()`, 0 for none.
+        limit_bytes: how large its arena may become; 0 for none.
 
     Attributes:
         own_id: this process.
         arena: its shared memory; None where there is none.
     """
 
-    def __init__(self, messenger: Messenger, limit_bytes: int | None = None) -> None:
+    def __init__(self, messenger: Messenger, limit_bytes: int) -> None:
         self._messenger = messenger
         self.own_id = messenger.endpoint.process_id
         self._open = OpenArenas(self._on_opened)
@@ -122,14 +121,14 @@ class Parcels:
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._watches: set[int] = set()
         self._told = False
+        self._full = False
         self._trim_due = False
         self._trimmed_at = 0
         self.arena = self._new_arena(limit_bytes)
         messenger.serve(SERVICE, self._on_message)
         messenger.on_peer_lost(self._on_peer_lost)
 
-    def _new_arena(self, limit_bytes: int | None) -> Arena | None:
-        limit = default_limit_bytes() if limit_bytes is None else limit_bytes
+    def _new_arena(self, limit: int) -> Arena | None:
         if limit == 0:
             return None
         try:
@@ -199,15 +198,28 @@ class Parcels:
         if arena is None:
             return None
         _, size_bytes = frame_offsets(encoded.sizes)
-        block = arena.allocate(size_bytes, wait_s)
+        # Who has waited in vain once does not wait again until there was room: a second for each item is no help.
+        block = arena.allocate(size_bytes, 0.0 if self._full else wait_s)
         if block is None:
+            if wait_s > 0:
+                self._say_full(arena)
             return None
+        self._full = False
         # Nothing in between: whatever is raised from here on, the block has an owner that lets it go.
         written = Written(arena, block, encoded)
         if not self._trim_due:
             self._trim_due = True
             self._messenger.call_later(TRIM_AFTER_S, self._trim)
         return written
+
+    def _say_full(self, arena: Arena) -> None:
+        if not self._full:
+            self._full = True
+            logger.warning(
+                "all %d MiB of this process's shared memory are in use, or none is large enough; large objects are "
+                "copied through sockets until receivers drop some (RLINF_ARENA_MIB sets how much there is)",
+                arena.limit_bytes >> 20,
+            )
 
     def when_ready(self, peer: Endpoint, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread once it is known whether `peer` reads our arena; from any thread."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from rlinf.scheduler.errors import ConfigError
+
 VARIABLE = "RLINF_ARENA_MIB"
 _SHARE = 8
 _MAX_BYTES = 32 << 30
@@ -17,14 +19,13 @@ def default_limit_bytes() -> int:
     Only what is in use takes memory; 0 switches shared memory off.
 
     Raises:
-        ValueError: the variable holds no number of at least 0.
+        ConfigError: the variable holds no number of at least 0.
     """
     text = os.environ.get(VARIABLE)
     if text is None:
         return min(_memory_bytes() // _SHARE, _MAX_BYTES)
     if not text.strip().isdecimal():
-        message = f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory"
-        raise ValueError(message)
+        raise ConfigError(f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory")
     return int(text) << 20
 
 

@@ -27,15 +27,15 @@ from collections.abc import Callable
 
 import zmq
 
-from rlinf.scheduler.comm.curve import CurveKeys
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import close_tcp_sockets
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError
-from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
+from rlinf.scheduler.comm.links.curve import CurveKeys
+from rlinf.scheduler.comm.links.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
+from rlinf.scheduler.comm.links.tcp_gate import TcpGate, monitored
+from rlinf.scheduler.comm.links.tcp_link import CHUNK_BYTES, TcpLink
 from rlinf.scheduler.comm.loop import READABLE, IoLoop
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.tcp_gate import TcpGate, monitored
-from rlinf.scheduler.comm.tcp_link import CHUNK_BYTES, TcpLink
 from rlinf.scheduler.errors import CommError
 
 logger = logging.getLogger(__name__)

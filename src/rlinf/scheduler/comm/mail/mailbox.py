@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex
 
-from rlinf.scheduler.comm.broadcast import Broadcasts
 from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.inbox import Inbox, Item
-from rlinf.scheduler.comm.members import Groups, parse_members
+from rlinf.scheduler.comm.mail.broadcast import Broadcasts
+from rlinf.scheduler.comm.mail.inbox import Inbox, Item
+from rlinf.scheduler.comm.mail.members import Groups, parse_members
+from rlinf.scheduler.comm.mail.outbox import Outbox, tensor_meta
+from rlinf.scheduler.comm.mail.relay import Relay
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outbox import Outbox, tensor_meta
-from rlinf.scheduler.comm.relay import Relay
 from rlinf.scheduler.errors import CommError
 
 DEFAULT_TIMEOUT_S = 1800.0

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rlinf.scheduler.comm.arrays import (
+from rlinf.scheduler.comm.codec.arrays import (
     Array,
     Strides,
     in_order,
@@ -22,7 +22,7 @@ from rlinf.scheduler.comm.arrays import (
     pack,
     packed_strides,
 )
-from rlinf.scheduler.comm.sources import Part, StridedTensor
+from rlinf.scheduler.comm.codec.sources import Part, StridedTensor
 from rlinf.scheduler.errors import CodecError
 
 REQUIRES_GRAD = 1

@@ -9,10 +9,10 @@ from typing import Any
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.mail.outgoing import ROOM_SERVICE, ItemOfSend, Lane, Outgoing
+from rlinf.scheduler.comm.mail.transfer import renamed
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outgoing import ROOM_SERVICE, ItemOfSend, Lane, Outgoing
 from rlinf.scheduler.comm.peer import Reply
-from rlinf.scheduler.comm.transfer import renamed
 from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
 
 

@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.mail.transfer import Transfer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
-from rlinf.scheduler.comm.state_dicts import StateDictWriter
-from rlinf.scheduler.comm.transfer import Transfer
-from rlinf.scheduler.comm.weights_mirror import COPY, GONE, Mirrors
-from rlinf.scheduler.comm.weights_shelf import AT, FETCH, IS, MIRROR, NO_VERSION, NOTHING_HEARD
+from rlinf.scheduler.comm.weights.mirror import COPY, GONE, Mirrors
+from rlinf.scheduler.comm.weights.shelf import AT, FETCH, IS, MIRROR, NO_VERSION, NOTHING_HEARD
+from rlinf.scheduler.comm.weights.state_dicts import StateDictWriter
 from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
 
 # How long a publisher may take to answer who does not want to wait.

@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
-from rlinf.scheduler.comm.weights_shelf import AT, DROP, HERE, MIRRORED, hand_over
+from rlinf.scheduler.comm.weights.shelf import AT, DROP, HERE, MIRRORED, hand_over
 
 COPY = "weights.copy"
 GONE = AT + 1

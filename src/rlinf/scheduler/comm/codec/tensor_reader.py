@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlinf.scheduler.comm.arrays import Strides, check_extent, packed_strides, strided_array
-from rlinf.scheduler.comm.tensors import (
+from rlinf.scheduler.comm.codec.arrays import Strides, check_extent, packed_strides, strided_array
+from rlinf.scheduler.comm.codec.tensors import (
     CONJUGATED,
     NEGATED,
     REQUIRES_GRAD,

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import zmq
 
-from rlinf.scheduler.comm.curve import ZAP_ADDRESS, CurveKeys, judge
-from rlinf.scheduler.comm.knocks import KnockLog
+from rlinf.scheduler.comm.links.curve import ZAP_ADDRESS, CurveKeys, judge
+from rlinf.scheduler.comm.links.knocks import KnockLog
 from rlinf.scheduler.comm.loop import IoLoop, Timer
 
 # From when this process saw it. A friend needs a round trip or two, however busy its interpreter: ZeroMQ's

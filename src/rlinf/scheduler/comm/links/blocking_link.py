@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
-from rlinf.scheduler.comm.handshake import HandshakeError
+from rlinf.scheduler.comm.links.handshake import HandshakeError
 from rlinf.scheduler.comm.parcels import OFFER, SERVICE
 from rlinf.scheduler.errors import CommError
 

@@ -10,12 +10,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
+from rlinf.scheduler.comm.mail.outgoing import ITEM_SERVICE, ROOM_SERVICE
+from rlinf.scheduler.comm.mail.stamp import Stamp
+from rlinf.scheduler.comm.mail.transfer import Transfer, renamed
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outgoing import ITEM_SERVICE, ROOM_SERVICE
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.comm.stamp import Stamp
-from rlinf.scheduler.comm.transfer import Transfer, renamed
 from rlinf.scheduler.errors import CommError, PeerDied
 
 # Says why an item is not what a recv wants; None if it is.

@@ -16,15 +16,15 @@ from typing import Any
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.inbox import Inbox, Item
-from rlinf.scheduler.comm.members import Members
+from rlinf.scheduler.comm.mail.inbox import Inbox, Item
+from rlinf.scheduler.comm.mail.members import Members
+from rlinf.scheduler.comm.mail.outbox import Outbox
+from rlinf.scheduler.comm.mail.outgoing import ITEM_SERVICE, Outgoing
+from rlinf.scheduler.comm.mail.relay import HAND_ON_SERVICE, RELEASE_SERVICE, hand_on_head
+from rlinf.scheduler.comm.mail.stamp import Stamp
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outbox import Outbox
-from rlinf.scheduler.comm.outgoing import ITEM_SERVICE, Outgoing
 from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.peer import Reply, complete
-from rlinf.scheduler.comm.relay import HAND_ON_SERVICE, RELEASE_SERVICE, hand_on_head
-from rlinf.scheduler.comm.stamp import Stamp
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 
 OPERATION = "broadcast"

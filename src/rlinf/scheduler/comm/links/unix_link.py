@@ -22,8 +22,8 @@ from typing import Any
 
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
-from rlinf.scheduler.comm.handshake import Handshake, HandshakeError
-from rlinf.scheduler.comm.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
+from rlinf.scheduler.comm.links.handshake import Handshake, HandshakeError
+from rlinf.scheduler.comm.links.link import HANDSHAKE_TIMEOUT_S, Identity, LinkEvents, parse_hello
 from rlinf.scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,6 @@ class UnixLink:
 
         The handshake has no deadline on this side: whose process has the socket open is alive, however busy.
         """
-        self.dialled = True
         if self._closed:
             return
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

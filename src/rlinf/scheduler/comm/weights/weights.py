@@ -15,10 +15,10 @@ from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.peer import complete
-from rlinf.scheduler.comm.state_dicts import StateDictWriter, encode_state_dict
-from rlinf.scheduler.comm.weights_fetch import Delivery, Fetch, entry_of
-from rlinf.scheduler.comm.weights_mirror import Mirrors
-from rlinf.scheduler.comm.weights_shelf import NO_VERSION, Shelf
+from rlinf.scheduler.comm.weights.fetch import Delivery, Fetch, entry_of
+from rlinf.scheduler.comm.weights.mirror import Mirrors
+from rlinf.scheduler.comm.weights.shelf import NO_VERSION, Shelf
+from rlinf.scheduler.comm.weights.state_dicts import StateDictWriter, encode_state_dict
 from rlinf.scheduler.errors import (
     CommError,
     CommTimeout,

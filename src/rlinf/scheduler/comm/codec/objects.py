@@ -27,11 +27,11 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from rlinf.scheduler.comm.arrays import MARK, reduce_array, reduce_subclass
+from rlinf.scheduler.comm.codec.arrays import MARK, reduce_array, reduce_subclass
+from rlinf.scheduler.comm.codec.sources import Bytes, Part, Pieces, Source, copied, write_parts
+from rlinf.scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
+from rlinf.scheduler.comm.codec.tensors import TensorRow, TensorTable, quantisation
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.sources import Bytes, Part, Pieces, Source, copied, write_parts
-from rlinf.scheduler.comm.tensor_reader import TensorReader, dressed, quantised, same
-from rlinf.scheduler.comm.tensors import TensorRow, TensorTable, quantisation
 from rlinf.scheduler.errors import CodecError
 
 _PICKLE = 0

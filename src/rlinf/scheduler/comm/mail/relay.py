@@ -15,13 +15,13 @@ from typing import Any
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.inbox import Item
+from rlinf.scheduler.comm.mail.inbox import Item
+from rlinf.scheduler.comm.mail.outgoing import ITEM_SERVICE
+from rlinf.scheduler.comm.mail.stamp import Stamp
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.outgoing import ITEM_SERVICE
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
-from rlinf.scheduler.comm.stamp import Stamp
 from rlinf.scheduler.errors import CommError, SharedMemoryUnreadable
 
 logger = logging.getLogger(__name__)

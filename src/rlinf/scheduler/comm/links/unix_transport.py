@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.link import Identity, LinkEvents
+from rlinf.scheduler.comm.links.link import Identity, LinkEvents
+from rlinf.scheduler.comm.links.unix_link import SCRATCH_BYTES, UnixLink
 from rlinf.scheduler.comm.loop import READABLE, IoLoop
-from rlinf.scheduler.comm.unix_link import SCRATCH_BYTES, UnixLink
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ class UnixListener:
     def dial(self, endpoint: Endpoint) -> UnixLink:
         """A link that connects to `endpoint` as soon as the I/O thread gets to it; from any thread."""
         link = self._new_link()
+        # Now, and not when the I/O thread gets to it: the other side may dial us meanwhile.
+        link.dialled = True
         self._loop.submit(lambda: link.connect(endpoint.unix_path))
         return link
 

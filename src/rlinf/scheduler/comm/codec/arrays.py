@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rlinf.scheduler.comm.codec.sources import Part, Source, StridedArray
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.sources import Part, Source, StridedArray
 from rlinf.scheduler.errors import CodecError
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.mail.transfer import Transfer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.peer import Reply
-from rlinf.scheduler.comm.transfer import Transfer
 from rlinf.scheduler.errors import CommError
 
 ITEM_SERVICE = "mailbox.item"

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.sources import Part, StridedArray, StridedTensor
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.sources import Part, StridedArray, StridedTensor
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
 
 _NO_PART = -1
@@ -75,6 +75,10 @@ def encode_state_dict(name: str, state_dict: Mapping[str, Any]) -> Encoded:
     Raises:
         WeightsError: something in it is neither, or has no plain elements.
     """
+    if not isinstance(state_dict, Mapping):
+        raise WeightsError(
+            name, f"a dict of tensors or arrays is published, not {type(state_dict).__qualname__}"
+        )
     table = _Table(name)
     for key, value in state_dict.items():
         table.add(key, value)
