@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rlinf.scheduler.comm.codec.copying import copy_bytes
 from rlinf.scheduler.comm.framing import Buffer
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -112,7 +113,7 @@ def copy_into(part: Part, target: Bytes) -> None:
     if isinstance(part, Source):
         part.write_into(target)
     elif len(part):
-        target[:] = np.frombuffer(part, np.uint8)
+        copy_bytes(np.frombuffer(part, np.uint8), target)
 
 
 def copied(part: Part) -> Buffer:
