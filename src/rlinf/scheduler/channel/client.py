@@ -359,8 +359,9 @@ class Channel:
         def take(items: list[Arrived]) -> Any:
             try:
                 value = load(items)
-            except Exception:
-                connection.take(operation, items)  # see `Connection.read`
+            except CodecError:
+                # Back in the queue it would stand in everybody's way.
+                connection.take(operation, items)
                 raise
             connection.take(operation, items)
             return value

@@ -24,6 +24,7 @@ from rlinf.scheduler.channel.operation import (
     HandleOperation,
     Operation,
     OperationFuture,
+    PendingOperation,
 )
 from rlinf.scheduler.channel.refusals import refusal_error
 from rlinf.scheduler.channel.spec import ChannelRef
@@ -70,7 +71,7 @@ class Connection:
         self._service = wire.operations_service(ref.spec.channel_id)
         self._control = wire.control_service(ref.spec.channel_id)
         self._news = wire.news_service(ref.spec.channel_id)
-        self._pending: dict[int, Operation] = {}
+        self._pending: dict[int, PendingOperation] = {}
         # Handles that have items which nobody has looked at; the items may still go back.
         self._untaken: dict[int, Operation] = {}
         self._arrived: deque[int] = deque()
@@ -108,7 +109,7 @@ class Connection:
         # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
         return self._messenger.parcels.pack(encode(item), self.ref.endpoint, snapshot=True, wait_s=room_s)
 
-    def put(self, operation: Operation, parcel: Parcel, weight: float, wait_s: float | None) -> None:
+    def put(self, operation: PendingOperation, parcel: Parcel, weight: float, wait_s: float | None) -> None:
         """Start a put; one that moves many bytes to a bounded queue is announced first."""
         ticket = operation.ticket = _next_ticket()
         self._parcels[ticket] = parcel
@@ -124,7 +125,7 @@ class Connection:
             head = [wire.PUT, ticket, operation.queue_name, weight, wait_s, len(frames)]
             self._start(operation, head, frames)
 
-    def get(self, operation: Operation, wait_s: float | None) -> None:
+    def get(self, operation: PendingOperation, wait_s: float | None) -> None:
         """Start a get or a batch."""
         ticket = operation.ticket = _next_ticket()
         self._start(operation, [wire.GET, ticket, operation.queue_name, wait_s, operation.batch_weight])
@@ -138,7 +139,7 @@ class Connection:
             ChannelError: what it failed with.
         """
         lane = self._lane(timeout_s)
-        frames = parcel.frames_for(self.ref.endpoint)
+        frames = parcel.frames_for(self.ref.endpoint) if lane is not None else []
         if lane is None or total_bytes(frames) > LANE_BYTES:
             blocking = BlockingOperation("put", queue_name, timeout_s)
             self.put(blocking, parcel, weight, wait_s)
@@ -340,7 +341,7 @@ class Connection:
             size += its_size
         return [confirmed, operations], frames
 
-    def _start(self, operation: Operation, head: list[Any], frames: Sequence[Buffer] = ()) -> None:
+    def _start(self, operation: PendingOperation, head: list[Any], frames: Sequence[Buffer] = ()) -> None:
         self._pending[operation.ticket] = operation
         if self.lost is not None:
             self._parcels.pop(operation.ticket, None)

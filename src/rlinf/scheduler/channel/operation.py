@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
@@ -40,16 +41,22 @@ class Operation:
         """Seconds since it began."""
         return time.monotonic() - self.started
 
+
+class PendingOperation(Operation, ABC):
+    """One whose end comes on the I/O thread."""
+
+    __slots__ = ()
+
+    @abstractmethod
     def succeed(self, value: Any) -> bool:
         """End well; False if nobody can take the value any more. On the I/O thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: BaseException) -> None:
         """End badly. On the I/O thread, mostly."""
-        raise NotImplementedError
 
 
-class BlockingOperation(Operation):
+class BlockingOperation(PendingOperation):
     """An operation whose caller waits in its own thread."""
 
     __slots__ = ("_ended", "error", "value")
@@ -65,13 +72,13 @@ class BlockingOperation(Operation):
         self._ended.acquire()
 
     def succeed(self, value: Any) -> bool:
-        """See `Operation.succeed`."""
+        """See `PendingOperation.succeed`."""
         self.value = value
         self._ended.release()
         return True
 
     def fail(self, error: BaseException) -> None:
-        """See `Operation.fail`."""
+        """See `PendingOperation.fail`."""
         self.error = error
         self._ended.release()
 
@@ -80,7 +87,7 @@ class BlockingOperation(Operation):
         return self._ended.acquire(timeout=-1 if limit_s is None else min(limit_s, threading.TIMEOUT_MAX))
 
 
-class HandleOperation(Operation):
+class HandleOperation(PendingOperation):
     """An operation that somebody holds a handle of.
 
     A get ends with its handle: once nobody can take its item any more, `on_dropped` is called. A put goes on.
@@ -105,7 +112,7 @@ class HandleOperation(Operation):
             self._future = weakref.ref(future, on_dropped)
 
     def succeed(self, value: Any) -> bool:
-        """See `Operation.succeed`."""
+        """See `PendingOperation.succeed`."""
         future = self._end()
         if future is None:
             return False
@@ -116,7 +123,7 @@ class HandleOperation(Operation):
         return True
 
     def fail(self, error: BaseException) -> None:
-        """See `Operation.fail`."""
+        """See `PendingOperation.fail`."""
         future = self._end()
         if future is not None and not future.done():
             future.set_exception(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, SupportsIndex, TypedDict, TypeVar
+from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
 
 from rlinf.scheduler.channel import Channel, current_runtime
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle, Groups
@@ -14,13 +14,6 @@ from rlinf.scheduler.worker.group import GroupBuilder
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 
 T = TypeVar("T", bound="Worker")
-
-
-class _Waiting(TypedDict):
-    """How to send for a caller that waits, or does not."""
-
-    snapshot: bool
-    wait_s: float
 
 
 class Worker:
@@ -168,7 +161,7 @@ class Worker:
             CommTimeout: the receiver had no room at the deadline.
         """
         handle = self._context.mailbox.send(
-            obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, **_while_waiting(async_op)
+            obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
 
@@ -200,7 +193,7 @@ class Worker:
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
         handle = self._context.mailbox.send_tensor(
-            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, **_while_waiting(async_op)
+            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
 
@@ -312,7 +305,7 @@ class Worker:
                 started, or had no room, and the others have the object.
         """
         handle = self._context.mailbox.broadcast(
-            obj, groups, src, timeout_s=timeout_s, **_while_waiting(async_op)
+            obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
 
@@ -354,6 +347,6 @@ class Worker:
         return Channel.connect(channel_name, timeout_s=timeout_s)
 
 
-def _while_waiting(async_op: bool) -> _Waiting:
-    # A snapshot even for who waits: a wait that ends early leaves bytes behind that are still to be sent.
-    return {"snapshot": True, "wait_s": 0.0 if async_op else WAIT_S}
+def _room_s(async_op: bool) -> float:
+    """How long a call may wait for shared memory: one that returns a handle not at all."""
+    return 0.0 if async_op else WAIT_S

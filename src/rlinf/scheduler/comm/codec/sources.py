@@ -7,6 +7,7 @@ whether it goes into shared memory or through a socket.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from rlinf.scheduler.comm.framing import Buffer
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
-class Source:
+class Source(ABC):
     """Bytes that do not lie in one stretch of this process's memory.
 
     `len()` of it is their number, which is not 0.
@@ -27,12 +28,12 @@ class Source:
 
     __slots__ = ()
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @abstractmethod
     def write_into(self, target: Bytes) -> None:
         """Copy the bytes into `target`, which has exactly their number."""
-        raise NotImplementedError
 
     def contiguous(self) -> memoryview:
         """The bytes in new memory, which is writable and belongs to the caller."""

@@ -36,7 +36,8 @@ ALIGNMENT = 16
 # Tensors that overlap travel as one part if it has at most this much more than twice their own bytes.
 SLACK_BYTES = 4096
 
-_KNOWN_TO_NUMPY = frozenset(
+# The types of torch that numpy has under the same name.
+KNOWN_TO_NUMPY = frozenset(
     (
         "bool",
         "uint8",
@@ -51,7 +52,8 @@ _KNOWN_TO_NUMPY = frozenset(
         "complex128",
     )
 )
-_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
+# A type of torch of so many bytes an element, to move bits by.
+BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 
 
 class TensorRow(msgspec.Struct, array_like=True, gc=False):
@@ -102,8 +104,8 @@ def dtypes(torch: ModuleType) -> dict[Any, Dtype]:
         name = str(dtype).removeprefix("torch.")
         if name.startswith("q"):
             continue
-        bits = _BITS[dtype.itemsize]
-        carrier = None if name in _KNOWN_TO_NUMPY else getattr(torch, bits)
+        bits = BITS[dtype.itemsize]
+        carrier = None if name in KNOWN_TO_NUMPY else getattr(torch, bits)
         array = np.dtype(name if carrier is None else bits)
         known[dtype] = known[name] = Dtype(dtype, name, getattr(torch, bits), carrier, array)
     return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import Future
 from typing import Any
@@ -18,7 +19,7 @@ ITEM_SERVICE = "mailbox.item"
 ROOM_SERVICE = "mailbox.room"
 
 
-class Outgoing(Transfer):
+class Outgoing(Transfer, ABC):
     """One item on its way out to one peer.
 
     Attributes:
@@ -35,6 +36,7 @@ class Outgoing(Transfer):
         self.in_shared_memory = False
         self.alone = False
 
+    @abstractmethod
     def leave(self, endpoint: Endpoint, *, snapshot: bool) -> Future[Reply]:
         """Send it to the peer; the future of the peer's acknowledgement, whose head says what was taken there.
 
@@ -42,7 +44,6 @@ class Outgoing(Transfer):
             endpoint: the peer.
             snapshot: whether the memory that it refers to may be changed after this call.
         """
-        raise NotImplementedError
 
     def goes_alone(self, endpoint: Endpoint) -> bool:
         """Whether it has to be alone on the way: it may come by another one, and take longer there."""

@@ -19,27 +19,12 @@ import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.sources import Part, StridedArray, StridedTensor
+from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
 
 _NO_PART = -1
 _NUMPY_MARKS = "<>|="
-_SAME_IN_NUMPY = frozenset(
-    [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-)
-_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
@@ -58,7 +43,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     @property
     def in_numpy(self) -> np.dtype[Any] | None:
         """Its dtype in numpy, which does not know all of torch's."""
-        return np.dtype(self.dtype) if not self.of_torch or self.dtype in _SAME_IN_NUMPY else None
+        return np.dtype(self.dtype) if not self.of_torch or self.dtype in KNOWN_TO_NUMPY else None
 
 
 _encode_rows = msgspec.msgpack.Encoder().encode
@@ -120,7 +105,7 @@ class _Table:
         data = data.resolve_conj().resolve_neg()
         row = Row(key, str(data.dtype).removeprefix("torch."), tuple(data.shape), _NO_PART)
         if data.numel():
-            bits = data.view(getattr(torch, _BITS[data.element_size()]))
+            bits = data.view(getattr(torch, BITS[data.element_size()]))
             plain = bits.is_cpu and bits.is_contiguous()
             part = _memory_of(bits.numpy()) if plain else StridedTensor(torch, bits)
             row.part = self._place(part, (data.device, data.data_ptr(), row.dtype, row.shape, data.stride()))
