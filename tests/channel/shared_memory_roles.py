@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rlinf.scheduler.channel import Channel, current_runtime
-from rlinf.scheduler.comm.arena import kernel
+from rlinf.scheduler.comm.shm import kernel
 
 DEADLINE_S = 30.0
 MIB = 1 << 20

@@ -12,8 +12,8 @@ import shared_memory_roles as roles
 from shared_memory_roles import contents, full_of, in_shared_memory
 
 from rlinf.scheduler.channel import current_runtime
-from rlinf.scheduler.comm.arena.limit import VARIABLE
 from rlinf.scheduler.comm.parcels import Parcels
+from rlinf.scheduler.comm.shm.limit import VARIABLE
 from rlinf.scheduler.errors import ChannelLost, SchedulerError, SharedMemoryUnreadable
 from rlinf.testing.local import LocalRuntime
 

@@ -5,11 +5,12 @@ import select
 import signal
 import threading
 
-import comm_peers
 import pytest
 
-from rlinf.scheduler.comm import AsyncHandle, DirectoryClient, DirectoryServer, Mailbox, on_fork_in_child
+import comm_peers
+from rlinf.scheduler.comm import AsyncHandle, DirectoryClient, DirectoryServer, on_fork_in_child
 from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.mailbox import Mailbox
 
 DEADLINE_S = 20.0
 # Over TCP, silence is noticed after 4 s: less than that shows that the connection was closed.

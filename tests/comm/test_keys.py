@@ -9,11 +9,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from comm_peers import serve_echo
 
+from comm_peers import serve_echo
 from rlinf.scheduler.comm import ClusterSecret, Messenger
-from rlinf.scheduler.comm.links.curve import CurveKeys
-from rlinf.scheduler.comm.links.handshake import Handshake
+from rlinf.scheduler.comm.transport.curve import CurveKeys
+from rlinf.scheduler.comm.transport.handshake import Handshake
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0

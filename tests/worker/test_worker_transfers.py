@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Mailbox, Messenger
+from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 from rlinf.scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
+from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.worker.context import context_of_this_process, set_context
 from rlinf.scheduler.worker.info import WorkerAddress
 

@@ -10,8 +10,8 @@ from rlinf.scheduler.comm.directory import DirectoryClient, DirectoryServer
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.weights import Weights
 from rlinf.scheduler.errors import ChannelExists
+from rlinf.scheduler.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

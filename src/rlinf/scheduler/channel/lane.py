@@ -28,9 +28,9 @@ from rlinf.scheduler.channel.refusals import refusal_error
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.links.blocking_link import BlockingLink
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.transport.blocking_link import BlockingLink
 from rlinf.scheduler.errors import CommError, SharedMemoryUnreadable
 
 logger = logging.getLogger(__name__)

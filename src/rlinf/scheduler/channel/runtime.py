@@ -14,8 +14,8 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import FORKED, on_fork_in_child
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.weights import Weights
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.weights import Weights
 
 
 class Runtime(Protocol):

@@ -14,11 +14,11 @@ from rlinf.scheduler.comm import (
     DirectoryClient,
     Endpoint,
     Messenger,
-    Weights,
     on_fork_in_child,
 )
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.weights import Weights
 
 if TYPE_CHECKING:  # a worker's process needs no config reader
     from rlinf.scheduler.config.fleet import Fleet

@@ -6,13 +6,10 @@ from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.mail.mailbox import Mailbox
-from rlinf.scheduler.comm.mail.members import Groups
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import WAIT_S
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.weights import Weights
 
 __all__ = [
     "WAIT_S",
@@ -24,13 +21,10 @@ __all__ = [
     "Encoded",
     "Endpoint",
     "Entry",
-    "Groups",
-    "Mailbox",
     "Messenger",
     "Reply",
     "Request",
     "RequestFuture",
-    "Weights",
     "decode",
     "encode",
     "local_machine_id",

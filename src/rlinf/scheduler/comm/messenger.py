@@ -13,20 +13,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf.scheduler.comm import framing
-from rlinf.scheduler.comm.arena import default_limit_bytes
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
-from rlinf.scheduler.comm.links.handshake import Handshake
-from rlinf.scheduler.comm.links.link import Identity, Link
-from rlinf.scheduler.comm.links.self_link import SelfLink
-from rlinf.scheduler.comm.links.tcp_transport import TcpTransport
-from rlinf.scheduler.comm.links.unix_transport import UnixListener
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.parcels import Parcels
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.shm import default_limit_bytes
+from rlinf.scheduler.comm.transport.handshake import Handshake
+from rlinf.scheduler.comm.transport.link import Identity, Link
+from rlinf.scheduler.comm.transport.self_link import SelfLink
+from rlinf.scheduler.comm.transport.tcp_transport import TcpTransport
+from rlinf.scheduler.comm.transport.unix_transport import UnixListener
 from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
 
 logger = logging.getLogger(__name__)

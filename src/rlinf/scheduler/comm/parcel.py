@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rlinf.scheduler.comm.arena import Arena, Block, Loan
-from rlinf.scheduler.comm.arena.maps import Bytes, array_interface
 from rlinf.scheduler.comm.codec import Encoded, decode
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
+from rlinf.scheduler.comm.shm import Arena, Block, Loan
+from rlinf.scheduler.comm.shm.maps import Bytes, array_interface
 
 DESCRIPTOR = 255
 _PREFIX = bytes([DESCRIPTOR])

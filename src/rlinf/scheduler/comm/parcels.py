@@ -11,7 +11,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rlinf.scheduler.comm.arena import (
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer, detached
+from rlinf.scheduler.comm.parcel import Arrived, Descriptor, Written, frame_offsets, is_descriptor
+from rlinf.scheduler.comm.peer import Request, run_guarded
+from rlinf.scheduler.comm.shm import (
     Arena,
     ForeignArena,
     Loan,
@@ -19,11 +24,6 @@ from rlinf.scheduler.comm.arena import (
     kernel,
     open_arena,
 )
-from rlinf.scheduler.comm.codec import Encoded
-from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer, detached
-from rlinf.scheduler.comm.parcel import Arrived, Descriptor, Written, frame_offsets, is_descriptor
-from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.links.link import Link
 from rlinf.scheduler.comm.loop import Timer
+from rlinf.scheduler.comm.transport.link import Link
 from rlinf.scheduler.errors import CommError, PeerDied
 
 logger = logging.getLogger(__name__)

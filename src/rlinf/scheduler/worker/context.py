@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import Mailbox
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.placement import Placement
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 

@@ -13,8 +13,9 @@ from typing import Any
 from rlinf.scheduler.channel import set_runtime
 from rlinf.scheduler.cluster.bus import EventBus
 from rlinf.scheduler.cluster.session import Session, set_current
-from rlinf.scheduler.comm import Buffer, DirectoryClient, Mailbox, Messenger, decode
+from rlinf.scheduler.comm import Buffer, DirectoryClient, Messenger, decode
 from rlinf.scheduler.hardware.reachability import check_reachable
+from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.placement import HardwareUnit, Topology
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.call_loop import CallLoop

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.comm import DirectoryClient, Messenger, Weights
+from rlinf.scheduler.comm import DirectoryClient, Messenger
+from rlinf.scheduler.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

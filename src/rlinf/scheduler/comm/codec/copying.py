@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from rlinf.scheduler.comm.arena.maps import Bytes
+from rlinf.scheduler.comm.shm.maps import Bytes
 
 # Below, waking a thread costs more than it saves.
 PARALLEL_BYTES = 8 << 20

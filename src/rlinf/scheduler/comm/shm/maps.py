@@ -1,0 +1,38 @@
+"""Mapped memory as arrays: the map lives as long as the last array of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlinf.scheduler.comm.shm import kernel
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class _Map:
+    """Memory at an address, as numpy takes it."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self._address = address
+        self._size_bytes = size_bytes
+        self.__array_interface__ = array_interface(address, size_bytes)
+
+    def __del__(self, _unmap: Callable[[int, int], None] = kernel.unmap_memory) -> None:
+        _unmap(self._address, self._size_bytes)
+
+
+def array_interface(address: int, size_bytes: int) -> dict[str, Any]:
+    """How numpy is told of `size_bytes` writable bytes at an address."""
+    return {"version": 3, "data": (address, False), "shape": (size_bytes,), "typestr": "|u1"}
+
+
+def map_array(fd: int, size_bytes: int) -> Bytes:
+    """A map of `fd` as an array, uint8 of shape (size_bytes,); see `kernel.map_memory`.
+
+    Raises:
+        OSError: there is no room in the address space.
+    """
+    return np.asarray(_Map(kernel.map_memory(fd, size_bytes), size_bytes))

@@ -1,5 +1,0 @@
-"""Versions of weights: published once, fetched into the reader's own tensors, mirrored once per machine."""
-
-from rlinf.scheduler.comm.weights.weights import Weights
-
-__all__ = ["Weights"]

@@ -1,0 +1,5 @@
+"""Versions of weights: published once, fetched into the reader's own tensors, mirrored once per machine."""
+
+from rlinf.scheduler.weights.weights import Weights
+
+__all__ = ["Weights"]

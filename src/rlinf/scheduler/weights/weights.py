@@ -1,0 +1,172 @@
+"""Weights by name: one process publishes versions, any other copies the newest into tensors of its own."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.peer import complete
+from rlinf.scheduler.errors import (
+    CommError,
+    CommTimeout,
+    NameTaken,
+    WeightsError,
+)
+from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
+from rlinf.scheduler.weights.mirror import Mirrors
+from rlinf.scheduler.weights.shelf import NO_VERSION, Shelf
+from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_S = 1800.0
+# How long the I/O thread may take to do its part of a publication.
+PUT_TIMEOUT_S = 30.0
+
+
+class Weights:
+    """Publishes weights of this process, and fetches those of others; at most one on a messenger.
+
+    A publication writes the weights once, into shared memory where there is room, and stays until the next version
+    replaces it. Readers of the same machine copy from there; of each other machine one reader gets the bytes and
+    hands them on there in the same way. A version is never changed: who has begun to read it reads all of it,
+    whatever is published meanwhile, and its memory is free when the last one has ended.
+
+    Args:
+        messenger: this process's messenger.
+        directory: where publishers are found, as "weights/<name>".
+    """
+
+    def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
+        self._messenger = messenger
+        self._directory = directory
+        self._shelf = Shelf(messenger)
+        self._mirrors = Mirrors(messenger)
+        self._publishing = threading.Lock()
+        self._claimed: set[str] = set()
+        self._told: set[str] = set()
+
+    def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+        """Make a version the one that readers get from now on. It waits for no reader.
+
+        Args:
+            name: what the weights are called.
+            state_dict: tensors (on any device) and arrays by key; they may be changed after this call.
+            version: larger than the one before.
+
+        Raises:
+            WeightsError: the version does not grow, or something in the dict is neither tensor nor array.
+            NameTaken: another living process publishes under that name.
+            CommError: this process has left the cluster.
+        """
+        self._messenger.check_process()
+        number = _checked_version(name, version)
+        encoded = encode_state_dict(_checked_name(name), state_dict)
+        with self._publishing:
+            before = self._shelf.version(name)
+            if number <= before:
+                raise WeightsError(name, f"version {number} cannot follow version {before}: versions grow")
+            self._claim(name)
+            # Not `shared`: readers copy out of it and write nothing, so they need no private maps.
+            parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
+            if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
+                self._tell_once(name, parcel.size_bytes)
+            self._put(name, number, parcel)
+
+    def fetch(
+        self, name: str, into: Any, *, min_version: int | None = None, timeout_s: float | None = None
+    ) -> AsyncHandle[int]:
+        """Copy the newest version into `into`; the handle's result is that version's number.
+
+        The version is chosen when the publisher answers. It is copied by whoever waits for the handle, in that thread,
+        even if `into` has that version already. Until then the version's memory stays in use.
+
+        Args:
+            name: what the weights are published as.
+            into: a `torch.nn.Module`, or a dict of tensors and arrays: every value is overwritten in place and
+                keeps its dtype and its device.
+            min_version: wait until there is this version or a newer one; None: until there is any.
+            timeout_s: how long, in seconds; None for DEFAULT_TIMEOUT_S, 0 for what is there now.
+
+        Raises:
+            WeightsError: `into` is no such thing (at once).
+            WeightsMismatch: keys, shapes or dtypes do not fit; nothing was written (from the handle, like the others).
+            PeerNotFound: nobody publishes under that name at the deadline.
+            PeerDied: the publisher is gone; another may take over the name, and then be fetched from.
+            CommTimeout: there was no such version at the deadline; it says which one was.
+        """
+        self._messenger.check_process()
+        writer = StateDictWriter(_checked_name(name), into)
+        wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
+        limit_s = DEFAULT_TIMEOUT_S if timeout_s is None else max(0.0, timeout_s)
+        fetch = Fetch(self._messenger, self._mirrors, name, wanted, limit_s)
+
+        def write(delivery: Delivery) -> int:
+            delivery.write(writer)
+            return delivery.version
+
+        return AsyncHandle(fetch.start(self._directory), write, f"fetch of weights '{name}'")
+
+    def _claim(self, name: str) -> None:
+        if name in self._claimed:
+            return
+        self._shelf.open(name)
+        try:
+            self._directory.register(entry_of(name), self._messenger.endpoint)
+        except NameTaken:
+            self._shelf.withdraw(name)
+            raise
+        self._claimed.add(name)
+
+    def _put(self, name: str, version: int, parcel: Parcel) -> None:
+        if self._messenger.closed:
+            raise WeightsError(name, "this process has left the cluster")
+        done: Future[None] = Future()
+
+        def put() -> None:
+            self._shelf.put(name, version, parcel)
+            complete(done)
+
+        self._messenger.submit(put)
+        try:
+            done.result(PUT_TIMEOUT_S)
+        except FutureTimeout as error:
+            raise CommTimeout(
+                "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"
+            ) from error
+
+    def _tell_once(self, name: str, size_bytes: int) -> None:
+        if name in self._told:
+            return
+        self._told.add(name)
+        logger.warning(
+            "no room in shared memory for the %d MiB of weights '%s': each reader gets them through a socket "
+            "(RLINF_ARENA_MIB sets how much there may be)",
+            size_bytes >> 20,
+            name,
+        )
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise CommError(f"weights have a name, a string that is not empty; it is {name!r}")
+    return name
+
+
+def _checked_version(name: str, version: int) -> int:
+    try:
+        number = operator.index(version)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise WeightsError(name, f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
+    return number

@@ -1,0 +1,221 @@
+"""Two machines with addresses of their own: this process is on one of them, its children are on the other."""
+
+import contextlib
+import multiprocessing
+import socket
+import threading
+import time
+from multiprocessing import forkserver
+
+import numpy as np
+import pytest
+
+from machine_peers import MachineRuntime, run
+from rlinf.scheduler.channel import Channel, ChannelSpec, set_runtime
+from rlinf.scheduler.comm import DirectoryServer, Messenger
+from rlinf.scheduler.errors import PeerDied
+from rlinf.scheduler.mailbox import Mailbox
+from rlinf.testing.machines import MachinePair, MachinesUnavailable
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Starts processes quickly; its helper must not be started on one of the machines."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["machine_peers"])
+    forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture
+def machines(processes):
+    try:
+        pair = MachinePair()
+    except MachinesUnavailable as error:
+        pytest.skip(f"tests between machines need root or CAP_SYS_ADMIN, and veth: {error}")
+    with pair, pair.left.entered():
+        yield pair
+
+
+@pytest.fixture
+def here(machines, secret):
+    """Makes messengers on this machine."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name):
+            messenger = Messenger(secret, name=name, host=machines.left.address, tcp=True)
+            stack.callback(messenger.close)
+            return messenger
+
+        yield make
+
+
+@pytest.fixture
+def runtime(machines, secret):
+    """A runtime on this machine that keeps the directory."""
+    runtime = MachineRuntime(secret, machines.left.address, "driver")
+    DirectoryServer(runtime.messenger)
+    set_runtime(runtime)
+    yield runtime
+    set_runtime(None)
+    runtime.messenger.close()
+
+
+@pytest.fixture
+def start_there(machines, processes, secret):
+    """Starts a function of `machine_peers` on the other machine; gives its process, its pipe and what it sent first."""
+    with contextlib.ExitStack() as stack:
+
+        def start(function, *args, on=machines.right):
+            ours, theirs = processes.Pipe()
+            process = processes.Process(target=run, args=(theirs, on, function, secret, *args), daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(ours.close)
+            stack.callback(process.join, DEADLINE_S)
+            stack.callback(process.kill)
+            return process, ours, received(ours)
+
+        yield start
+
+
+def received(pipe):
+    assert pipe.poll(DEADLINE_S)
+    return pipe.recv()
+
+
+def when_lost(messenger):
+    """An event that is set when `messenger` loses a peer."""
+    lost = threading.Event()
+    messenger.on_peer_lost(lambda _process_id: lost.set())
+    return lost
+
+
+def test_processes_of_two_machines_take_tcp_by_themselves(here, start_there):
+    client = here("client:0")
+    _, _, server = start_there("serve")
+    assert client.request(server, "echo", "hello").result(DEADLINE_S).head == "hello"
+    assert client.endpoint.machine_id != server.machine_id
+    assert client.transports()[server.process_id] == "tcp+curve"
+    assert server.tcp_address.startswith("tcp://192.0.2.2:")
+
+
+def test_requests_and_notices_go_in_both_directions(here, start_there):
+    client = here("client:0")
+    heard = []
+    client.serve("note", lambda request: heard.append(bytes(request.frames[0])))
+    client.serve("who", lambda request: request.reply("client, after " + str(len(heard))))
+    _, pipe, server = start_there("serve")
+    for number in range(50):
+        client.notify(server, "note", number, [bytes(number * 1000)])
+    noted = client.request(server, "noted", None).result(DEADLINE_S).head
+    assert noted == [[number, number * 1000] for number in range(50)]
+    pipe.send(client.endpoint)
+    assert received(pipe) == "client, after 1"
+    assert heard == [b"from over there"]
+
+
+def test_send_and_recv_find_each_other_by_name(runtime, start_there):
+    mailbox = Mailbox(runtime.messenger, runtime.directory, "env:0")
+    runtime.directory.register("env:0", runtime.messenger.endpoint)
+    items = ["text", np.arange(1 << 20), {"nested": [1, None, np.zeros((0, 3))]}]
+    start_there("trade", runtime.messenger.endpoint, len(items))
+    for item in items:
+        mailbox.send(item, "rollout:0", timeout_s=DEADLINE_S).wait()
+    for item in items:
+        np.testing.assert_equal(mailbox.recv("rollout:0", timeout_s=DEADLINE_S).wait(), item)
+
+
+@pytest.mark.parametrize("server_side", ["here", "there"])
+def test_a_channel_serves_clients_of_both_machines(runtime, machines, start_there, server_side):
+    items = [np.full(size, size, np.int32) for size in (0, 10, 10_000, 1_000_000)]
+    if server_side == "there":
+        start_there("hold_channel", runtime.messenger.endpoint, ChannelSpec("items", 2))
+        channel = Channel.connect("items", timeout_s=DEADLINE_S)
+    else:
+        channel = Channel.create("items", maxsize=2)
+    _, pipe, _ = start_on_first_item(channel, start_there, runtime, items)
+    np.testing.assert_equal(received(pipe), items)
+    neighbour = start_there("use_channel", runtime.messenger.endpoint, [1, 2], on=machines.left)
+    for _ in range(2):
+        channel.put(channel.get(timeout_s=DEADLINE_S), queue_name="back", timeout_s=DEADLINE_S)
+    assert received(neighbour[1]) == [1, 2]
+
+
+def start_on_first_item(channel, start_there, runtime, items):
+    """Start a user of the channel, and hand back to it whatever it puts."""
+
+    def hand_back():
+        for _ in items:
+            channel.put(channel.get(timeout_s=DEADLINE_S), queue_name="back", timeout_s=DEADLINE_S)
+
+    thread = threading.Thread(target=hand_back)
+    thread.start()
+    started = start_there("use_channel", runtime.messenger.endpoint, items)
+    thread.join(DEADLINE_S)
+    return started
+
+
+def test_a_killed_peer_is_noticed_at_once(here, start_there):
+    client = here("client:0")
+    process, _, server = start_there("serve")
+    pending = client.request(server, "never", None)
+    client.request(server, "echo", None).result(DEADLINE_S)
+    process.kill()
+    killed = time.monotonic()
+    assert isinstance(pending.exception(DEADLINE_S), PeerDied)
+    assert time.monotonic() - killed < 2.0
+
+
+def test_an_item_for_a_getter_that_was_killed_on_the_other_machine_goes_to_the_next(runtime, start_there):
+    channel = Channel.create("items")
+    lost = when_lost(runtime.messenger)
+    process, _, _ = start_there("take_and_wait", runtime.messenger.endpoint)
+    process.kill()
+    assert lost.wait(DEADLINE_S)
+    channel.put("an item")
+    assert channel.get(timeout_s=DEADLINE_S) == "an item"
+
+
+def test_a_cable_that_comes_back_soon_costs_time_and_nothing_else(here, start_there, machines):
+    client = here("client:0")
+    _, _, server = start_there("serve")
+    client.request(server, "echo", None).result(DEADLINE_S)
+    for number in range(200):
+        client.notify(server, "note", number, [bytes(200_000)])
+        if number == 100:
+            machines.unplug()
+    unfinished = client.request(server, "echo", "still there")
+    assert not unfinished.done()
+    machines.plug_in()
+    assert unfinished.result(DEADLINE_S).head == "still there"
+    noted = client.request(server, "noted", None).result(DEADLINE_S).head
+    assert noted == [[number, 200_000] for number in range(200)]
+
+
+def test_a_cable_that_stays_out_ends_the_waits_of_both_sides(here, start_there, machines):
+    client = here("client:0")
+    _, _, server = start_there("serve")
+    pending = client.request(server, "never", None)
+    client.request(server, "echo", None).result(DEADLINE_S)
+    machines.unplug()
+    pulled = time.monotonic()
+    assert isinstance(pending.exception(DEADLINE_S), PeerDied)
+    assert time.monotonic() - pulled < 8.0
+    assert "server:0" in str(pending.exception())
+    assert isinstance(client.request(server, "echo", None).exception(DEADLINE_S), PeerDied)
+    machines.plug_in()
+    # The same processes may talk again; each has heard that the other was gone.
+    assert client.request(server, "echo", "again").result(DEADLINE_S).head == "again"
+    assert client.request(server, "lost", None).result(DEADLINE_S).head == [client.endpoint.process_id]
+
+
+def test_it_listens_on_the_address_it_was_given_and_on_no_other(here, start_there, machines):
+    client = here("client:0")
+    port = int(client.endpoint.tcp_address.rpartition(":")[2])
+    assert client.endpoint.tcp_address == f"tcp://192.0.2.1:{port}"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    socket.create_connection(("192.0.2.1", port), DEADLINE_S).close()

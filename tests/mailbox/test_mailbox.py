@@ -1,0 +1,301 @@
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
+from rlinf.scheduler.mailbox import Mailbox
+
+DEADLINE_S = 20.0
+LIMIT_BYTES = 10_000
+
+
+@pytest.fixture
+def boxes(pair, names):
+    """The mailboxes of "env:0" and "rollout:0", each of which holds 10,000 bytes of the other."""
+    both = []
+    for messenger, directory, name in zip(pair, names, ("env:0", "rollout:0"), strict=True):
+        both.append(Mailbox(messenger, directory, name, limit_bytes=LIMIT_BYTES))
+        directory.register(name, messenger.endpoint)
+    return both
+
+
+def test_objects_arrive_in_order(boxes):
+    env, rollout = boxes
+    sent = [{"step": step, "data": np.full(step * 100, step)} for step in range(20)]
+    handles = [env.send(item, "rollout:0", timeout_s=DEADLINE_S) for item in sent]
+    for item in sent:
+        received = rollout.recv("env:0", timeout_s=DEADLINE_S).wait()
+        assert received["step"] == item["step"]
+        assert np.array_equal(received["data"], item["data"])
+    for handle in handles:
+        handle.wait(DEADLINE_S)
+
+
+def test_recvs_are_served_in_the_order_in_which_they_were_made(boxes):
+    env, rollout = boxes
+    waiting = [rollout.recv("env:0", timeout_s=DEADLINE_S) for _ in range(50)]
+    for number in range(50):
+        env.send(number, "rollout:0", timeout_s=DEADLINE_S)
+    assert [handle.wait(DEADLINE_S) for handle in waiting] == list(range(50))
+
+
+def test_both_directions_are_independent(boxes):
+    env, rollout = boxes
+    env.send("question", "rollout:0", timeout_s=DEADLINE_S).wait()
+    rollout.send("answer", "env:0", timeout_s=DEADLINE_S).wait()
+    assert env.recv("rollout:0", timeout_s=DEADLINE_S).wait() == "answer"
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "question"
+
+
+def test_a_process_may_send_to_itself(boxes):
+    env, _ = boxes
+    array = np.zeros(1000)
+    env.send(array, "env:0", timeout_s=DEADLINE_S)
+    array[:] = 1
+    assert not env.recv("env:0", timeout_s=DEADLINE_S).wait().any()
+
+
+def test_handles_can_be_awaited(boxes):
+    env, rollout = boxes
+
+    async def play():
+        for turn in range(20):
+            sending = env.send(turn, "rollout:0", timeout_s=DEADLINE_S)
+            assert await rollout.recv("env:0", timeout_s=DEADLINE_S).then(lambda got: got * 2) == turn * 2
+            await sending
+
+    asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
+
+
+def test_a_pair_that_waits_holds_up_no_other(boxes):
+    _, rollout = boxes
+    stuck = rollout.recv("env:0", timeout_s=DEADLINE_S)
+    rollout.send("me", "rollout:0", timeout_s=DEADLINE_S)
+    assert rollout.recv("rollout:0", timeout_s=DEADLINE_S).wait() == "me"
+    assert not stuck.done()
+    assert stuck.cancel()
+
+
+def test_a_full_mailbox_holds_back_the_sender_before_its_bytes_move(boxes):
+    env, rollout = boxes
+    handles = [env.send(bytes([number]) * 4000, "rollout:0", timeout_s=DEADLINE_S) for number in range(10)]
+    for handle in handles[:2]:
+        handle.wait(DEADLINE_S)
+    assert not any(handle.done() for handle in handles[2:])
+    assert rollout.held_bytes("env:0") <= LIMIT_BYTES
+    for number in range(10):
+        assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait()[0] == number
+        assert rollout.held_bytes("env:0") <= LIMIT_BYTES
+    for handle in handles:
+        handle.wait(DEADLINE_S)
+
+
+def test_an_item_above_the_limit_goes_when_the_mailbox_is_empty(boxes):
+    env, rollout = boxes
+    small, large = bytes(100), bytes(50 * LIMIT_BYTES)
+    handles = [env.send(item, "rollout:0", timeout_s=DEADLINE_S) for item in (large, small, large)]
+    for item in (large, small, large):
+        assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == item
+    for handle in handles:
+        handle.wait(DEADLINE_S)
+
+
+def test_what_waits_for_room_is_what_it_was_when_it_was_sent(boxes):
+    env, rollout = boxes
+    array = np.zeros(1000)
+    for number in range(5):
+        array[:] = number
+        env.send(array, "rollout:0", timeout_s=DEADLINE_S)
+    array[:] = -1
+    for number in range(5):
+        assert (rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == number).all()
+
+
+def test_a_send_without_room_times_out_and_is_not_delivered(boxes):
+    env, rollout = boxes
+    env.send(bytes(9000), "rollout:0", timeout_s=DEADLINE_S).wait()
+    late = env.send(bytes(9001), "rollout:0", timeout_s=0.1)
+    with pytest.raises(CommTimeout, match=r"send with 'rollout:0' not done after \d.\d s, waiting for room"):
+        late.wait(DEADLINE_S)
+    env.send("after", "rollout:0", timeout_s=DEADLINE_S)
+    assert len(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == 9000
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "after"
+
+
+def test_a_cancelled_send_is_not_delivered(boxes):
+    env, rollout = boxes
+    env.send(bytes(9000), "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert env.send(bytes(9001), "rollout:0", timeout_s=DEADLINE_S).cancel()
+    env.send("after", "rollout:0", timeout_s=DEADLINE_S)
+    rollout.recv("env:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "after"
+
+
+def test_recvs_that_timed_out_or_were_cancelled_take_nothing(boxes):
+    env, rollout = boxes
+    with pytest.raises(CommTimeout, match=r"recv with 'env:0' not done after \d.\d s, waiting for an item"):
+        rollout.recv("env:0", timeout_s=0.1).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).cancel()
+    env.send("whole", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "whole"
+
+
+def test_a_peer_that_comes_later_is_waited_for(pair, names):
+    env = Mailbox(pair[0], names[0], "env:0")
+    rollout = Mailbox(pair[1], names[1], "rollout:0")
+    sending = [env.send(number, "rollout:0", timeout_s=DEADLINE_S) for number in range(3)]
+    receiving = [rollout.recv("env:0", timeout_s=DEADLINE_S) for _ in range(3)]
+    assert not any(handle.done() for handle in sending + receiving)
+    names[1].register("rollout:0", pair[1].endpoint)
+    assert [handle.wait(DEADLINE_S) for handle in receiving] == [0, 1, 2]
+    for handle in sending:
+        handle.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("operation", ["send", "recv"])
+def test_a_peer_that_never_comes_is_named_at_the_deadline(boxes, operation):
+    env, _ = boxes
+    wait = (
+        env.recv("actor:0", timeout_s=0.1) if operation == "recv" else env.send(1, "actor:0", timeout_s=0.1)
+    )
+    with pytest.raises(PeerNotFound, match=r"nobody named 'actor:0' after .* there are: "):
+        wait.wait(DEADLINE_S)
+
+
+def test_a_recv_ends_when_its_peer_closes_without_having_sent_anything(boxes, pair):
+    _, rollout = boxes
+    found = threading.Event()
+    pair[0].serve("ping", lambda request: request.reply(None))
+    waiting = rollout.recv("env:0", timeout_s=DEADLINE_S)
+    pair[1].request(pair[0].endpoint, "ping", None).add_done_callback(lambda _: found.set())
+    assert found.wait(DEADLINE_S)
+    pair[0].close()
+    with pytest.raises(PeerDied, match="env:0"):
+        waiting.wait(DEADLINE_S)
+
+
+def test_a_name_that_moves_to_another_process_is_found_there(boxes, pair, names, new_messenger, transport):
+    env, _ = boxes
+    env.send(1, "rollout:0", timeout_s=DEADLINE_S).wait()
+    lost = threading.Event()
+    pair[0].on_peer_lost(lambda _process_id: lost.set())
+    pair[1].close()
+    assert lost.wait(DEADLINE_S)
+    names[0].expect("rollout:0")
+    again = env.send(2, "rollout:0", timeout_s=DEADLINE_S)
+    replacement = new_messenger("rollout:0", "there" if transport == "tcp" else None)
+    directory = DirectoryClient(replacement, pair[0].endpoint)
+    restarted = Mailbox(replacement, directory, "rollout:0")
+    directory.register("rollout:0", replacement.endpoint)
+    again.wait(DEADLINE_S)
+    assert restarted.recv("env:0", timeout_s=DEADLINE_S).wait() == 2
+
+
+def test_an_object_that_cannot_be_sent_is_an_error_at_once(boxes):
+    env, _ = boxes
+    with pytest.raises(CodecError):
+        env.send(threading.Lock(), "rollout:0")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_a_tensor_is_received_in_place(boxes, dtype):
+    env, rollout = boxes
+    sent = torch.randint(0, 2, (10, 20)).to(dtype)
+    target = torch.zeros(10, 20, dtype=dtype)
+    env.send_tensor(sent, "rollout:0", timeout_s=DEADLINE_S)
+    assert rollout.recv_tensor(target, "env:0", timeout_s=DEADLINE_S).wait() is target
+    assert torch.equal(target, sent)
+
+
+def test_a_parameter_and_a_strided_view_can_be_filled(boxes):
+    env, rollout = boxes
+    parameter, wide = torch.nn.Parameter(torch.zeros(3)), torch.zeros(3, 2)
+    for target in (parameter, wide[:, 0]):
+        env.send_tensor(torch.ones(3), "rollout:0", timeout_s=DEADLINE_S)
+        rollout.recv_tensor(target, "env:0", timeout_s=DEADLINE_S).wait()
+    assert torch.equal(parameter.detach(), torch.ones(3))
+    assert torch.equal(wide, torch.tensor([[1.0, 0.0]] * 3))
+
+
+@pytest.mark.parametrize(
+    ("sent", "there"),
+    [
+        (torch.zeros(4), r"a float32 tensor of shape \(4,\)"),
+        (torch.zeros(3, dtype=torch.int64), r"a int64 tensor of shape \(3,\)"),
+        ("a string", "no tensor"),
+    ],
+)
+@pytest.mark.parametrize("recv_first", [True, False])
+def test_an_item_that_does_not_fit_is_refused_and_stays(boxes, sent, there, recv_first):
+    env, rollout = boxes
+    target = torch.zeros(3)
+    if recv_first:
+        waiting = rollout.recv_tensor(target, "env:0", timeout_s=DEADLINE_S)
+        env.send(sent, "rollout:0", timeout_s=DEADLINE_S)
+    else:
+        env.send(sent, "rollout:0", timeout_s=DEADLINE_S).wait()
+        waiting = rollout.recv_tensor(target, "env:0", timeout_s=DEADLINE_S)
+    with pytest.raises(CommError, match=f"'env:0' is {there}, not a float32 tensor of shape"):
+        waiting.wait(DEADLINE_S)
+    assert type(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) is type(sent)
+
+
+def test_send_tensor_takes_tensors_only(boxes):
+    with pytest.raises(CommError, match="send_tensor takes a torch tensor, not str"):
+        boxes[0].send_tensor("text", "rollout:0")
+    with pytest.raises(CommError, match="recv_tensor fills a torch tensor, not list"):
+        boxes[0].recv_tensor([], "rollout:0")
+
+
+def test_finished_transfers_leave_no_timer_and_no_item_behind(new_messenger):
+    messenger = new_messenger("alone:0")
+    DirectoryServer(messenger)
+    directory = DirectoryClient(messenger, messenger.endpoint)
+    mailbox = Mailbox(messenger, directory, "alone:0")
+    directory.register("alone:0", messenger.endpoint)
+    for _ in range(2000):
+        receiving = mailbox.recv("alone:0")
+        mailbox.send(None, "alone:0")
+        receiving.wait(DEADLINE_S)
+    directory.list()
+    live = [timer for _, _, timer in messenger._loop._timers if timer.callback is not None]
+    assert len(live) < 10
+    assert mailbox.held_bytes("alone:0") == 0
+
+
+def test_an_await_of_recv_that_was_given_up_takes_nothing(boxes):
+    env, rollout = boxes
+
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(rollout.recv("env:0", timeout_s=DEADLINE_S), 0.01)
+
+    asyncio.run(give_up())
+    env.send("precious", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "precious"
+
+
+def test_a_handle_of_recv_that_was_dropped_takes_nothing(boxes):
+    env, rollout = boxes
+    dropped = rollout.recv("env:0", timeout_s=DEADLINE_S)
+    del dropped
+    env.send("precious", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "precious"
+
+
+def test_items_that_arrived_for_dropped_handles_come_back_in_order(boxes):
+    env, rollout = boxes
+    dropped = [rollout.recv("env:0", timeout_s=DEADLINE_S) for _ in range(3)]
+    for number in range(4):
+        env.send(number, "rollout:0", timeout_s=DEADLINE_S).wait()
+    while dropped:
+        del dropped[0]
+    submitted = threading.Event()
+    rollout._inbox._messenger.submit(submitted.set)
+    assert submitted.wait(DEADLINE_S)
+    assert [rollout.recv("env:0", timeout_s=DEADLINE_S).wait() for _ in range(4)] == [0, 1, 2, 3]
+    assert rollout.held_bytes("env:0") == 0

@@ -1,0 +1,375 @@
+"""What the other processes of the tests of shared memory do, and how they are looked at from outside."""
+
+import contextlib
+import errno
+import gc
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rlinf.scheduler.comm import DirectoryClient, Messenger
+from rlinf.scheduler.comm.shm import Loan, kernel, open_arena
+from rlinf.scheduler.comm.shm.header import is_wanted, read_owner
+from rlinf.scheduler.mailbox import Mailbox
+
+DEADLINE_S = 20.0
+MIB = 1 << 20
+ARENA = "memfd:rlinf-arena"
+
+
+def num_maps(pid):
+    """How many maps of arenas a process has."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_text().count(ARENA)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def num_open(pid):
+    """How many descriptors of arenas a process has open."""
+    count = 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                count += ARENA in os.readlink(f"/proc/{pid}/fd/{name}")
+    return count
+
+
+def inodes_of(pid):
+    """Which arenas a process has mapped or open, by the numbers of their inodes."""
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if ARENA in line:
+                inodes.add(int(line.split()[4]))
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if ARENA in os.readlink(f"/proc/{pid}/fd/{name}"):
+                    inodes.add(os.stat(f"/proc/{pid}/fd/{name}").st_ino)
+    return inodes
+
+
+def wants_room(pid):
+    """Whether a process waits for room in its arena."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        fd = kernel.open_of(pid, int(name)) if ARENA in os.readlink(f"/proc/{pid}/fd/{name}") else -1
+        if fd < 0:
+            continue
+        try:
+            if read_owner(fd)[1] == pid:
+                return is_wanted(fd)
+        finally:
+            os.close(fd)
+    return False
+
+
+def shared_bytes():
+    """How much shared memory the machine has in use."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Shmem:"))
+
+
+def is_alive(pid):
+    """Whether a process runs."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def _borrow_and_fork(pipe, owner_id, pid, fd, fields):
+    loan = Loan(open_arena(owner_id, pid, fd), *fields, False, lambda owner: None)
+    loan.array()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+        os._exit(0)
+    pipe.send(child)
+    with contextlib.suppress(EOFError):
+        pipe.recv()
+
+
+@contextlib.contextmanager
+def borrower_with_a_child(owner_id, arena, block):
+    """A process that has borrowed a block and forked a child: (the process, the child's pid)."""
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    fields = (block.offset, block.size_bytes, block.token)
+    args = (theirs, owner_id, os.getpid(), arena.fd, fields)
+    process = context.Process(target=_borrow_and_fork, args=args, daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(DEADLINE_S)
+        yield process, ours.recv()
+    finally:
+        ours.close()  # ends both
+        process.kill()
+        process.join(DEADLINE_S)
+
+
+# -- processes that send to each other -----------------------------------------------------------
+
+
+class Here:
+    """What a peer's process has."""
+
+    def __init__(self, secret, directory, name, options):
+        self.messenger = Messenger(secret, name=name, **options)
+        self.names = DirectoryClient(self.messenger, directory)
+        self.names.register(name, self.messenger.endpoint)
+        self.mailbox = Mailbox(self.messenger, self.names, name)
+        self.held = []
+        self.logged = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: self.logged.append(record.getMessage())
+        logging.getLogger("rlinf").addHandler(handler)
+
+
+def _serve(pipe, prepare, secret, directory, name, options):
+    logged = logging.getLogger("rlinf")
+    early = logging.Handler(logging.WARNING)
+    early_messages = []
+    early.emit = lambda record: early_messages.append(record.getMessage())
+    logged.addHandler(early)
+    if prepare is not None:
+        prepare()
+    here = Here(secret, directory, name, options)
+    logged.removeHandler(early)
+    here.logged[:0] = early_messages
+    pipe.send(here.messenger.endpoint)
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            outcome = (function(here, *args), None)
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            outcome = (None, error)
+        pipe.send(outcome)
+
+
+class Peer:
+    """A process that runs functions of this module, one after the other, with a `Here`."""
+
+    def __init__(self, prepare, secret, directory, name, options):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["arena_peers"])
+        self._pipe, theirs = context.Pipe()
+        args = (theirs, prepare, secret, directory, name, options)
+        self.process = context.Process(target=_serve, args=args, daemon=True)
+        self.process.start()
+        theirs.close()
+        self.name = name
+        self.pid = self.process.pid
+        self.endpoint = self._receive()
+
+    def _receive(self):
+        assert self._pipe.poll(DEADLINE_S), f"'{self.name}' does not answer"
+        return self._pipe.recv()
+
+    def begin(self, function, *args):
+        """Let it run a function, without waiting for the end."""
+        self._pipe.send((function, args))
+
+    def finish(self):
+        """The result of what was begun."""
+        value, error = self._receive()
+        if error is not None:
+            raise error
+        return value
+
+    def call(self, function, *args):
+        self.begin(function, *args)
+        return self.finish()
+
+    def leave(self):
+        """Let it end by itself."""
+        self._pipe.close()
+        self.process.join(DEADLINE_S)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.join(DEADLINE_S)
+
+    def stop(self):
+        """Return when it does not run any more, but is still there."""
+        os.kill(self.pid, signal.SIGSTOP)
+        eventually(lambda: all(_is_stopped(task) for task in Path(f"/proc/{self.pid}/task").iterdir()))
+
+    def go_on(self):
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self):
+        self._pipe.close()
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+        self.process.close()
+
+
+def _is_stopped(task):
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def eventually(condition):
+    """Return when a condition holds that only the kernel or another process brings about."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+# -- what they do --------------------------------------------------------------------------------
+
+
+def send(here, peer, value, num_items=1, size_bytes=MIB):
+    """Send arrays full of `value`, `value` + 1, ..."""
+    for number in range(num_items):
+        item = np.full(size_bytes, value + number, np.uint8)
+        here.mailbox.send(item, peer, timeout_s=DEADLINE_S).wait()
+
+
+def receive(here, peer, num_items=1):
+    """Receive arrays and keep them; what each is full of."""
+    got = [here.mailbox.recv(peer, timeout_s=DEADLINE_S).wait() for _ in range(num_items)]
+    here.held += got
+    return [contents(item) for item in got]
+
+
+def contents(item):
+    """What an array is full of; None if it is not the same everywhere."""
+    low, high = int(item.min()), int(item.max())
+    return low if low == high else None
+
+
+def held_contents(here):
+    return [contents(item) for item in here.held]
+
+
+def overwrite(here, value):
+    for item in here.held:
+        item[:] = value
+
+
+def drop(here, num_items=None):
+    del here.held[:num_items]
+    gc.collect()
+
+
+def num_in_shared_memory(here):
+    """How many of the arrays held here lie in somebody's arena."""
+    spans = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if ARENA in line:
+            spans.append([int(edge, 16) for edge in line.split()[0].split("-")])
+    addresses = [item.ctypes.data for item in here.held]
+    return sum(any(begin <= address < end for begin, end in spans) for address in addresses)
+
+
+def logged(here):
+    return here.logged
+
+
+def touched_bytes(here):
+    return here.messenger.parcels.arena.touched_bytes
+
+
+def all_free(here):
+    return here.messenger.parcels.arena.unused()
+
+
+def make_ready(here, endpoint):
+    """Return when it is known whether a peer reads what this process writes."""
+    known = threading.Event()
+    here.messenger.parcels.when_ready(endpoint, known.set)
+    assert known.wait(DEADLINE_S)
+    return here.messenger.parcels.reads_ours(endpoint.process_id)
+
+
+def send_when_there_is_room(here, peer, value):
+    """Send an array, for which there may be no room yet."""
+    here.mailbox.send(np.full(MIB, value, np.uint8), peer, wait_s=DEADLINE_S, timeout_s=DEADLINE_S).wait()
+
+
+def send_from_threads(here, peer, num_threads, num_items):
+    """Send arrays that say from their first byte to their last which one they are."""
+
+    def run(thread):
+        sizes = random.Random(thread)
+        for number in range(num_items):
+            item = np.full(sizes.randint(4, 128) * 2048, thread * 1000 + number, np.uint32)
+            here.mailbox.send(item, peer, timeout_s=DEADLINE_S, wait_s=DEADLINE_S).wait()
+
+    threads = [threading.Thread(target=run, args=(thread,)) for thread in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def receive_stamped(here, peer, num_items):
+    """Receive what `send_from_threads` sends, holding some of it for a while: (thread, number) of each."""
+    stamps, held = [], []
+    order = random.Random(7)
+    for _ in range(num_items):
+        held.append(here.mailbox.recv(peer, timeout_s=DEADLINE_S).wait())
+        if len(held) > 8:
+            stamps.append(_stamp(held.pop(order.randrange(len(held)))))
+    return sorted(stamps + [_stamp(item) for item in held])
+
+
+def _stamp(item):
+    assert contents(item) is not None, "torn"
+    return divmod(int(item[0]), 1000)
+
+
+def close(here):
+    here.messenger.close()
+
+
+# -- what is missing in some processes -----------------------------------------------------------
+
+
+def without_memfd():
+    def refuse(*_args):
+        raise OSError(errno.ENOSYS, "no memfd here")
+
+    os.memfd_create = refuse
+
+
+def without_proc():
+    def refuse(pid, fd):
+        raise PermissionError(errno.EACCES, "may not look into /proc")
+
+    kernel.open_of = refuse
+
+
+def without_proc_of_others():
+    open_of = kernel.open_of
+
+    def refuse(pid, fd):
+        if pid != os.getpid():
+            raise PermissionError(errno.EACCES, "may not look into /proc")
+        return open_of(pid, fd)
+
+    kernel.open_of = refuse
+
+
+def run_out_of_descriptors(here):
+    """From now on nothing can be opened."""
+
+    def refuse(pid, fd):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    here.messenger.parcels._open.close()
+    kernel.open_of = refuse

@@ -1,0 +1,74 @@
+import contextlib
+import multiprocessing
+
+import pytest
+
+from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
+from weights_job import Job
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def transport(request):
+    return request.param
+
+
+@pytest.fixture
+def secret():
+    return ClusterSecret.generate()
+
+
+@pytest.fixture
+def new_messenger(secret):
+    """Makes messengers of one cluster; `machine` decides whether two of them talk over Unix sockets or TCP."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name, machine=None, **options):
+            messenger = Messenger(secret, name=name, machine_id=machine, tcp=machine is not None, **options)
+            stack.callback(messenger.close)
+            return messenger
+
+        yield make
+
+
+@pytest.fixture
+def pair(transport, new_messenger):
+    """Two messengers that reach each other over `transport`."""
+    machines = ("here", "there") if transport == "tcp" else (None, None)
+    return new_messenger("client:0", machines[0]), new_messenger("server:0", machines[1])
+
+
+@pytest.fixture
+def names(pair):
+    """A directory on the first of the pair, and a client of it for each."""
+    DirectoryServer(pair[0])
+    return tuple(DirectoryClient(messenger, pair[0].endpoint) for messenger in pair)
+
+
+@pytest.fixture
+def start_process(secret, transport):
+    """Starts a function of `comm_peers` in a process of its own; gives the process and what it sent first."""
+    context = multiprocessing.get_context("spawn")
+    with contextlib.ExitStack() as stack:
+
+        def start(function, *args):
+            ours, theirs = context.Pipe()
+            machine = "there" if transport == "tcp" else None
+            process = context.Process(target=function, args=(theirs, secret, machine, *args), daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(ours.close)
+            stack.callback(process.join, DEADLINE_S)
+            stack.callback(process.kill)
+            assert ours.poll(DEADLINE_S)
+            return process, ours.recv()
+
+        yield start
+
+
+@pytest.fixture
+def job(secret, new_messenger):
+    """A driver with a directory, and what makes other members, here or in processes of their own."""
+    with contextlib.ExitStack() as stack:
+        yield Job(secret, new_messenger, stack)

@@ -1,0 +1,86 @@
+"""What the tests of weights share: a job of several members, on two machines if need be."""
+
+import multiprocessing
+import threading
+import time
+
+from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.weights import Weights
+
+DEADLINE_S = 20.0
+VERSION_BYTES = 10 * 50_000 * 4
+
+
+class Job:
+    """A directory, and members of the job on any machine: here, or in processes of their own."""
+
+    def __init__(self, secret, new_messenger, stack):
+        self._secret = secret
+        self._new_messenger = new_messenger
+        self._stack = stack
+        self._context = multiprocessing.get_context("spawn")
+        self.driver = new_messenger("driver", "here")
+        DirectoryServer(self.driver)
+        self.messengers = {}
+
+    def member(self, name, machine="here", **options):
+        messenger = self.messengers[name] = self._new_messenger(name, machine, **options)
+        return Weights(messenger, DirectoryClient(messenger, self.driver.endpoint))
+
+    def start(self, function, name, *args, machine="here"):
+        """A process that runs `function` of `weights_peers`, and our end of its pipe; it has said something."""
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=function,
+            args=(theirs, self._secret, machine, self.driver.endpoint, name, *args),
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        self._stack.callback(ours.close)
+        self._stack.callback(process.join, DEADLINE_S)
+        self._stack.callback(process.kill)
+        first = answer_of(ours)
+        return process, ours, first
+
+    def arena(self, name):
+        return self.messengers[name].parcels.arena
+
+
+def answer_of(pipe, deadline_s=DEADLINE_S):
+    assert pipe.poll(deadline_s)
+    return pipe.recv()
+
+
+def settle(messenger):
+    """Return when the I/O thread has done what it was given."""
+    done = threading.Event()
+    messenger.submit(lambda: messenger.submit(done.set))
+    assert done.wait(DEADLINE_S)
+
+
+def wait_until(condition, messenger):
+    """Return when `condition()` holds; looked at whenever the I/O thread has had its turn."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        settle(messenger)
+
+
+def parked(weights):
+    return [reader for edition in weights._shelf._editions.values() for reader in edition.parked]
+
+
+def count_mirrors(monkeypatch, weights):
+    """A list that grows by a process's name whenever the publisher sends weights to another machine."""
+    made = []
+    make = weights._shelf._make_mirror
+    monkeypatch.setattr(
+        weights._shelf,
+        "_make_mirror",
+        lambda edition, reader, parcel: (
+            made.append(reader.request.peer_name),
+            make(edition, reader, parcel),
+        ),
+    )
+    return made

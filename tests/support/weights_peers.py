@@ -1,0 +1,95 @@
+"""What the other processes of the tests of weights do; each function runs in one started by `start_process`."""
+
+import os
+import signal
+
+import numpy as np
+
+from rlinf.scheduler.comm import DirectoryClient, Messenger
+from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.weights import Weights
+
+
+def member(secret, machine, name, directory):
+    messenger = Messenger(secret, name=name, machine_id=machine, tcp=True)
+    return messenger, Weights(messenger, DirectoryClient(messenger, directory))
+
+
+def state(number, *, num_tensors=10, elements=50_000):
+    """Arrays that all hold `number`."""
+    return {f"layer.{index}": np.full(elements, number, np.float32) for index in range(num_tensors)}
+
+
+def numbers_in(state_dict):
+    """The smallest and the largest value of each array: one number if all hold the same."""
+    return {float(value) for array in state_dict.values() for value in (array.min(), array.max())}
+
+
+def publish_on_demand(pipe, secret, machine, directory, name):
+    """Publishes each version that comes through the pipe."""
+    _messenger, weights = member(secret, machine, name, directory)
+    pipe.send(_messenger.endpoint)
+    while True:
+        try:
+            version = pipe.recv()
+        except EOFError:
+            return
+        weights.publish("policy", state(version), version)
+        pipe.send(version)
+
+
+def publish_large(pipe, secret, machine, directory, name):
+    """Publishes one version that takes a while to cross a network."""
+    messenger, weights = member(secret, machine, name, directory)
+    weights.publish("policy", state(1, elements=2_000_000), 1)
+    pipe.send(messenger.endpoint)
+    pipe.recv()
+
+
+def fetch_on_demand(pipe, secret, machine, directory, name):
+    """Fetches with the arguments that come through the pipe; sends what came, or the error."""
+    messenger, weights = member(secret, machine, name, directory)
+    into = state(-1)
+    pipe.send(messenger.endpoint)
+    while True:
+        try:
+            options = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((weights.fetch("policy", into, **options).wait(), numbers_in(into)))
+        except CommError as error:
+            pipe.send(error)
+
+
+def fetch_continually(pipe, secret, machine, directory, name, last):
+    """Fetches until it has the last version; sends how often it did, and any state that was no version as a whole."""
+    _messenger, weights = member(secret, machine, name, directory)
+    into, version, num_fetches, broken = state(-1), -1, 0, []
+    pipe.send(None)
+    while version < last:
+        wanted = version + 1 if num_fetches % 2 else None
+        newer = weights.fetch("policy", into, min_version=wanted, timeout_s=60).wait()
+        if numbers_in(into) != {float(newer)} or newer < version:
+            broken.append((version, newer, numbers_in(into)))
+        version, num_fetches = newer, num_fetches + 1
+    pipe.send((num_fetches, broken))
+    pipe.recv()
+
+
+def hold_without_reading(pipe, secret, machine, directory, name):
+    """Has a version fetched that it never copies."""
+    _messenger, weights = member(secret, machine, name, directory)
+    handle = weights.fetch("policy", state(-1), timeout_s=20)
+    handle._source.exception(20)
+    pipe.send(None)
+    pipe.recv()
+
+
+def stop_when_it_is_mirror(pipe, secret, machine, directory, name):
+    """Dies of -9 as soon as it has the bytes that it should hand on."""
+    messenger, weights = member(secret, machine, name, directory)
+    weights._mirrors.take = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    pipe.send(messenger.endpoint)
+    pipe.recv()
+    weights.fetch("policy", state(-1), timeout_s=20).wait()

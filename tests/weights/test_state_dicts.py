@@ -1,0 +1,199 @@
+"""State dicts as bytes, and into tensors and arrays that are there already."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf.scheduler.errors import WeightsError, WeightsMismatch
+from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
+DTYPES = [
+    *FLOATS,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.complex64,
+    torch.complex128,
+]
+
+
+def frames_of(state_dict):
+    """What arrives: the frames in memory of the receiver's own."""
+    return [bytearray(frame) for frame in encode_state_dict("policy", state_dict).frames()]
+
+
+def copy_over(state_dict, into):
+    StateDictWriter("policy", into).write(3, frames_of(state_dict))
+    return into
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (0, 5)])
+def test_tensors_of_every_dtype_and_shape_arrive(dtype, shape):
+    tensor = (torch.rand(shape) * 100).to(dtype)
+    into = copy_over({"a": tensor}, {"a": torch.zeros(shape, dtype=dtype)})
+    assert torch.equal(
+        into["a"].view(torch.uint8) if shape else into["a"], tensor.view(torch.uint8) if shape else tensor
+    )
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.T,
+        lambda t: t[::2, 1:],
+        lambda t: t[:1].expand(5, 6),
+        lambda t: t.to(torch.complex64).conj(),
+        lambda t: torch.nn.Parameter(t),
+        lambda t: t.to(torch.bfloat16)[:, ::3],
+    ],
+)
+def test_views_and_parameters_arrive_with_their_values(view):
+    tensor = view(torch.arange(30.0).reshape(5, 6))
+    into = copy_over({"a": tensor}, {"a": torch.zeros(tensor.shape, dtype=tensor.dtype)})
+    assert torch.equal(into["a"], tensor.detach())
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.arange(12, dtype=np.int16)[::2],
+        np.array(4.0),
+        np.zeros((0, 2)),
+        np.arange(3, dtype=">f4"),
+        np.array(["2026-01-01"], dtype="M8[D]"),
+    ],
+)
+def test_arrays_arrive(array):
+    into = copy_over({"a": array}, {"a": np.zeros(array.shape, array.dtype)})
+    np.testing.assert_array_equal(into["a"], array)
+
+
+def test_the_destination_keeps_its_memory_its_dtype_and_its_gradients():
+    module = torch.nn.Linear(3, 2).to(torch.float64)
+    weight, address = module.weight, module.weight.data_ptr()
+    other = torch.nn.Linear(3, 2)
+    copy_over(other.state_dict(), module)
+    assert module.weight is weight
+    assert weight.data_ptr() == address
+    assert weight.dtype == torch.float64
+    assert weight.requires_grad
+    assert torch.equal(weight, other.weight.to(torch.float64))
+
+
+def test_buffers_and_tied_weights_of_a_module_arrive_and_travel_once():
+    def tied():
+        module = torch.nn.Sequential(
+            torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64)
+        )
+        module[2].weight = module[0].weight
+        return module
+
+    one, other = tied(), tied()
+    one(torch.randn(8, 64))
+    encoded = encode_state_dict("policy", one.state_dict())
+    assert encoded.size_bytes < 2 * 64 * 64 * 4
+    copy_over(one.state_dict(), other)
+    assert all(torch.equal(mine, other.state_dict()[key]) for key, mine in one.state_dict().items())
+
+
+def test_tensors_go_into_arrays_and_arrays_into_tensors():
+    into = {
+        "t": np.zeros(2, np.float64),
+        "b": np.zeros(2, np.float32),
+        "n": torch.zeros(2, dtype=torch.float16),
+    }
+    published = {"t": torch.tensor([1.5, 2]), "b": torch.tensor([3.5, 4]).bfloat16(), "n": np.array([5.5, 6])}
+    copy_over(published, into)
+    assert {key: list(map(float, value)) for key, value in into.items()} == {
+        "t": [1.5, 2],
+        "b": [3.5, 4],
+        "n": [5.5, 6],
+    }
+
+
+def test_everything_that_does_not_fit_is_in_one_error_and_nothing_is_written():
+    published = {
+        "same": np.ones(2),
+        "gone": np.ones(2),
+        "wide": np.ones((2, 3)),
+        "float": np.ones(2),
+        "fixed": np.ones(1),
+    }
+    fixed = np.zeros(1)
+    fixed.flags.writeable = False
+    into = {
+        "same": np.zeros(2),
+        "new": np.zeros(2),
+        "wide": torch.zeros(3, 2),
+        "float": np.zeros(2, np.int64),
+        "fixed": fixed,
+    }
+    with pytest.raises(WeightsMismatch) as caught:
+        copy_over(published, into)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.name, error.version) == ("policy", 3)
+    assert error.missing == ("new",)
+    assert error.unexpected == ("gone",)
+    assert str(error) == (
+        "weights 'policy': version 3 does not fit:\n"
+        "  not published: new\n"
+        "  not in the destination: gone\n"
+        "  'wide' has shape (2, 3), and (3, 2) in the destination\n"
+        "  'float' is float64, which does not go into int64\n"
+        "  'fixed' cannot be written to in the destination"
+    )
+    assert not into["same"].any()
+
+
+def test_hundreds_of_keys_that_do_not_fit_make_a_short_message():
+    published = {f"key.{number}": np.ones(1) for number in range(500)}
+    with pytest.raises(WeightsMismatch, match=r"key\.19, and 480 more") as caught:
+        copy_over(published, {})
+    assert len(caught.value.unexpected) == 500
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (1.5, "'a' is of type float, neither tensor nor array"),
+        ({"b": 1}, "'a' is of type dict"),
+        (np.array([{}]), "'a' is an array of objects"),
+        (torch.zeros(2, 2).to_sparse(), "plain dense tensors"),
+        (torch.zeros(2, device="meta"), "plain dense tensors"),
+    ],
+)
+def test_what_has_no_plain_elements_cannot_be_published(value, problem):
+    with pytest.raises(WeightsError, match=problem):
+        encode_state_dict("policy", {"a": value})
+
+
+def test_keys_are_strings():
+    with pytest.raises(WeightsError, match="keys are strings"):
+        encode_state_dict("policy", {1: np.zeros(1)})
+
+
+def test_weights_go_into_modules_and_dicts_only():
+    with pytest.raises(WeightsError, match="not into a list"):
+        StateDictWriter("policy", [np.zeros(1)])
+
+
+def test_arrays_need_no_torch():
+    program = (
+        "import sys, numpy as np\n"
+        "from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict\n"
+        "into = {'a': np.zeros(2)}\n"
+        "frames = list(map(bytearray, encode_state_dict('p', {'a': np.ones(2)}).frames()))\n"
+        "StateDictWriter('p', into).write(1, frames)\n"
+        "sys.exit('torch' in sys.modules or bool(into['a'].sum() != 2))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
