@@ -20,11 +20,11 @@ from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise, mark_of
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.spec import ChannelRef
-from rlinf.scheduler.comm.framing import Buffer, total_bytes
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import WAIT_S
-from rlinf.scheduler.comm.peer import Request, run_guarded
+from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -144,7 +144,7 @@ class Connection:
 
     def start(self, operation: Operation) -> OperationPromise:
         """Start an operation; its end comes to the promise."""
-        promise = OperationPromise(partial(self._withdraw, operation))
+        promise = OperationPromise(self._withdraw, operation)
         # A get ends with its handle; a put goes on.
         on_dropped = None if operation.kind == "put" else partial(self._on_dropped, operation)
         operation.promise_to(promise, on_dropped)
@@ -199,6 +199,8 @@ class Connection:
 
     def _on_dropped(self, operation: Operation, _ref: weakref.ref[Any]) -> None:
         operation.abandoned = True
+        if operation.fate.taken:
+            return  # somebody has its items, and the I/O thread is about to look
         with contextlib.suppress(CommError):  # in a forked child, whose parent's operations go on
             self._hand_over(self._abandon, operation)
 
@@ -210,11 +212,21 @@ class Connection:
     # -- the I/O thread: what this process does ---------------------------------------------------
 
     def _drain(self) -> None:
-        while self._inbox:
-            step, what = self._inbox.popleft()
-            run_guarded(step, what)
-        self._look(self._soon)
-        self._flush()
+        # Each hand-over asks for this; the first one to run does what all of them brought.
+        if self._inbox:
+            self._run_inbox()
+            if self._soon:
+                self._look(self._soon)
+            self._flush()
+
+    def _run_inbox(self) -> None:
+        inbox = self._inbox
+        while inbox:
+            step, what = inbox.popleft()
+            try:
+                step(what)
+            except Exception:
+                logger.exception("channel '%s': a step on the I/O thread failed", self.ref.spec.name)
 
     def _begin(self, operation: Operation) -> None:
         if operation.abandoned:
@@ -304,7 +316,8 @@ class Connection:
     def _on_soon(self) -> None:
         self._soon_due = False
         self._look_s = min(2 * self._look_s, SWEEP_S)
-        self._drain()
+        self._run_inbox()
+        self._look(self._soon)
         arrivals, self._arrivals = self._arrivals, []
         for operation in arrivals:
             if operation.ticket in self._delivered:
@@ -440,9 +453,9 @@ class Connection:
             while self._outbox and len(operations) < MAX_OPERATIONS and size < MAX_BYTES:
                 operation, its_frames = self._outbox.popleft()
                 operations.append(operation)
-                if its_frames:
-                    frames.extend(its_frames)
-                    size += total_bytes(its_frames)
+                for frame in its_frames:
+                    frames.append(frame)
+                    size += len(frame)
             message = wire.Operations(confirmed, operations)
             # Frames were copied when the put began.
             self._messenger.notify(self.ref.endpoint, self._service, message, frames, snapshot=False)
@@ -466,7 +479,10 @@ class Connection:
         if news.left:
             self.lose("its server left")
             return
-        self._drain()
+        self._run_inbox()
+        if self._soon:
+            self._look(self._soon)
+        self._flush()
 
     def _answer(self, ticket: int, instructions: list[ClientInstruction]) -> None:
         self._carry_out(instructions)
