@@ -1,0 +1,67 @@
+"""A call on a channel that a signal interrupts anywhere loses nothing, delivers nothing twice and blocks nobody."""
+
+import interruption_roles as roles
+import pytest
+
+from interruptions import NUM_ROUNDS, SEED
+from job_processes import Job
+
+pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def job(request):
+    print(f"seed {SEED}")  # noqa: T201
+    with Job(request.param) as job:
+        yield job
+
+
+def limit_s():
+    """How long the interrupted process may take for all its calls."""
+    return 20 + NUM_ROUNDS / 20
+
+
+@pytest.mark.parametrize(
+    "consumer", [roles.interrupted_gets, roles.interrupted_batches, roles.interrupted_waits_for_gets]
+)
+def test_an_interrupted_consumer_loses_nothing_and_gets_everything_once_and_in_order(job, consumer):
+    _, channel = job.hold(maxsize=4)
+    producer = job.start(roles.put_until_closed, channel.name, 1)
+    victim = job.start(consumer, channel.name, NUM_ROUNDS, SEED)
+    got, num_signals = victim.result(limit_s())
+    channel.close()
+    left = roles.drain(channel)
+    assert num_signals > NUM_ROUNDS // 10
+    assert got + left == list(range(producer.result()))
+
+
+@pytest.mark.parametrize("producer", [roles.interrupted_puts, roles.interrupted_waits_for_puts])
+def test_what_an_interrupted_producer_put_is_there_once_and_in_order(job, producer):
+    _, channel = job.hold(maxsize=4)
+    consumer = job.start(roles.take_until_closed, channel.name)
+    victim = job.start(producer, channel.name, NUM_ROUNDS, SEED)
+    done, num_signals = victim.result(limit_s())
+    channel.close()
+    got = consumer.result()
+    assert num_signals > NUM_ROUNDS // 10
+    assert sorted(set(done) - set(got)) == []
+    assert got == sorted(set(got)), "in order, and none twice"
+    assert set(got) <= set(range(NUM_ROUNDS))
+
+
+def test_an_interrupted_thread_loses_nothing_of_another_ones(job):
+    _, channel = job.hold()
+    victim = job.start(roles.interrupted_beside_another_thread, channel.name, NUM_ROUNDS, SEED)
+    num_put, num_signals = victim.result(limit_s())
+    channel.close()
+    assert num_signals > NUM_ROUNDS // 10
+    assert roles.drain(channel) == list(range(num_put))
+
+
+def test_a_signal_handler_may_use_the_channel_that_it_interrupts(job):
+    _, channel = job.hold()
+    victim = job.start(
+        roles.calls_beside_a_handler_that_uses_the_channel, channel.name, NUM_ROUNDS, SEED
+    )
+    num_signals, num_ended = victim.result(limit_s())
+    assert num_signals == num_ended > NUM_ROUNDS // 10

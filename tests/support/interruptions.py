@@ -1,0 +1,66 @@
+"""Real signals at random moments of the main thread's calls."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+
+# What one run of the suite affords; `make interrupt N=5000` sets more.
+NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "150"))
+SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+# From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
+SHORTEST_S, LONGEST_S = 1e-5, 5e-3
+
+
+class Alarm(Exception):
+    """What a handler raises that is no KeyboardInterrupt."""
+
+
+class Alarms:
+    """Interrupts calls of the main thread, each at most once.
+
+    Args:
+        seed: of the moments.
+        on_signal: what the handler does; by default it raises KeyboardInterrupt or Alarm, in turn.
+        longest_s: the latest moment, in seconds.
+
+    Attributes:
+        num_signals: how many came while a call was under way.
+    """
+
+    def __init__(self, seed, on_signal=None, longest_s=LONGEST_S):
+        self.num_signals = 0
+        self._random = random.Random(seed)
+        self._longest_s = longest_s
+        self._on_signal = on_signal or self._raise
+        signal.signal(signal.SIGALRM, self._handle)
+
+    def attempt(self, call):
+        """Make a call that a signal may interrupt; whether it came to its end."""
+        try:
+            signal.setitimer(signal.ITIMER_REAL, self._moment())
+            try:
+                call()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except (KeyboardInterrupt, Alarm):
+            return False
+        except Exception as error:
+            # Whatever decodes or encodes may call it an error of its own.
+            if not isinstance(error.__cause__ or error.__context__, Alarm):
+                raise
+            return False
+        return True
+
+    def _moment(self):
+        return SHORTEST_S * (self._longest_s / SHORTEST_S) ** self._random.random()
+
+    def _handle(self, *_):
+        self.num_signals += 1
+        self._on_signal()
+
+    def _raise(self):
+        if self.num_signals % 2:
+            raise KeyboardInterrupt
+        raise Alarm
