@@ -3,22 +3,10 @@
 import interruption_roles as roles
 import pytest
 
-from interruptions import NUM_ROUNDS, SEED
+from interruptions import LIMIT_S, NUM_ROUNDS, SEED
 from job_processes import Job
 
 pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
-
-
-@pytest.fixture(params=["unix", "tcp"])
-def job(request):
-    print(f"seed {SEED}")  # noqa: T201
-    with Job(request.param) as job:
-        yield job
-
-
-def limit_s():
-    """How long the interrupted process may take for all its calls."""
-    return 20 + NUM_ROUNDS / 20
 
 
 @pytest.mark.parametrize(
@@ -28,7 +16,7 @@ def test_an_interrupted_consumer_loses_nothing_and_gets_everything_once_and_in_o
     _, channel = job.hold(maxsize=4)
     producer = job.start(roles.put_until_closed, channel.name, 1)
     victim = job.start(consumer, channel.name, NUM_ROUNDS, SEED)
-    got, num_signals = victim.result(limit_s())
+    got, num_signals = victim.result(LIMIT_S)
     channel.close()
     left = roles.drain(channel)
     assert num_signals > NUM_ROUNDS // 10
@@ -40,7 +28,7 @@ def test_what_an_interrupted_producer_put_is_there_once_and_in_order(job, produc
     _, channel = job.hold(maxsize=4)
     consumer = job.start(roles.take_until_closed, channel.name)
     victim = job.start(producer, channel.name, NUM_ROUNDS, SEED)
-    done, num_signals = victim.result(limit_s())
+    done, num_signals = victim.result(LIMIT_S)
     channel.close()
     got = consumer.result()
     assert num_signals > NUM_ROUNDS // 10
@@ -52,7 +40,7 @@ def test_what_an_interrupted_producer_put_is_there_once_and_in_order(job, produc
 def test_an_interrupted_thread_loses_nothing_of_another_ones(job):
     _, channel = job.hold()
     victim = job.start(roles.interrupted_beside_another_thread, channel.name, NUM_ROUNDS, SEED)
-    num_put, num_signals = victim.result(limit_s())
+    num_put, num_signals = victim.result(LIMIT_S)
     channel.close()
     assert num_signals > NUM_ROUNDS // 10
     assert roles.drain(channel) == list(range(num_put))
@@ -63,5 +51,19 @@ def test_a_signal_handler_may_use_the_channel_that_it_interrupts(job):
     victim = job.start(
         roles.calls_beside_a_handler_that_uses_the_channel, channel.name, NUM_ROUNDS, SEED
     )
-    num_signals, num_ended = victim.result(limit_s())
+    num_signals, num_ended = victim.result(LIMIT_S)
     assert num_signals == num_ended > NUM_ROUNDS // 10
+
+
+def test_an_interrupted_put_writes_into_no_other_item():
+    with Job() as job:
+        _, channel = job.hold(maxsize=2)
+        consumer = job.start(roles.take_until_closed, channel.name)
+        rounds = NUM_ROUNDS // 3
+        victim = job.start(roles.interrupted_large_puts, channel.name, rounds, SEED)
+        done, num_signals = victim.result(LIMIT_S)
+        channel.close()
+        got = consumer.result()
+        assert num_signals > rounds // 10
+        assert set(done) <= set(got)
+        assert got == sorted(set(got)), "in order, and none twice"

@@ -18,6 +18,7 @@ from rlinf.scheduler.errors import ChannelClosed
 
 ARRAY_ELEMENTS = 20_000
 LARGE_EVERY = 4
+LARGE_ELEMENTS = 4 << 20
 
 
 def item_of(number):
@@ -190,3 +191,16 @@ def calls_beside_a_handler_that_uses_the_channel(_pipe, _member, name, rounds, s
     assert channel.empty("same")
     assert works(channel)
     return alarms.num_signals, num_ended
+
+
+def interrupted_large_puts(_pipe, _member, name, rounds, seed):
+    """(The numbers whose puts returned, how many signals came); several threads copy each of these items."""
+    channel, done = Channel.connect(name), []
+    alarms = Alarms(seed, longest_s=0.03)
+    for number in range(rounds):
+        item = np.full(LARGE_ELEMENTS, number)
+        alarms.attempt(
+            lambda item=item, number=number: done.append((channel.put(item, timeout_s=DEADLINE_S), number)[1])
+        )
+    assert works(channel)
+    return done, alarms.num_signals

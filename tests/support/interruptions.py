@@ -9,6 +9,8 @@ import signal
 # What one run of the suite affords; `make interrupt N=5000` sets more.
 NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "150"))
 SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+# How long an interrupted process may take for all its calls.
+LIMIT_S = 20 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
 SHORTEST_S, LONGEST_S = 1e-5, 5e-3
 

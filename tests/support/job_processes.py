@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from rlinf.scheduler.channel import Channel, host_channel, set_runtime
@@ -166,6 +167,7 @@ def _run(secret, name, machine, directory, pipe, function, args):
     try:
         outcome = ("returned", function(pipe, member, *args))
     except BaseException as error:  # noqa: BLE001 - the test raises it
+        error.add_note(f"in '{name}':\n{traceback.format_exc()}")
         outcome = ("raised", error)
     with contextlib.suppress(OSError):
         pipe.send(outcome)
