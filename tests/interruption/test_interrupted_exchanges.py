@@ -87,3 +87,19 @@ def test_an_interrupted_publisher_shows_whole_versions_only_and_goes_on(job):
 def test_a_publisher_that_is_interrupted_the_first_time_may_publish_under_that_name(job):
     victim = job.start(roles.interrupted_first_publications, "policy", NUM_ROUNDS, SEED)
     assert victim.result(LIMIT_S) > NUM_ROUNDS // 10
+
+
+def test_a_signal_handler_may_use_a_channel_in_the_middle_of_any_exchange(job):
+    _, channel = job.hold()
+    rounds = NUM_ROUNDS // 3
+    job.start(roles.send_back, "victim:0", rounds, where=THERE, name="peer:0")
+    victim = job.start(
+        roles.exchanges_beside_a_handler_that_uses_a_channel,
+        channel.name,
+        "peer:0",
+        rounds,
+        SEED,
+        name="victim:0",
+    )
+    num_signals, num_ended = victim.result(LIMIT_S)
+    assert num_signals == num_ended > rounds // 10

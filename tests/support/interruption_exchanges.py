@@ -7,6 +7,7 @@ import numpy as np
 from interruption_roles import item_of, number_of
 from interruptions import Alarms
 from job_processes import DEADLINE_S, stay
+from rlinf.scheduler.channel import Channel
 
 END = -1
 
@@ -179,3 +180,31 @@ def interrupted_first_publications(_pipe, member, prefix, rounds, seed):
         if not alarms.attempt(lambda name=name: member.weights.publish(name, state, 0)):
             member.weights.publish(name, state, 1)
     return alarms.num_signals
+
+
+# -- handlers that use a channel ------------------------------------------------------------------
+
+
+def exchanges_beside_a_handler_that_uses_a_channel(_pipe, member, name, peer, rounds, seed):
+    """(How many signals came, how many of their handlers came to their end.)"""
+    channel, num_ended = Channel.connect(name), 0
+
+    def use():
+        nonlocal num_ended
+        channel.put("from a handler", timeout_s=DEADLINE_S)
+        assert channel.get(timeout_s=DEADLINE_S) == "from a handler"
+        num_ended += 1
+
+    into, alarms = state_of(-1), Alarms(seed, on_signal=use)
+    for number in range(rounds):
+        alarms.attempt(lambda number=number: member.weights.publish("policy", state_of(number), number))
+        alarms.attempt(lambda: member.weights.fetch("policy", into, timeout_s=DEADLINE_S).wait())
+        assert versions_in(into) == {number}
+        alarms.attempt(lambda number=number: member.mailbox.send(item_of(number), peer).wait(DEADLINE_S))
+        alarms.attempt(lambda: member.mailbox.recv(peer, timeout_s=DEADLINE_S).wait())
+    return alarms.num_signals, num_ended
+
+
+def send_back(_pipe, member, peer, count):
+    for _ in range(count):
+        member.mailbox.send(member.mailbox.recv(peer, timeout_s=DEADLINE_S).wait(), peer).wait(DEADLINE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 
 # What one run of the suite affords; `make interrupt N=5000` sets more.
 NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "150"))
@@ -41,7 +42,7 @@ class Alarms:
     def attempt(self, call):
         """Make a call that a signal may interrupt; whether it came to its end."""
         try:
-            signal.setitimer(signal.ITIMER_REAL, self._moment())
+            signal.setitimer(signal.ITIMER_REAL, _moment(self._random, self._longest_s))
             try:
                 call()
             finally:
@@ -55,9 +56,6 @@ class Alarms:
             return False
         return True
 
-    def _moment(self):
-        return SHORTEST_S * (self._longest_s / SHORTEST_S) ** self._random.random()
-
     def _handle(self, *_):
         self.num_signals += 1
         self._on_signal()
@@ -66,3 +64,55 @@ class Alarms:
         if self.num_signals % 2:
             raise KeyboardInterrupt
         raise Alarm
+
+
+class Kills:
+    """Another thread's signals to the main thread, where the timer is somebody else's; a context manager.
+
+    Attributes:
+        num_signals: how many interrupted a call.
+    """
+
+    def __init__(self, seed):
+        self.num_signals = 0
+        self._random = random.Random(seed)
+        self._armed = False
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._kill_on)
+
+    def __enter__(self):
+        self._before = signal.signal(signal.SIGUSR1, self._handle)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+        signal.signal(signal.SIGUSR1, self._before)
+
+    def attempt(self, call):
+        """Make a call that a signal may interrupt; whether it came to its end."""
+        try:
+            self._armed = True
+            try:
+                call()
+            finally:
+                self._armed = False
+        except Alarm:
+            return False
+        return True
+
+    def _kill_on(self):
+        main = threading.main_thread().ident
+        while not self._done.wait(_moment(self._random, LONGEST_S)):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    def _handle(self, *_):
+        if self._armed:
+            self._armed = False
+            self.num_signals += 1
+            raise Alarm
+
+
+def _moment(source, longest_s):
+    return SHORTEST_S * (longest_s / SHORTEST_S) ** source.random()
