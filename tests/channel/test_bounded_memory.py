@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
-import regression_roles as roles
 
+import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.channel import Channel
 
@@ -70,9 +70,7 @@ def test_dead_clients_leave_nothing_behind():
     with obedient_holder() as (job, holder, channel):
 
         def die(num_clients):
-            clients = [
-                job.start(roles.die_with_waiting_gets, channel.name, 100) for _ in range(num_clients)
-            ]
+            clients = [job.start(roles.die_with_waiting_gets, channel.name, 100) for _ in range(num_clients)]
             for client in clients:
                 assert client.receive() == "waiting"
             for client in clients:

@@ -1,8 +1,8 @@
 """A deadline is a deadline, whatever the channel's process does, and however far away it is."""
 
 import pytest
-import regression_roles as roles
 
+import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.errors import ChannelLost

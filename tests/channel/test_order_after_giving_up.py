@@ -4,8 +4,8 @@ import os
 import time
 
 import pytest
-import regression_roles as roles
 
+import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import ChannelTimeout
@@ -21,18 +21,22 @@ def test_gets_that_were_given_up_do_not_change_the_order(transport, consumer):
         assert got == list(range(2000))
 
 
-@pytest.mark.parametrize("async_op", [False, True])
-def test_a_get_that_timed_out_against_a_stopped_process_does_not_change_the_order(async_op):
+@pytest.mark.parametrize(
+    "get",
+    [
+        lambda channel: channel.get(timeout_s=0.05),
+        lambda channel: channel.get(async_op=True, timeout_s=0.05).wait(),
+    ],
+    ids=["get", "handle"],
+)
+def test_a_get_that_timed_out_against_a_stopped_process_does_not_change_the_order(get):
     with Job() as job:
         holder, channel = job.hold()
         for number in range(10):
             channel.put(number, timeout_s=DEADLINE_S)
         holder.stop()
         with pytest.raises(ChannelTimeout):
-            if async_op:
-                channel.get(async_op=True, timeout_s=0.05).wait()
-            else:
-                channel.get(timeout_s=0.05)
+            get(channel)
         holder.go_on()
         assert [channel.get(timeout_s=DEADLINE_S) for _ in range(10)] == list(range(10))
 

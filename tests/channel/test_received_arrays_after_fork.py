@@ -1,8 +1,8 @@
 """A forked child reads in an array that its parent received what was there, or gets an error; never other bytes."""
 
 import pytest
-import regression_roles as roles
 
+import regression_roles as roles
 from job_processes import Job
 
 UNCHANGED, ERROR = 0, 3

@@ -1,7 +1,6 @@
 """What a signal handler raises arrives as it is, and the item stays."""
 
 import regression_roles as roles
-
 from job_processes import DEADLINE_S, Job
 
 

@@ -1,9 +1,9 @@
 """A group call that a signal interrupts anywhere runs on each rank once at most, and the next one works."""
 
 import pytest
+
 from interruption_roles import item_of
 from interruption_workers import Notes
-
 from interruptions import NUM_ROUNDS, SEED, Kills
 from rlinf.scheduler import NodePlacementStrategy
 

@@ -4,7 +4,6 @@ import contextlib
 import gc
 
 from comm_fixtures import DEADLINE_S
-
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 from rlinf.scheduler.mailbox import Mailbox
 

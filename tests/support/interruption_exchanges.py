@@ -1,11 +1,10 @@
-"""What the processes do whose sends, receives, broadcasts and weights are interrupted, and those that trade with them."""
+"""What the processes do whose sends, receives, broadcasts and weights are interrupted, and their partners."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from interruption_roles import item_of, number_of
-from interruptions import Alarms
 from job_processes import DEADLINE_S, stay
 from rlinf.scheduler.channel import Channel
 
@@ -27,41 +26,41 @@ def receive_until_the_end(_pipe, member, sender):
     return list(iter(lambda: number_of(member.mailbox.recv(sender, timeout_s=DEADLINE_S).wait()), END))
 
 
-def interrupted_sends(_pipe, member, to, rounds, seed):
+def interrupted_sends(_pipe, member, to, rounds, seed, interrupt):
     """(The numbers whose sends gave a handle, how many signals came); each of those handles ends well."""
-    handles, alarms = [], Alarms(seed)
+    handles, interruptions = [], interrupt(seed)
     for number in range(rounds):
-        alarms.attempt(
+        interruptions.attempt(
             lambda number=number: handles.append(
                 (number, member.mailbox.send(item_of(number), to, timeout_s=DEADLINE_S))
             )
         )
         if number % 2 and handles:
-            alarms.attempt(handles[-1][1].wait)
+            interruptions.attempt(handles[-1][1].wait)
     for _, handle in handles:
         handle.wait(DEADLINE_S)
     member.mailbox.send(END, to, timeout_s=DEADLINE_S).wait()
-    return [number for number, _ in handles], alarms.num_signals
+    return [number for number, _ in handles], interruptions.num_signals
 
 
-def interrupted_recvs(_pipe, member, sender, rounds, seed):
+def interrupted_recvs(_pipe, member, sender, rounds, seed, interrupt):
     """(The numbers that it received, how many signals came); it gives an interrupted recv up and makes another."""
-    got, alarms = [], Alarms(seed)
+    got, interruptions = [], interrupt(seed)
     for _ in range(rounds):
-        alarms.attempt(lambda: got.append(member.mailbox.recv(sender, timeout_s=DEADLINE_S).wait()))
+        interruptions.attempt(lambda: got.append(member.mailbox.recv(sender, timeout_s=DEADLINE_S).wait()))
     rest = receive_until_the_end(None, member, sender)
-    return list(map(number_of, got)) + rest, alarms.num_signals
+    return list(map(number_of, got)) + rest, interruptions.num_signals
 
 
-def interrupted_waits_for_recvs(_pipe, member, sender, rounds, seed):
+def interrupted_waits_for_recvs(_pipe, member, sender, rounds, seed, interrupt):
     """(The numbers that it received, how many signals came); an interrupted wait is taken up again."""
-    got, alarms = [], Alarms(seed)
+    got, interruptions = [], interrupt(seed)
     for number in range(rounds):
         handle = member.mailbox.recv(sender, timeout_s=DEADLINE_S)
         while len(got) == number:
-            alarms.attempt(lambda handle=handle: got.append(handle.wait()))
+            interruptions.attempt(lambda handle=handle: got.append(handle.wait()))
     rest = receive_until_the_end(None, member, sender)
-    return list(map(number_of, got)) + rest, alarms.num_signals
+    return list(map(number_of, got)) + rest, interruptions.num_signals
 
 
 # -- broadcast ------------------------------------------------------------------------------------
@@ -79,32 +78,32 @@ def send_broadcasts(pipe, member, groups, src, count):
     stay(pipe)
 
 
-def interrupted_broadcasts(_pipe, member, groups, src, rounds, seed):
+def interrupted_broadcasts(_pipe, member, groups, src, rounds, seed, interrupt):
     """(The numbers whose broadcasts gave a handle, how many signals came); each of those handles ends well."""
-    handles, alarms = [], Alarms(seed)
+    handles, interruptions = [], interrupt(seed)
     for number in range(rounds):
-        alarms.attempt(
+        interruptions.attempt(
             lambda number=number: handles.append(
                 (number, member.mailbox.broadcast(item_of(number), groups, src, timeout_s=DEADLINE_S))
             )
         )
         if number % 2 and handles:
-            alarms.attempt(handles[-1][1].wait)
+            interruptions.attempt(handles[-1][1].wait)
     for _, handle in handles:
         handle.wait(DEADLINE_S)
     member.mailbox.broadcast(END, groups, src, timeout_s=DEADLINE_S).wait()
-    return [number for number, _ in handles], alarms.num_signals
+    return [number for number, _ in handles], interruptions.num_signals
 
 
-def interrupted_receipts_of_broadcasts(_pipe, member, groups, src, rounds, seed):
+def interrupted_receipts_of_broadcasts(_pipe, member, groups, src, rounds, seed, interrupt):
     """(The numbers that it received, how many signals came)."""
-    got, alarms = [], Alarms(seed)
+    got, interruptions = [], interrupt(seed)
     for _ in range(rounds):
-        alarms.attempt(
+        interruptions.attempt(
             lambda: got.append(member.mailbox.broadcast(None, groups, src, timeout_s=DEADLINE_S).wait())
         )
     rest = receive_broadcasts(None, member, groups, src)
-    return list(map(number_of, got)) + rest, alarms.num_signals
+    return list(map(number_of, got)) + rest, interruptions.num_signals
 
 
 # -- weights --------------------------------------------------------------------------------------
@@ -112,7 +111,9 @@ def interrupted_receipts_of_broadcasts(_pipe, member, groups, src, rounds, seed)
 
 def state_of(version):
     """Small tensors and some that lie in shared memory, all full of the version's number."""
-    return {f"layer.{place}": np.full(size, version, np.int64) for place, size in enumerate((3, 20_000, 5, 9_000))}
+    return {
+        f"layer.{place}": np.full(size, version, np.int64) for place, size in enumerate((3, 20_000, 5, 9_000))
+    }
 
 
 def versions_in(state):
@@ -138,20 +139,22 @@ def fetch_continually(_pipe, member, name, last):
     return seen
 
 
-def interrupted_fetches(_pipe, member, name, rounds, seed):
+def interrupted_fetches(_pipe, member, name, rounds, seed, interrupt):
     """(What it saw of versions that were not whole, how many signals came).
 
     An interrupted wait is taken up again in half of the cases; else the fetch is given up.
     """
-    broken, alarms = [], Alarms(seed)
+    broken, interruptions = [], interrupt(seed)
     into = state_of(-1)
     for number in range(rounds):
         handles, versions = [], []
-        alarms.attempt(lambda handles=handles: handles.append(member.weights.fetch(name, into, timeout_s=DEADLINE_S)))
+        interruptions.attempt(
+            lambda handles=handles: handles.append(member.weights.fetch(name, into, timeout_s=DEADLINE_S))
+        )
         if not handles:
             continue
         wait = lambda versions=versions, handle=handles[0]: versions.append(handle.wait())  # noqa: E731
-        alarms.attempt(wait)
+        interruptions.attempt(wait)
         if number % 2 and not versions:
             wait()
         if versions and versions_in(into) != {versions[0]}:
@@ -159,50 +162,56 @@ def interrupted_fetches(_pipe, member, name, rounds, seed):
     version = member.weights.fetch(name, into, timeout_s=DEADLINE_S).wait()
     if versions_in(into) != {version}:
         broken.append((version, versions_in(into)))
-    return broken, alarms.num_signals
+    return broken, interruptions.num_signals
 
 
-def interrupted_publications(_pipe, member, name, rounds, seed):
+def interrupted_publications(_pipe, member, name, rounds, seed, interrupt):
     """How many signals came; it ends with a publication of version `rounds` that nothing interrupts."""
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for version in range(rounds):
-        alarms.attempt(lambda version=version: member.weights.publish(name, state_of(version), version))
+        interruptions.attempt(
+            lambda version=version: member.weights.publish(name, state_of(version), version)
+        )
     member.weights.publish(name, state_of(rounds), rounds)
-    return alarms.num_signals
+    return interruptions.num_signals
 
 
-def interrupted_first_publications(_pipe, member, prefix, rounds, seed):
+def interrupted_first_publications(_pipe, member, prefix, rounds, seed, interrupt):
     """How many signals came; each name is new, and what was interrupted is published once more."""
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     state = {"x": np.zeros(3)}
     for number in range(rounds):
         name = f"{prefix}-{number}"
-        if not alarms.attempt(lambda name=name: member.weights.publish(name, state, 0)):
+        if not interruptions.attempt(lambda name=name: member.weights.publish(name, state, 0)):
             member.weights.publish(name, state, 1)
-    return alarms.num_signals
+    return interruptions.num_signals
 
 
 # -- handlers that use a channel ------------------------------------------------------------------
 
 
-def exchanges_beside_a_handler_that_uses_a_channel(_pipe, member, name, peer, rounds, seed):
+def exchanges_beside_a_handler_that_uses_a_channel(_pipe, member, name, peer, rounds, seed, interrupt):
     """(How many signals came, how many of their handlers came to their end.)"""
     channel, num_ended = Channel.connect(name), 0
 
-    def use():
+    def use(_number):
         nonlocal num_ended
         channel.put("from a handler", timeout_s=DEADLINE_S)
         assert channel.get(timeout_s=DEADLINE_S) == "from a handler"
         num_ended += 1
 
-    into, alarms = state_of(-1), Alarms(seed, on_signal=use)
+    into, interruptions = state_of(-1), interrupt(seed, on_signal=use)
     for number in range(rounds):
-        alarms.attempt(lambda number=number: member.weights.publish("policy", state_of(number), number))
-        alarms.attempt(lambda: member.weights.fetch("policy", into, timeout_s=DEADLINE_S).wait())
+        interruptions.attempt(
+            lambda number=number: member.weights.publish("policy", state_of(number), number)
+        )
+        interruptions.attempt(lambda: member.weights.fetch("policy", into, timeout_s=DEADLINE_S).wait())
         assert versions_in(into) == {number}
-        alarms.attempt(lambda number=number: member.mailbox.send(item_of(number), peer).wait(DEADLINE_S))
-        alarms.attempt(lambda: member.mailbox.recv(peer, timeout_s=DEADLINE_S).wait())
-    return alarms.num_signals, num_ended
+        interruptions.attempt(
+            lambda number=number: member.mailbox.send(item_of(number), peer).wait(DEADLINE_S)
+        )
+        interruptions.attempt(lambda: member.mailbox.recv(peer, timeout_s=DEADLINE_S).wait())
+    return interruptions.num_signals, num_ended
 
 
 def send_back(_pipe, member, peer, count):

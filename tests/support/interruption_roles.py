@@ -1,11 +1,12 @@
 """What the processes do whose calls are interrupted, and those that trade with them.
 
 Items carry numbers, so that each can be accounted for: small ones, and arrays that lie in shared memory where there
-is any.
+is any. `interrupt` is one of the classes of `interruptions`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 
@@ -46,12 +47,12 @@ def works(channel):
 
 def put_until_closed(_pipe, _member, name, weight=0):
     """How many numbers it has put, from 0 on."""
-    channel = Channel.connect(name)
-    for number in itertools.count():
-        try:
+    channel, number = Channel.connect(name), 0
+    with contextlib.suppress(ChannelClosed):
+        while True:
             channel.put(item_of(number), weight, timeout_s=DEADLINE_S)
-        except ChannelClosed:
-            return number
+            number += 1
+    return number
 
 
 def take_until_closed(_pipe, _member, name):
@@ -72,69 +73,69 @@ def drain(channel):
 # -- channels -------------------------------------------------------------------------------------
 
 
-def interrupted_gets(_pipe, _member, name, rounds, seed):
+def interrupted_gets(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers that it got, how many signals came.)"""
     channel, got = Channel.connect(name), []
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for _ in range(rounds):
-        alarms.attempt(lambda: got.append(channel.get(timeout_s=DEADLINE_S)))
+        interruptions.attempt(lambda: got.append(channel.get(timeout_s=DEADLINE_S)))
     assert works(channel)
-    return list(map(number_of, got)), alarms.num_signals
+    return list(map(number_of, got)), interruptions.num_signals
 
 
-def interrupted_batches(_pipe, _member, name, rounds, seed):
+def interrupted_batches(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers that it got, how many signals came.)"""
     channel, got = Channel.connect(name), []
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for _ in range(rounds):
-        alarms.attempt(lambda: got.append(channel.get_batch(3, timeout_s=DEADLINE_S)))
+        interruptions.attempt(lambda: got.append(channel.get_batch(3, timeout_s=DEADLINE_S)))
     assert works(channel)
-    return [number_of(item) for batch in got for item in batch], alarms.num_signals
+    return [number_of(item) for batch in got for item in batch], interruptions.num_signals
 
 
-def interrupted_waits_for_gets(_pipe, _member, name, rounds, seed):
+def interrupted_waits_for_gets(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers that it got, how many signals came); an interrupted wait is taken up again."""
     channel, got = Channel.connect(name), []
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for number in range(rounds):
         handle = channel.get(async_op=True, timeout_s=DEADLINE_S)
         while len(got) == number:
-            alarms.attempt(lambda handle=handle: got.append(handle.wait(DEADLINE_S)))
+            interruptions.attempt(lambda handle=handle: got.append(handle.wait(DEADLINE_S)))
     assert works(channel)
-    return list(map(number_of, got)), alarms.num_signals
+    return list(map(number_of, got)), interruptions.num_signals
 
 
-def interrupted_puts(_pipe, _member, name, rounds, seed):
+def interrupted_puts(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers whose puts returned, how many signals came.)"""
     channel, done = Channel.connect(name), []
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for number in range(rounds):
-        alarms.attempt(
+        interruptions.attempt(
             lambda number=number: done.append((channel.put(item_of(number), timeout_s=DEADLINE_S), number)[1])
         )
     assert works(channel)
-    return done, alarms.num_signals
+    return done, interruptions.num_signals
 
 
-def interrupted_waits_for_puts(_pipe, _member, name, rounds, seed):
+def interrupted_waits_for_puts(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers whose puts gave a handle, how many signals came); each of those handles ends well."""
     channel, handles = Channel.connect(name), []
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for number in range(rounds):
-        alarms.attempt(
+        interruptions.attempt(
             lambda number=number: handles.append(
                 (number, channel.put(item_of(number), async_op=True, timeout_s=DEADLINE_S))
             )
         )
         if number % 2:
-            alarms.attempt(lambda: handles[-1][1].wait(DEADLINE_S))
+            interruptions.attempt(lambda: handles[-1][1].wait(DEADLINE_S))
     for _, handle in handles:
         handle.wait(DEADLINE_S)
     assert works(channel)
-    return [number for number, _ in handles], alarms.num_signals
+    return [number for number, _ in handles], interruptions.num_signals
 
 
-def interrupted_beside_another_thread(_pipe, _member, name, rounds, seed):
+def interrupted_beside_another_thread(_pipe, _member, name, rounds, seed, interrupt):
     """(How many numbers another thread put, how many signals came); none of its handles is left without an end."""
     channel = Channel.connect(name)
     handles, enough = [], threading.Event()
@@ -149,20 +150,20 @@ def interrupted_beside_another_thread(_pipe, _member, name, rounds, seed):
 
     other = threading.Thread(target=put_on)
     other.start()
-    alarms = Alarms(seed)
+    interruptions = interrupt(seed)
     for turn in range(rounds):
-        alarms.attempt(lambda turn=turn: channel.put(turn, queue_name="own", timeout_s=DEADLINE_S))
-        alarms.attempt(lambda: channel.get("own", timeout_s=0.001))
+        interruptions.attempt(lambda turn=turn: channel.put(turn, queue_name="own", timeout_s=DEADLINE_S))
+        interruptions.attempt(lambda: channel.get("own", timeout_s=0.001))
     enough.set()
     other.join(DEADLINE_S)
     assert not other.is_alive()
     for handle in handles:
         handle.wait(DEADLINE_S)
     assert works(channel)
-    return len(handles), alarms.num_signals
+    return len(handles), interruptions.num_signals
 
 
-def calls_beside_a_handler_that_uses_the_channel(_pipe, _member, name, rounds, seed):
+def calls_beside_a_handler_that_uses_the_channel(_pipe, _member, name, rounds, seed, interrupt):
     """(How many signals came, how many of their handlers came to their end.)
 
     The main thread puts into a queue and gets from it again; so does each handler, with the same queue and one of its
@@ -170,7 +171,7 @@ def calls_beside_a_handler_that_uses_the_channel(_pipe, _member, name, rounds, s
     """
     channel, num_ended = Channel.connect(name), 0
 
-    def use():
+    def use(_number):
         nonlocal num_ended
         channel.put("from a handler", queue_name="side", timeout_s=DEADLINE_S)
         assert channel.get("side", timeout_s=DEADLINE_S) == "from a handler"
@@ -180,27 +181,27 @@ def calls_beside_a_handler_that_uses_the_channel(_pipe, _member, name, rounds, s
         channel.put("in everybody's way", queue_name="same", async_op=True)
         num_ended += 1
 
-    alarms = Alarms(seed, on_signal=use)
-    num_taken = 0
+    interruptions = interrupt(seed, on_signal=use)
     for number in range(rounds):
-        alarms.attempt(lambda number=number: channel.put(item_of(number), queue_name="same", timeout_s=DEADLINE_S))
-        alarms.attempt(lambda: channel.get("same", timeout_s=DEADLINE_S))
-        num_taken += 1
+        interruptions.attempt(
+            lambda number=number: channel.put(item_of(number), queue_name="same", timeout_s=DEADLINE_S)
+        )
+        interruptions.attempt(lambda: channel.get("same", timeout_s=DEADLINE_S))
     for _ in range(num_ended):
         channel.get("same", timeout_s=DEADLINE_S)
     assert channel.empty("same")
     assert works(channel)
-    return alarms.num_signals, num_ended
+    return interruptions.num_signals, num_ended
 
 
 def interrupted_large_puts(_pipe, _member, name, rounds, seed):
     """(The numbers whose puts returned, how many signals came); several threads copy each of these items."""
     channel, done = Channel.connect(name), []
-    alarms = Alarms(seed, longest_s=0.03)
+    interruptions = Alarms(seed, longest_s=0.03)
     for number in range(rounds):
         item = np.full(LARGE_ELEMENTS, number)
-        alarms.attempt(
+        interruptions.attempt(
             lambda item=item, number=number: done.append((channel.put(item, timeout_s=DEADLINE_S), number)[1])
         )
     assert works(channel)
-    return done, alarms.num_signals
+    return done, interruptions.num_signals

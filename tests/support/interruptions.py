@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import itertools
 import os
 import random
 import signal
+import sys
 import threading
 
 # What one run of the suite affords; `make interrupt N=5000` sets more.
 NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "150"))
 SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+# Steps are many and cheap: a call has some hundreds of them.
+NUM_STEPS = 4 * NUM_ROUNDS
 # How long an interrupted process may take for all its calls.
 LIMIT_S = 20 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
@@ -25,7 +31,8 @@ class Alarms:
 
     Args:
         seed: of the moments.
-        on_signal: what the handler does; by default it raises KeyboardInterrupt or Alarm, in turn.
+        on_signal: what the handler does, given the signal's number; by default it raises KeyboardInterrupt and
+            Alarm, in turn.
         longest_s: the latest moment, in seconds.
 
     Attributes:
@@ -36,7 +43,7 @@ class Alarms:
         self.num_signals = 0
         self._random = random.Random(seed)
         self._longest_s = longest_s
-        self._on_signal = on_signal or self._raise
+        self._on_signal = on_signal or _raise_in_turn
         signal.signal(signal.SIGALRM, self._handle)
 
     def attempt(self, call):
@@ -49,21 +56,77 @@ class Alarms:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except (KeyboardInterrupt, Alarm):
             return False
-        except Exception as error:
-            # Whatever decodes or encodes may call it an error of its own.
-            if not isinstance(error.__cause__ or error.__context__, Alarm):
-                raise
+        except Exception as error:  # noqa: BLE001 - looked at
+            _check_is_ours(error)
             return False
         return True
 
     def _handle(self, *_):
         self.num_signals += 1
-        self._on_signal()
+        self._on_signal(self.num_signals)
 
-    def _raise(self):
-        if self.num_signals % 2:
-            raise KeyboardInterrupt
-        raise Alarm
+
+class Steps:
+    """Interrupts each call one step later than the one before: wherever the interpreter calls, or returns, something.
+
+    What a call does between two of its steps a signal cannot interrupt, but for waiting, which is what `Alarms` is
+    for. Otherwise the same.
+    """
+
+    def __init__(self, _seed, on_signal=None):
+        self.num_signals = 0
+        self._on_signal = on_signal or _raise_in_turn
+        self._fired = False
+        self._next_steps = collections.Counter()
+        signal.signal(signal.SIGUSR1, self._handle)
+
+    def attempt(self, call):
+        """Make a call that a signal may interrupt; whether it came to its end."""
+        place = getattr(call, "__code__", call)
+        self._fired = False
+        try:
+            sys.setprofile(_signal_at(self._next_steps[place]))
+            try:
+                call()
+            finally:
+                sys.setprofile(None)
+        except (KeyboardInterrupt, Alarm):
+            return False
+        except Exception as error:  # noqa: BLE001 - looked at
+            _check_is_ours(error)
+            return False
+        finally:
+            self._next_steps[place] = self._next_steps[place] + 1 if self._fired else 0
+        return True
+
+    def _handle(self, *_):
+        sys.setprofile(None)
+        self._fired = True
+        self.num_signals += 1
+        self._on_signal(self.num_signals)
+
+
+def _signal_at(step):
+    """A function for `sys.setprofile` that signals at its `step`-th call.
+
+    None of it is Python code, in which the signal would be handled: it is so as soon as this has returned.
+    """
+    fire = map(bool, map(signal.raise_signal, [signal.SIGUSR1]))
+    answers = itertools.chain(itertools.repeat(False, 3 * step), fire, itertools.repeat(False))
+    # It is called with three arguments; `min` asks for the key of each.
+    return functools.partial(min, key=functools.partial(next, answers))
+
+
+def _raise_in_turn(number):
+    if number % 2:
+        raise KeyboardInterrupt
+    raise Alarm
+
+
+def _check_is_ours(error):
+    """Raise an error that is not what a handler raised; whatever decodes or encodes may call that its own."""
+    if not isinstance(error.__cause__ or error.__context__, Alarm):
+        raise error
 
 
 class Kills:

@@ -248,8 +248,6 @@ def get_while_a_signal_comes(_pipe, _member, name):
     return raised, channel.get(timeout_s=DEADLINE_S)
 
 
-
-
 def wait_with_deadline(_pipe, _member, name, timeout_s):
     """Every operation, with so many seconds."""
     channel = Channel.connect(name)
