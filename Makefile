@@ -5,8 +5,9 @@ MODE ?= disaggregated
 SECONDS ?= 60
 BENCHMARKS := placement calls comm channel growth
 BENCH ?=
+N ?= 5000
 
-.PHONY: help demo test check bench fuzz clean
+.PHONY: help demo test check bench interrupt fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -32,6 +33,9 @@ check: .venv/.ready ## Lint, format, types, import layers
 
 bench: .venv/.ready ## Measure against what one would use instead (BENCH=--quick: roughly)
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; echo; done
+
+interrupt: .venv/.ready ## Interrupt every blocking call N times, at random moments (N=5000)
+	INTERRUPTIONS=$(N) $(BIN)/python -m pytest -q tests/interruption
 
 fuzz: .venv/.ready ## Fuzz placements and whole configs (SECONDS=600)
 	$(BIN)/python tests/fuzz/fuzz_configs.py $(SECONDS)
