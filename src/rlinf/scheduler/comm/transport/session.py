@@ -13,7 +13,7 @@ is missing is written again: nothing is lost and nothing comes twice.
               cut(now, why)                                            the connection ended
               dial_failed(now, why, ended=...)                         it could not be made
               silent(now, silent_s), heard()                           nothing comes, something came again
-              left(why)                                                the other process said goodbye, or is known to have ended
+              left(why)                                                it said goodbye, or is known to have ended
 
 After each event, and at `wake_at`, the owner asks `decide(now)`: whether to dial, and whether the other is dead.
 """
@@ -21,6 +21,7 @@ After each event, and at `wake_at`, the owner asks `decide(now)`: whether to dia
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from typing import Generic, TypeVar
 
@@ -321,7 +322,7 @@ class Session(Generic[MessageT]):
         times = [self._retry_at] if self._retry_at is not None and not self._dialling else []
         if since is not None:
             times.append(self._grace_ends(since))
-        return min(times, default=None)
+        return min((at for at in times if at < math.inf), default=None)
 
     def condition(self, now: float) -> str:
         """Why the other cannot be reached now, and since when; "" while it can."""
@@ -362,8 +363,10 @@ class Session(Generic[MessageT]):
         return self._silent_since if self.state is State.CONNECTED else self._lost_at
 
     def _grace_ends(self, since: float) -> float:
-        busy = self._dialling and self._reached
-        return since + (max(STUCK_S, self._grace_s) if busy else self._grace_s)
+        if not (self._dialling and self._reached):
+            return since + self._grace_s
+        # Its machine answers. With a connection that still stands, all that is known is that it is busy.
+        return math.inf if self.state is State.CONNECTED else since + max(STUCK_S, self._grace_s)
 
     def _what(self, now: float) -> str:
         if self._dialling and self._reached:
