@@ -98,7 +98,7 @@ def test_processes_of_two_machines_take_tcp_by_themselves(here, start_there):
     _, _, server = start_there("serve")
     assert client.request(server, "echo", "hello").result(DEADLINE_S).head == "hello"
     assert client.endpoint.machine_id != server.machine_id
-    assert client.transports()[server.process_id] == "tcp+curve"
+    assert client.transports()[server.process_id] == "tcp+tls"
     assert server.tcp_address.startswith("tcp://192.0.2.2:")
 
 

@@ -6,7 +6,7 @@ import pickle
 import secrets
 import socket
 import threading
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 
 import pytest

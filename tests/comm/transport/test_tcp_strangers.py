@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from dataclasses import replace
+from msgspec.structs import replace
 
 import pytest
 import zmq

@@ -1,5 +1,5 @@
 import threading
-from dataclasses import replace
+from msgspec.structs import replace
 
 import pytest
 

@@ -9,7 +9,6 @@ The control part is small and typed; the frames are opaque and are never looked 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -67,7 +66,6 @@ encode_head = msgspec.msgpack.Encoder().encode
 decode_head = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Envelope).decode
-_read_length = struct.Struct("<I").unpack_from
 
 
 class ProtocolError(Exception):
@@ -183,10 +181,10 @@ class StreamReader:
             position += len(taken)
             if len(self._prefix) < PREFIX_BYTES:
                 return position
-            (length,) = _read_length(self._prefix)
+            length = int.from_bytes(self._prefix, "little")
             self._prefix = b""
         else:
-            (length,) = _read_length(data, position)
+            length = int.from_bytes(data[position : position + PREFIX_BYTES], "little")
             position += PREFIX_BYTES
         if length > MAX_CONTROL_BYTES:
             message = f"a control part of {length} bytes"

@@ -203,7 +203,9 @@ class Messenger:
         ident = self._next_id()
         pieces = framing.pack(framing.REQUEST, ident, service, head, frames, snapshot=snapshot)
         process_id = peer.process_id
-        future = RequestFuture(lambda: self._loop.run_soon(lambda: self._withdraw(process_id, ident)), reply_type)
+        future = RequestFuture(
+            lambda: self._loop.run_soon(lambda: self._withdraw(process_id, ident)), reply_type
+        )
         began = time.monotonic()
 
         def begin() -> None:
@@ -242,7 +244,11 @@ class Messenger:
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
         self.check_process()
-        self._loop.run_soon(lambda: self._peer(peer) and None)
+
+        def begin() -> None:
+            self._peer(peer)
+
+        self._loop.run_soon(begin)
 
     def transports(self) -> dict[str, str]:
         """How each connected peer is reached: its process id -> "unix", "tcp+tls", "tcp" or "self".
@@ -250,7 +256,11 @@ class Messenger:
         "unix+memory": large objects for it lie in this process's shared memory.
         """
         peers = list(self._peers.values())
-        return {peer.process_id: self._transport(peer.process_id, peer.line.transport) for peer in peers if peer.line}
+        return {
+            peer.process_id: self._transport(peer.process_id, peer.line.transport)
+            for peer in peers
+            if peer.line
+        }
 
     def _transport(self, process_id: str, transport: str) -> str:
         shares = transport == "unix" and self.parcels.reads_ours(process_id)
@@ -340,12 +350,14 @@ class Messenger:
         goodbye = framing.pack(framing.GOODBYE, 0, "", None)
         for line in self._lines():
             if line.session.state is State.CONNECTED:
-                line.send(goodbye)
+                line.leave(goodbye)
         self._stop_when_settled(min(deadline, now + LINGER_S))
 
     def _stop_when_settled(self, deadline: float) -> None:
         """Wait until the others have read to the end: closing before that may destroy what lies unread there."""
-        waits = [line for line in self._lines() if line.session.state is State.CONNECTED and not line.is_settled]
+        waits = [
+            line for line in self._lines() if line.session.state is State.CONNECTED and not line.is_settled
+        ]
         if waits and time.monotonic() < deadline:
             self._loop.call_later(0.002, lambda: self._stop_when_settled(deadline))
         else:
@@ -520,9 +532,7 @@ class _Events:
 
 def _is_idle(line: Line) -> bool:
     """Whether everything was handed to the kernel."""
-    return line.session.state is State.DEAD or (
-        line.session.idle and (line.link is None or line.link.idle)
-    )
+    return line.session.state is State.DEAD or (line.session.idle and (line.link is None or line.link.idle))
 
 
 def _abandon_all() -> None:

@@ -94,7 +94,16 @@ class Request:
         frames: its buffers; writable, and nobody else's.
     """
 
-    __slots__ = ("_cancel_callbacks", "_ident", "_is_cancelled", "_is_open", "_peer", "frames", "head", "peer_id")
+    __slots__ = (
+        "_cancel_callbacks",
+        "_ident",
+        "_is_cancelled",
+        "_is_open",
+        "_peer",
+        "frames",
+        "head",
+        "peer_id",
+    )
 
     def __init__(self, peer: Peer, ident: int, head: Any, frames: list[Buffer]) -> None:
         self._peer = peer

@@ -29,8 +29,11 @@ class Promise(Future[T]):
     def __init__(self) -> None:
         # Not the base class's own state: that is what the locks are for.
         self._slot: dict[str, tuple[Any, BaseException | None]] = {}
-        self._waiters: deque[Any] = deque()
+        self._sleepers: deque[Any] = deque()
         self._callbacks: deque[Callable[[Any], object]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'done' if self._slot else 'pending'}>"
 
     def done(self) -> bool:
         """Whether it has completed, been cancelled or failed."""
@@ -105,7 +108,7 @@ class Promise(Future[T]):
     def _wait(self, timeout: float | None) -> None:
         waiter = threading.Lock()
         waiter.acquire()
-        self._waiters.append(waiter)
+        self._sleepers.append(waiter)
         # Looked at after the entry: whoever fills the slot afterwards finds the entry.
         if self._slot:
             return
@@ -120,9 +123,9 @@ class Promise(Future[T]):
         # One call of C: the first one wins, whichever threads come.
         first = self._slot.setdefault("outcome", outcome) is outcome
         # By the loser too: the winner may have been interrupted here.
-        while self._waiters:
+        while self._sleepers:
             try:
-                self._waiters.popleft().release()
+                self._sleepers.popleft().release()
             except IndexError:
                 break
         self._run_callbacks()

@@ -174,9 +174,7 @@ def _check_header(theirs: bytes, here: bool) -> None:
         raise HandshakeError(text, final=True)
     if bool(encrypts) != here:
         which = ("on", "off") if encrypts else ("off", "on")
-        raise HandshakeError(
-            f"it has encryption {which[0]}, and this process has it {which[1]}", final=True
-        )
+        raise HandshakeError(f"it has encryption {which[0]}, and this process has it {which[1]}", final=True)
 
 
 def _check_mac(secret: ClusterSecret, role: bytes, parts: tuple[bytes, bytes, bytes], proof: bytes) -> None:
@@ -186,7 +184,9 @@ def _check_mac(secret: ClusterSecret, role: bytes, parts: tuple[bytes, bytes, by
 
 def _check_proof(who: Introduction, role: bytes, transcript: bytes, me: Identity) -> None:
     if not who.proof.holds(role, transcript, who.endpoint.process_id, me.endpoint.process_id):
-        raise HandshakeError(f"it is not the process {who.endpoint.process_id} that it says it is", final=True)
+        raise HandshakeError(
+            f"it is not the process {who.endpoint.process_id} that it says it is", final=True
+        )
 
 
 def _framed(introduction: Introduction) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import time
@@ -15,6 +16,8 @@ from rlinf.scheduler.comm.transport.opening import Opening, close_quietly
 from rlinf.scheduler.comm.transport.session import Decision, Hello, Session, SessionError, State, Welcome
 from rlinf.scheduler.comm.transport.sockets import Sockets
 from rlinf.scheduler.comm.transport.stream_link import StreamLink
+
+logger = logging.getLogger(__name__)
 
 # The other machine has so long to take a connection before it is tried anew.
 CONNECT_TIMEOUT_S = 2.0
@@ -66,6 +69,7 @@ class Line:
         self._attempt_timer: Timer | None = None
         self._timer: Timer | None = None
         self._timer_at: float | None = None
+        self._leaving = False
 
     @property
     def transport(self) -> str:
@@ -78,8 +82,15 @@ class Line:
         if self.link is not None:
             self._sockets.flush_soon(self.link)
 
+    def leave(self, goodbye: list[Buffer]) -> None:
+        """Send a last message; no connection is made any more."""
+        self._leaving = True
+        self.send(goodbye)
+
     def poll(self) -> None:
         """Do what the session decides; after everything that happens to it."""
+        if self._leaving:
+            return
         now = time.monotonic()
         decision = self.session.decide(now)
         if decision is Decision.DIAL:
@@ -195,12 +206,17 @@ class Line:
         """See `LinkEvents`."""
         self._events.on_messages(messages)
 
-    def on_cut(self, link: StreamLink, reason: str) -> None:
+    def on_cut(self, link: StreamLink, reason: str, *, for_good: bool) -> None:
         """See `LinkEvents`."""
-        if link is self.link:
-            self.link = None
+        if link is not self.link:
+            return
+        self.link = None
+        if for_good:
+            logger.warning("the connection to '%s' is dropped: %s", self.name, reason)
+            self.session.left(reason)
+        else:
             self.session.cut(time.monotonic(), reason)
-            self.poll()
+        self.poll()
 
     def note_silence(self, silent_s: float, limit_s: float) -> None:
         """How long the other machine has not answered, although it was asked all the while."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import weakref
 from collections.abc import Callable
@@ -73,7 +74,7 @@ class Sockets:
         self.unix_door = Door(_listen_unix(unix_path), loop, me, judge, prepare=self.prepare)
         self.tcp_door: Door | None = None
         self.tcp_address = ""
-        self._client_tls = None
+        self._client_tls: ssl.SSLContext | None = None
         if host is not None:
             self._open_tcp_door(host, judge)
         loop.before_sleep(self._flush)
@@ -209,7 +210,7 @@ def silence_of(connection: socket.socket) -> float:
     """For how many seconds nothing has come from the other machine's kernel, which is asked all the while."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8 + 4 * _TCP_INFO_WORDS)
     words = struct.unpack_from(f"{_TCP_INFO_WORDS}I", info, 8)
-    return min(words[_LAST_DATA_RECV], words[_LAST_ACK_RECV]) / 1000
+    return float(min(words[_LAST_DATA_RECV], words[_LAST_ACK_RECV])) / 1000
 
 
 def _listen_unix(path: Path) -> socket.socket:
@@ -227,4 +228,3 @@ def _listen_tcp(host: str) -> socket.socket:
         listener.close()
         raise
     return listener
-

@@ -33,8 +33,8 @@ class LinkEvents(Protocol):
     def on_messages(self, messages: list[Message]) -> None:
         """Messages arrived, in order."""
 
-    def on_cut(self, link: StreamLink, reason: str) -> None:
-        """The connection ended; nothing comes after this."""
+    def on_cut(self, link: StreamLink, reason: str, *, for_good: bool) -> None:
+        """The connection ended; nothing comes after this. `for_good`: what comes could never be taken."""
 
 
 class StreamLink:
@@ -167,14 +167,21 @@ class StreamLink:
 
     def _receive(self, budget_bytes: float = MAX_BYTES_PER_TURN) -> None:
         messages: list[Message] = []
-        num_bytes, reason = self._read(messages, budget_bytes)
+        reason, impossible = "", ""
+        num_bytes = 0
+        try:
+            num_bytes, reason = self._read(messages, budget_bytes)
+        except ProtocolError as error:
+            impossible = f"it sent bytes that are no message: {error}"
+        except (MemoryError, ValueError) as error:  # numpy's, of a size that nothing could have
+            impossible = f"it sent more than there is room for: {error}"
         if messages:
             try:
                 self._deliver(messages, num_bytes)
             except SessionError as error:
-                reason = str(error)
-        if reason:
-            self._cut(reason)
+                impossible = str(error)
+        if reason or impossible:
+            self._cut(impossible or reason, for_good=bool(impossible))
         elif num_bytes >= budget_bytes:
             self._read_on()
 
@@ -206,10 +213,6 @@ class StreamLink:
                     break
         except _LATER:
             return num_bytes, ""
-        except ProtocolError as error:
-            return num_bytes, f"it sent bytes that are no message: {error}"
-        except (MemoryError, ValueError) as error:  # numpy's, of a size that nothing could have
-            return num_bytes, f"it sent more than there is room for: {error}"
         except OSError as error:
             return num_bytes, f"its connection broke ({code_of(error)})"
         return num_bytes, ""
@@ -245,10 +248,10 @@ class StreamLink:
             self._receive(math.inf)
             self._cut(reason)
 
-    def _cut(self, reason: str) -> None:
+    def _cut(self, reason: str, *, for_good: bool = False) -> None:
         if not self._closed:
             self.close()
-            self._events.on_cut(self, reason)
+            self._events.on_cut(self, reason, for_good=for_good)
 
     def close(self) -> None:
         """Drop the connection; nothing is read from it any more."""
@@ -265,5 +268,3 @@ class StreamLink:
         """Close the descriptor in a forked child; its parent's connection goes on."""
         self._closed = True
         close_quietly(self.connection)
-
-
