@@ -156,8 +156,10 @@ class IoLoop:
         self._closing = True
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             os.eventfd_write(self._wake_fd, 1)
+        except OSError:  # it is being closed
+            return
 
     def _drain_wake(self, _events: int) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -151,6 +151,9 @@ class Door:
     def leave(self, guest: Guest) -> None:
         """A guest's handshake is over."""
         self.guests.pop(guest, None)
+        if not self.guests and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._paused and len(self.guests) < self.crowd:
             self._loop.submit(self._resume)
 

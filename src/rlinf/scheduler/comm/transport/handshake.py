@@ -69,12 +69,14 @@ class Introduction(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         endpoint: how it is reached.
         name: how it is called in messages to people.
+        to: whom it takes the other side for: the id of a process.
         proof: that the process id is its own.
         session: the dialler's hello, or the acceptor's welcome.
     """
 
     endpoint: Endpoint
     name: str
+    to: str
     proof: Proof
     session: Hello | None = None
     welcome: Welcome | None = None
@@ -110,12 +112,12 @@ def dial(
         yield SECURE
     transcript = nonce + their_nonce
     proof = me.prove(b"dialler", transcript, expected_id)
-    yield _framed(Introduction(me.endpoint, me.name, proof, session=hello()))
+    yield _framed(Introduction(me.endpoint, me.name, expected_id, proof, session=hello()))
     answer = yield from _read_introduction()
-    _check_proof(answer, b"acceptor", transcript, me)
+    _check_proof(answer, b"acceptor", transcript)
     if answer.endpoint.process_id != expected_id:
         raise HandshakeError(f"at its address is another process, '{answer.name}'", final=True)
-    if answer.welcome is None:
+    if answer.welcome is None or answer.to != me.process_id:
         raise HandshakeError("its answer holds no welcome")
     return answer
 
@@ -156,12 +158,14 @@ def accept(
         yield SECURE
     who = yield from _read_introduction()
     transcript = their_nonce + nonce
-    _check_proof(who, b"dialler", transcript, me)
+    _check_proof(who, b"dialler", transcript)
     if who.session is None:
         raise HandshakeError("it did not say hello")
-    welcome = judge(who, who.session)
-    answer = me.prove(b"acceptor", transcript, who.endpoint.process_id)
-    yield _framed(Introduction(me.endpoint, me.name, answer, welcome=welcome))
+    # Whoever wanted another process learns from our introduction that it is not here.
+    welcome = judge(who, who.session) if who.to == me.process_id else Welcome(Verdict.UNKNOWN)
+    dialler_id = who.endpoint.process_id
+    answer = me.prove(b"acceptor", transcript, dialler_id)
+    yield _framed(Introduction(me.endpoint, me.name, dialler_id, answer, welcome=welcome))
     return who if welcome.verdict is Verdict.TAKEN else None
 
 
@@ -182,8 +186,8 @@ def _check_mac(secret: ClusterSecret, role: bytes, parts: tuple[bytes, bytes, by
         raise HandshakeError("it does not hold the cluster's key", final=True)
 
 
-def _check_proof(who: Introduction, role: bytes, transcript: bytes, me: Identity) -> None:
-    if not who.proof.holds(role, transcript, who.endpoint.process_id, me.endpoint.process_id):
+def _check_proof(who: Introduction, role: bytes, transcript: bytes) -> None:
+    if not who.proof.holds(role, transcript, who.endpoint.process_id, who.to):
         raise HandshakeError(
             f"it is not the process {who.endpoint.process_id} that it says it is", final=True
         )
