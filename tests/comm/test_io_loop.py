@@ -1,5 +1,3 @@
-import contextlib
-import itertools
 import os
 import signal
 import threading
@@ -126,25 +124,23 @@ def test_whoever_is_interrupted_while_it_submits_loses_nobody_elses_wake_up(loop
     def interrupt(_number, _frame):
         raise Interrupted
 
-    before = signal.signal(signal.SIGVTALRM, interrupt)
-    rounds = itertools.count()
-    interruptions = 0
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    interruptions, main = 0, threading.main_thread().ident
     try:
-        while interruptions < 60 and next(rounds) < 2000:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0003, 0)
+        for _ in range(200):
+            thread = threading.Thread(target=signal.pthread_kill, args=(main, signal.SIGUSR1))
             try:
+                thread.start()
                 # Bounded: an exception of a handler may be lost, in a destructor for example.
-                for _ in range(500):
+                for _ in range(2000):
                     loop.submit(lambda: None)
             except Interrupted:
                 interruptions += 1
-            finally:
-                with contextlib.suppress(Interrupted):
-                    signal.setitimer(signal.ITIMER_VIRTUAL, 0, 0)
+            thread.join(DEADLINE_S)
             assert run_on(loop, lambda: "awake") == "awake"
     finally:
-        signal.signal(signal.SIGVTALRM, before)
-    assert interruptions >= 30
+        signal.signal(signal.SIGUSR1, before)
+    assert interruptions >= 50
 
 
 def test_a_thread_that_ends_unexpectedly_says_so_and_runs_its_last_acts(caplog):
