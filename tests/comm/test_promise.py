@@ -12,9 +12,7 @@ DEADLINE_S = 20.0
 
 def test_a_result_wakes_every_waiter():
     promise, results = Promise(), []
-    threads = [
-        threading.Thread(target=lambda: results.append(promise.result(DEADLINE_S))) for _ in range(5)
-    ]
+    threads = [threading.Thread(target=lambda: results.append(promise.result(DEADLINE_S))) for _ in range(5)]
     for thread in threads:
         thread.start()
     promise.set_result("here")

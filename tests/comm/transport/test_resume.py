@@ -169,20 +169,22 @@ def test_both_ends_dial_again_at_once_and_end_up_with_one_connection(pair):
     assert client.request(server.endpoint, "echo", 0).result(DEADLINE_S).head == 0
     for number in range(30):
         shut(*(pair if number % 2 else pair[::-1]))
-        both = [
-            one.request(other.endpoint, "echo", number)
-            for one, other in (pair, pair[::-1])
-        ]
+        both = [one.request(other.endpoint, "echo", number) for one, other in (pair, pair[::-1])]
         assert [answer.result(DEADLINE_S).head for answer in both] == [number, number]
     lines = [line_between(client, server), line_between(server, client)]
-    assert all(on_thread(messenger, lambda line=line: line.link is not None) for messenger, line in zip(pair, lines, strict=True))
+    assert all(
+        on_thread(messenger, lambda line=line: line.link is not None)
+        for messenger, line in zip(pair, lines, strict=True)
+    )
 
 
 def test_what_was_received_is_not_kept_by_its_sender(pair):
     client, server = pair
     server.serve("echo", lambda request: request.reply(len(request.frames[0])))
     for _ in range(20):
-        assert client.request(server.endpoint, "echo", None, [bytes(1 << 20)]).result(DEADLINE_S).head == 1 << 20
+        assert (
+            client.request(server.endpoint, "echo", None, [bytes(1 << 20)]).result(DEADLINE_S).head == 1 << 20
+        )
     deadline = time.monotonic() + DEADLINE_S
     while on_thread(client, lambda: line_between(client, server).session.num_unacknowledged):
         assert time.monotonic() < deadline

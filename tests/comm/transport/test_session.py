@@ -103,63 +103,85 @@ class Half:
             self.session.dial_failed(now, "cut")
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_nothing_is_lost_and_nothing_comes_twice_however_connections_are_cut(seed):
-    rng = random.Random(seed)
-    left, right = Half("a", "b", 11), Half("b", "a", 22)
-    left.peer, right.peer = right, left
-    wires, unnoticed, now, to_send = [], [], 0.0, {left: 60, right: 60}
-    cuts = 12
+class World:
+    """Two halves, the wires between them, and a clock; what happens next is drawn."""
 
-    def cut(wire):
+    def __init__(self, seed, num_messages, num_cuts):
+        self.rng = random.Random(seed)
+        self.halves = Half("a", "b", 11), Half("b", "a", 22)
+        for half, peer in (self.halves, self.halves[::-1]):
+            half.peer = peer
+        self.now = 0.0
+        self.wires, self.unnoticed = [], []
+        self.num_messages = num_messages
+        self.to_send = {half: list(range(num_messages)) for half in self.halves}
+        self.num_cuts = num_cuts
+        self.actions = [self.advance] * 4 + [self.send] * 3 + [self.pump] * 3 + [self.receive] * 7
+        self.actions += [self.acknowledge, self.notice, self.notice, self.cut_one]
+
+    def run(self):
+        for _ in range(30_000):
+            self.rng.choice(self.actions)(self.rng.choice(self.halves))
+            self.close_unused()
+            if all(len(half.heard) >= self.num_messages for half in self.halves):
+                return
+
+    def advance(self, half):
+        self.now += self.rng.choice((0.0, 0.001, 0.02))
+        wire = half.step(self.now)
+        if wire is not None:
+            self.wires.append(wire)
+
+    def send(self, half):
+        if self.to_send[half]:
+            half.session.send(self.to_send[half].pop(0))
+
+    def pump(self, half):
+        half.pump(self.rng.randint(1, 5))
+
+    def acknowledge(self, half):
+        half.acknowledge()
+
+    def receive(self, half):
+        waiting = [wire for wire in self.wires if wire.to[half]]
+        if waiting:
+            half.receive(self.rng.choice(waiting), self.now)
+
+    def cut_one(self, _half):
+        if self.num_cuts and self.wires:
+            self.num_cuts -= 1
+            self.cut(self.rng.choice(self.wires))
+
+    def cut(self, wire):
         wire.open = False
         for end in wire.ends:
-            keep = rng.randint(0, len(wire.to[end]))
-            while len(wire.to[end]) > keep:
+            for _ in range(self.rng.randint(0, len(wire.to[end]))):
                 wire.to[end].pop()
-            unnoticed.append((wire, end))
+            self.unnoticed.append((wire, end))
 
-    for _ in range(20_000):
-        half = rng.choice((left, right))
-        action = rng.random()
-        if action < 0.2:
-            now += rng.choice((0.0, 0.001, 0.02))
-            wire = half.step(now)
-            if wire is not None:
-                wires.append(wire)
-        elif action < 0.35 and to_send[half]:
-            half.session.send(60 - to_send[half])
-            to_send[half] -= 1
-        elif action < 0.5:
-            half.pump(rng.randint(1, 5))
-        elif action < 0.55:
-            half.acknowledge()
-        elif action < 0.56 and cuts and wires:
-            cuts -= 1
-            cut(rng.choice(wires))
-        elif action < 0.65 and unnoticed:
-            wire, end = unnoticed.pop(rng.randrange(len(unnoticed)))
+    def notice(self, _half):
+        if self.unnoticed:
+            wire, end = self.unnoticed.pop(self.rng.randrange(len(self.unnoticed)))
             while wire.to[end]:
-                end.receive(wire, now)
-            end.notice(wire, now)
-        else:
-            waiting = [wire for wire in wires if wire.to[half]]
-            if waiting:
-                half.receive(rng.choice(waiting), now)
-        # Whoever gave a connection up closes it, and the other hears of that.
-        for wire in wires:
-            if wire.open and any(
-                wire not in (end.wire, end.dialled) for end in wire.ends if not wire.to[end]
-            ):
-                used = [wire in (end.wire, end.dialled) for end in wire.ends]
-                if not all(used) and not any(wire.to[end] for end in wire.ends):
-                    cut(wire)
-        wires = [wire for wire in wires if wire.open or any(wire.to[end] for end in wire.ends)]
-        if not any(to_send.values()) and len(left.heard) == len(right.heard) == 60:
-            break
-    assert left.heard == right.heard == list(range(60))
-    assert not left.ended
-    assert not right.ended
+                end.receive(wire, self.now)
+            end.notice(wire, self.now)
+
+    def close_unused(self):
+        """Whoever gave a connection up closes it, and the other hears of that."""
+        for wire in self.wires:
+            used = all(wire in (end.wire, end.dialled) for end in wire.ends)
+            if wire.open and not used and not any(wire.to.values()):
+                self.cut(wire)
+        self.wires = [wire for wire in self.wires if wire.open or any(wire.to.values())]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nothing_is_lost_and_nothing_comes_twice_however_connections_are_cut(seed):
+    world = World(seed, num_messages=60, num_cuts=20)
+    world.run()
+    for half in world.halves:
+        assert half.heard == list(range(60))
+        assert not half.ended
 
 
 @pytest.fixture

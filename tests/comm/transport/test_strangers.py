@@ -123,9 +123,7 @@ def test_someone_with_another_key_is_refused(server, friend, refused, transport)
     friend()
 
 
-HEADERS = {
-    which: _HEADER.pack(MAGIC, PROTOCOL_VERSION, which == "tcp") for which in ("unix", "tcp")
-}
+HEADERS = {which: _HEADER.pack(MAGIC, PROTOCOL_VERSION, which == "tcp") for which in ("unix", "tcp")}
 
 
 def test_captured_bytes_are_worth_nothing(server, friend, refused, transport):
@@ -234,7 +232,9 @@ def test_two_that_do_not_agree_on_encryption_say_so(secret):
             client.request(server.endpoint, "echo", None).result(DEADLINE_S)
 
 
-def test_another_version_of_the_protocol_is_named_to_who_dials_it(server, friend, transport, new_messenger, caplog):
+def test_another_version_of_the_protocol_is_named_to_who_dials_it(
+    server, friend, transport, new_messenger, caplog
+):
     with connect(server) as connection:
         connection.sendall(_HEADER.pack(MAGIC, 77, transport == "tcp") + bytes(32))
         answer = read_to_the_end(connection)

@@ -1,7 +1,7 @@
 """The one I/O thread of a process: readiness of descriptors, callbacks, timers.
 
-Nothing here is locked. The thread alone changes what belongs to it; another thread appends a callback to a deque, which
-Python cannot interrupt, and wakes the thread if that sleeps. If it is interrupted in between, its callback waits for the
+Nothing here is locked. The thread alone changes what belongs to it; another thread appends a callback to a deque,
+which Python cannot interrupt, and wakes the thread if that sleeps. If it is interrupted in between, its callback waits for the
 next wake-up; no later one is lost.
 """
 

@@ -82,6 +82,7 @@ class Messenger:
 
     Attributes:
         endpoint: how others reach this process.
+        encryption: see above.
         parcels: what makes messages of objects, with shared memory where both sides have it.
     """
 
@@ -102,6 +103,7 @@ class Messenger:
         # First, for a mistake in it must not leave anything behind.
         arena_bytes = default_limit_bytes() if arena_limit_bytes is None else arena_limit_bytes
         self.name = name
+        self.encryption = encryption
         self.directory = directory
         self._services: dict[str, _Service] = {}
         self._lost_callbacks: list[Callable[[str], None]] = []

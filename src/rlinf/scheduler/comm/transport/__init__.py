@@ -1,1 +1,1 @@
-"""Connections between two processes: one protocol over stream sockets, Unix on one machine, TLS over TCP between two."""
+"""Connections between two processes: one protocol over stream sockets, Unix on one machine, else TLS over TCP."""

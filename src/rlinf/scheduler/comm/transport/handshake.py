@@ -55,7 +55,7 @@ class HandshakeError(Exception):
 
     Args:
         reason: what is wrong.
-        final: whether trying again is of no use: the other process is not the one that was meant, or cannot be talked to.
+        final: whether trying again is of no use: it is not the process that was meant, or cannot be talked to.
     """
 
     def __init__(self, reason: str, *, final: bool = False) -> None:

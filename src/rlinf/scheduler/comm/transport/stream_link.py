@@ -6,7 +6,6 @@ import math
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from rlinf.scheduler.comm import framing
