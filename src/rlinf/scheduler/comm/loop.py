@@ -1,8 +1,8 @@
 """The one I/O thread of a process: readiness of descriptors, callbacks, timers.
 
 Nothing here is locked. The thread alone changes what belongs to it; another thread appends a callback to a deque,
-which Python cannot interrupt, and wakes the thread if that sleeps. If it is interrupted in between, its callback waits for the
-next wake-up; no later one is lost.
+which Python cannot interrupt, and wakes the thread if that sleeps. If it is interrupted in between, its callback waits
+for the next wake-up; no later one is lost.
 """
 
 from __future__ import annotations

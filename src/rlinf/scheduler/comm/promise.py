@@ -1,8 +1,8 @@
 """A future that no thread locks: whoever completes it never waits for whoever asks for it, and the other way round.
 
 The futures of the standard library hold a lock while they are asked. A signal handler may run just then, and if it
-waits for something that only the I/O thread can bring while that waits for the lock, neither goes on. Here every step that
-counts is one that Python cannot interrupt: who fills the slot first has completed it.
+waits for something that only the I/O thread can bring while that waits for the lock, neither goes on. Here every step
+that counts is one that Python cannot interrupt: who fills the slot first has completed it.
 """
 
 from __future__ import annotations
