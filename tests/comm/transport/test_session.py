@@ -266,6 +266,17 @@ def test_who_was_silent_and_is_dialled_again_keeps_its_grace(connected):
     assert one.condition(106.0) == "unreachable for 6.0 s: silent"
 
 
+def test_once_the_hello_of_a_new_connection_is_said_the_old_one_is_over(connected):
+    one, _ = connected
+    one.silent(4.0, 4.0)
+    one.dial(4.0)
+    one.send("a message")
+    assert one.take() == "a message"
+    one.hello(4.1)
+    assert one.take() is None
+    assert one.state is State.CUT
+
+
 def test_who_was_reached_but_is_busy_has_longer(connected):
     one, _ = connected
     one.cut(0.0, "cut")

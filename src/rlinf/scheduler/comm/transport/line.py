@@ -14,7 +14,7 @@ from rlinf.scheduler.comm.loop import IoLoop, Timer
 from rlinf.scheduler.comm.transport.handshake import HandshakeError, Introduction
 from rlinf.scheduler.comm.transport.opening import Opening, close_quietly
 from rlinf.scheduler.comm.transport.session import Decision, Hello, Session, SessionError, State, Welcome
-from rlinf.scheduler.comm.transport.sockets import Sockets
+from rlinf.scheduler.comm.transport.sockets import SILENCE_S, Sockets, silence_of
 from rlinf.scheduler.comm.transport.stream_link import StreamLink
 
 logger = logging.getLogger(__name__)
@@ -143,6 +143,7 @@ class Line:
             if attempt is self._attempt:
                 self._stop_attempt_timer()
                 self.session.reached()
+                self._watch()
 
         attempt = self._attempt = self._sockets.opening(self.endpoint, hello, opened, failed)
         self._attempt_timer = self._loop.call_later(
@@ -192,10 +193,14 @@ class Line:
         """Use a connection from now on."""
         self._drop_link()
         self.link = StreamLink(self._loop, connection, self.session, self, self._sockets.scratch)
-        self._sockets.watch(self)
         self._sockets.flush_soon(self.link)
+        self._watch()
         self._events.on_connected(self)
         self.poll()
+
+    def _watch(self) -> None:
+        if self.transport != "unix":
+            self._sockets.watch(self)
 
     def lost_before_adopted(self, reason: str) -> None:
         """The connection that was accepted broke before it could be used."""
@@ -218,13 +223,18 @@ class Line:
             self.session.cut(time.monotonic(), reason)
         self.poll()
 
-    def note_silence(self, silent_s: float, limit_s: float) -> None:
-        """How long the other machine has not answered, although it was asked all the while."""
-        if silent_s >= limit_s:
-            self.session.silent(time.monotonic(), silent_s)
-        else:
-            self.session.heard()
+    def look(self) -> bool:
+        """See `Watched`."""
+        if self.link is not None:
+            silent_s = silence_of(self.link.connection)
+            if silent_s >= SILENCE_S:
+                self.session.silent(time.monotonic(), silent_s)
+            else:
+                self.session.heard()
+        if self._attempt is not None and silence_of(self._attempt.connection) >= SILENCE_S:
+            self._attempt.fail("silent")
         self.poll()
+        return self.link is not None or self._attempt is not None
 
     def left(self, reason: str) -> None:
         """The other process said goodbye."""

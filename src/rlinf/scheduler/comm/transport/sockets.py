@@ -33,12 +33,10 @@ _TCP_INFO_WORDS = 13
 
 
 class Watched(Protocol):
-    """What has a connection over TCP, which may fall silent."""
+    """What has connections over TCP, which may fall silent."""
 
-    link: StreamLink | None
-
-    def note_silence(self, silent_s: float, limit_s: float) -> None:
-        """How long the other machine has not answered, although it was asked all the while."""
+    def look(self) -> bool:
+        """Look whether they have; False if there are none any more."""
 
 
 class Sockets:
@@ -171,19 +169,16 @@ class Sockets:
             link.flush()
 
     def watch(self, line: Watched) -> None:
-        """Look after a connection: the kernel notices when the other machine falls silent, and says so if asked."""
-        if line.link is not None and line.link.connection.family != socket.AF_UNIX:
-            self._watched.add(line)
-            if self._watch_timer is None:
-                self._watch_timer = self._loop.call_later(PROBE_S, self._look)
+        """Look after connections: the kernel notices when the other machine falls silent, and says so if asked."""
+        self._watched.add(line)
+        if self._watch_timer is None:
+            self._watch_timer = self._loop.call_later(PROBE_S, self._look)
 
     def _look(self) -> None:
         self._watch_timer = None
         for line in list(self._watched):
-            if line.link is None:
+            if not line.look():
                 self._watched.discard(line)
-            else:
-                line.note_silence(silence_of(line.link.connection), SILENCE_S)
         if self._watched:
             self._watch_timer = self._loop.call_later(PROBE_S, self._look)
 
@@ -207,7 +202,12 @@ class Sockets:
 
 
 def silence_of(connection: socket.socket) -> float:
-    """For how many seconds nothing has come from the other machine's kernel, which is asked all the while."""
+    """For how many seconds nothing has come from the other machine's kernel, which is asked all the while.
+
+    0 for a Unix socket: there is no machine between.
+    """
+    if connection.family == socket.AF_UNIX:
+        return 0.0
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8 + 4 * _TCP_INFO_WORDS)
     words = struct.unpack_from(f"{_TCP_INFO_WORDS}I", info, 8)
     return float(min(words[_LAST_DATA_RECV], words[_LAST_ACK_RECV])) / 1000
