@@ -1,8 +1,8 @@
-"""Requests between two machines against a bare TCP socket over the same cable, in turn in one run.
+"""Requests between two machines against bare sockets over the same cable, in turn in one run.
 
-The machines are network namespaces with a veth pair between them. Ours is TCP with CURVE: everything is encrypted and
-authenticated. The bare socket sends with `sendall` and receives with `recv_into` into warm memory, in the clear.
-Beside them stands what the cipher itself does on one core, to seal and to open.
+The machines are network namespaces with a veth pair between them. Ours is measured with encryption, beside a bare TLS
+socket, and without, beside a bare TCP socket. A bare socket sends with `sendall` and receives with `recv_into` into
+warm memory.
 
     python benchmarks/network.py
 """
@@ -10,11 +10,9 @@ Beside them stands what the cipher itself does on one core, to seal and to open.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import glob
 import multiprocessing
-import os
 import socket
+import ssl
 import statistics
 import struct
 import sys
@@ -23,9 +21,8 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-import zmq
-
 from rlinf.scheduler.comm import ClusterSecret, Endpoint, Messenger
+from rlinf.scheduler.comm.transport.tls import ClusterTls
 from rlinf.testing.machines import Machine, MachinePair, MachinesUnavailable
 
 ROUNDS = 5
@@ -33,34 +30,51 @@ DEADLINE_S = 60.0
 # size of a message, how many, how many under way at a time
 WORKLOADS = ((1 << 10, 20_000, 256), (1 << 20, 200, 16), (16 << 20, 20, 4), (256 << 20, 2, 1))
 ROUND_TRIPS = 1000
-CIPHER_BLOCK = 64 << 10
 
 
 def serve(machine: Machine, secret: ClusterSecret, pipe: Connection) -> None:
-    """The other machine: a messenger that acknowledges what it gets, and a socket that does."""
+    """The other machine: messengers that acknowledge what they get, and sockets that do."""
     machine.enter()
-    messenger = Messenger(secret, name="server:0", host=machine.address, tcp=True)
-    messenger.serve("sink", lambda request: request.reply(None))
-    listener = socket.create_server((machine.address, 0))
-    threading.Thread(target=drain, args=(listener,), daemon=True).start()
-    pipe.send((messenger.endpoint, listener.getsockname()))
+    messengers = [
+        Messenger(secret, name="server:0", host=machine.address, tcp=True, encryption=encryption)
+        for encryption in (True, False)
+    ]
+    listeners = []
+    for messenger, tls in zip(messengers, (ClusterTls(secret).server, None), strict=True):
+        messenger.serve("sink", lambda request: request.reply(None))
+        listener = socket.create_server((machine.address, 0))
+        threading.Thread(target=drain, args=(listener, tls), daemon=True).start()
+        listeners.append(listener.getsockname())
+    pipe.send(([messenger.endpoint for messenger in messengers], listeners))
     with contextlib.suppress(EOFError):
         pipe.recv()
-    messenger.close()
+    for messenger in messengers:
+        messenger.close()
 
 
-def drain(listener: socket.socket) -> None:
+def drain(listener: socket.socket, tls: ssl.SSLContext | None) -> None:
     """Receive messages of announced sizes; answer with a byte after as many as were announced."""
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is not None:
+        connection = tls.wrap_socket(connection, server_side=True)
     memory = memoryview(bytearray(max(size for size, _, _ in WORKLOADS)))
-    while head := connection.recv(16, socket.MSG_WAITALL):
-        size, count = struct.unpack("<QQ", head)
+    while receive(connection, memory[:16]):
+        size, count = struct.unpack("<QQ", memory[:16])
         for _ in range(count):
-            left = size
-            while left:
-                left -= connection.recv_into(memory[size - left : size])
+            receive(connection, memory[:size])
         connection.sendall(b"!")
+
+
+def receive(connection: socket.socket, memory: memoryview) -> bool:
+    """Fill the memory; False at the end of the stream."""
+    position = 0
+    while position < len(memory):
+        count = connection.recv_into(memory[position:])
+        if not count:
+            return False
+        position += count
+    return True
 
 
 class Ours:
@@ -82,11 +96,13 @@ class Ours:
 
 
 class Bare:
-    """A TCP socket."""
+    """A TCP socket, or a TLS socket."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> None:
         self._socket = socket.create_connection(address, DEADLINE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket)
 
     def send(self, payload: bytearray, count: int, window: int) -> None:
         """Send the payload `count` times, until all have arrived; each one before the next if `window` is 1."""
@@ -116,29 +132,10 @@ def compare(ours: Ours, bare: Bare, size: int, count: int, window: int) -> tuple
     return our_s, bare_s
 
 
-def cipher_rates() -> tuple[float, float] | None:
-    """Bytes a second that libsodium seals and opens on one core; None if this pyzmq brings none."""
-    folder = os.path.join(os.path.dirname(zmq.__file__), "..", "pyzmq.libs", "libsodium*")
-    found = glob.glob(folder)
-    if not found:
-        return None
-    sodium = ctypes.CDLL(found[0])
-    plain, sealed = ctypes.create_string_buffer(CIPHER_BLOCK), ctypes.create_string_buffer(CIPHER_BLOCK + 16)
-    nonce, key, length = bytes(24), bytes(32), ctypes.c_ulonglong(CIPHER_BLOCK)
-
-    def rate(function: Callable[..., int], target: object, source: object, size: ctypes.c_ulonglong) -> float:
-        times = [seconds(lambda: function(target, source, size, nonce, key)) for _ in range(1000)]
-        return CIPHER_BLOCK / statistics.median(times)
-
-    seal = rate(sodium.crypto_secretbox_easy, sealed, plain, length)
-    whole = ctypes.c_ulonglong(CIPHER_BLOCK + 16)
-    return seal, rate(sodium.crypto_secretbox_open_easy, plain, sealed, whole)
-
-
-def report(ours: Ours, bare: Bare) -> None:
-    """Print the table."""
+def report(ours: Ours, bare: Bare, title: str, bare_title: str) -> None:
+    """Print a table."""
     our_s, bare_s = compare(ours, bare, 1, ROUND_TRIPS, 1)
-    print(f"{'':24}{'TCP + CURVE':>14}{'bare TCP':>14}{'ratio':>9}")
+    print(f"{'':24}{title:>14}{bare_title:>14}{'ratio':>9}")
     micros = 1e6 / ROUND_TRIPS
     print(f"{'round trip, 1 B, µs':24}{our_s * micros:14.0f}{bare_s * micros:14.0f}{our_s / bare_s:8.2f}x")
     for size, count, window in WORKLOADS:
@@ -146,9 +143,6 @@ def report(ours: Ours, bare: Bare) -> None:
         name = f"{size >> 10} KB, MB/s" if size < 1 << 20 else f"{size >> 20} MB, MB/s"
         megabytes = size * count / 1e6
         print(f"{name:24}{megabytes / our_s:14.0f}{megabytes / bare_s:14.0f}{bare_s / our_s:8.2f}x")
-    rates = cipher_rates()
-    if rates is not None:
-        print(f"the cipher alone, one core, MB/s: {rates[0] / 1e6:.0f} to seal, {rates[1] / 1e6:.0f} to open")
 
 
 def main() -> int:
@@ -165,11 +159,16 @@ def main() -> int:
         process = context.Process(target=serve, args=(pair.right, secret, there), daemon=True)
         process.start()
         there.close()
-        server, address = here.recv()
+        servers, addresses = here.recv()
         with pair.left.entered():
-            messenger = Messenger(secret, name="client:0", host=pair.left.address, tcp=True)
-            report(Ours(messenger, server), Bare(address))
-            messenger.close()
+            for encryption, server, address in zip((True, False), servers, addresses, strict=True):
+                messenger = Messenger(
+                    secret, name="client:0", host=pair.left.address, tcp=True, encryption=encryption
+                )
+                bare = Bare(address, ClusterTls(secret).client if encryption else None)
+                titles = ("TLS", "bare TLS") if encryption else ("unencrypted", "bare TCP")
+                report(Ours(messenger, server), bare, *titles)
+                messenger.close()
         here.close()
         process.join(DEADLINE_S)
     return 0

@@ -1,9 +1,10 @@
 import os
+import signal
 import threading
 
 import pytest
 
-from rlinf.scheduler.comm.loop import MAX_CANCELLED, READABLE, IoLoop
+from rlinf.scheduler.comm.loop import MIN_SWEEP, READABLE, IoLoop
 
 DEADLINE_S = 20.0
 
@@ -33,6 +34,19 @@ def test_submitted_callbacks_run_in_order_on_the_one_thread(loop):
     assert seen == [(number, True) for number in range(1000)]
 
 
+def test_what_is_to_run_soon_runs_at_once_on_the_thread_unless_something_waits_before_it(loop):
+    def both():
+        seen = []
+        loop.run_soon(lambda: seen.append("at once"))
+        loop.submit(lambda: seen.append("submitted"))
+        loop.run_soon(lambda: seen.append("behind it"))
+        return seen
+
+    seen = run_on(loop, both)
+    run_on(loop, lambda: None)
+    assert seen == ["at once", "submitted", "behind it"]
+
+
 def test_timers_run_in_the_order_of_their_times(loop):
     seen, done = [], threading.Event()
     loop.call_later(0.06, done.set)
@@ -42,16 +56,38 @@ def test_timers_run_in_the_order_of_their_times(loop):
     assert seen == ["early", "late"]
 
 
+def test_a_timer_of_thirty_days_does_not_end_the_thread(loop):
+    for days in (30, 36_500):
+        loop.call_later(days * 86_400, lambda: None)
+        assert run_on(loop, lambda: "alive") == "alive"
+    assert run_on(loop, lambda: loop._until_next_timer() * 1000 < 2**31)
+
+
 def test_a_cancelled_timer_does_not_run_and_does_not_pile_up(loop):
     seen = []
-    timers = [loop.call_later(DEADLINE_S, lambda: seen.append(1)) for _ in range(10 * MAX_CANCELLED)]
-    for timer in timers:
+    for _ in range(10 * MIN_SWEEP):
+        timer = loop.call_later(DEADLINE_S, lambda: seen.append(1))
         timer.cancel()
         timer.cancel()
-    assert run_on(loop, lambda: len(loop._timers)) <= 2 * MAX_CANCELLED + 2
+    assert run_on(loop, lambda: len(loop._timers)) <= MIN_SWEEP
     run_on(loop, lambda: loop.call_later(0, lambda: seen.append(2)).cancel())
     run_on(loop, lambda: None)
     assert seen == []
+
+
+def test_living_timers_among_many_cancelled_ones_still_run(loop):
+    seen, done = [], threading.Event()
+
+    def crowd():
+        for number in range(5 * MIN_SWEEP):
+            timer = loop.call_later(0.01, lambda number=number: seen.append(number))
+            if number % 2:
+                timer.cancel()
+        loop.call_later(0.02, done.set)
+
+    run_on(loop, crowd)
+    assert done.wait(DEADLINE_S)
+    assert seen == list(range(0, 5 * MIN_SWEEP, 2))
 
 
 def test_a_ready_descriptor_calls_its_handler(loop):
@@ -76,3 +112,54 @@ def test_a_failing_callback_is_reported_and_the_thread_goes_on(loop, caplog):
     loop.call_later(0, lambda: 1 / 0)
     assert run_on(loop, lambda: "alive") == "alive"
     assert "a callback on the I/O thread failed" in caplog.text
+
+
+class Interrupted(Exception):
+    """What the signal handler raises."""
+
+
+# One that is raised in a destructor is lost, and said to be.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_whoever_is_interrupted_while_it_submits_loses_nobody_elses_wake_up(loop):
+    def interrupt(_number, _frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    interruptions, main = 0, threading.main_thread().ident
+    try:
+        for _ in range(200):
+            thread = threading.Thread(target=signal.pthread_kill, args=(main, signal.SIGUSR1))
+            try:
+                thread.start()
+                # Bounded: an exception of a handler may be lost, in a destructor for example.
+                for _ in range(2000):
+                    loop.submit(lambda: None)
+            except Interrupted:
+                interruptions += 1
+            thread.join(DEADLINE_S)
+            assert run_on(loop, lambda: "awake") == "awake"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert interruptions >= 50
+
+
+def test_a_thread_that_ends_unexpectedly_says_so_and_runs_its_last_acts(caplog):
+    failures, ended = [], threading.Event()
+    loop = IoLoop("doomed", lambda error: (failures.append(error), ended.set()))
+    last = threading.Event()
+    loop.at_end(last.set)
+    loop.start()
+
+    def exit_the_thread():
+        raise SystemExit("as a library may")
+
+    loop.submit(exit_the_thread)
+    assert ended.wait(DEADLINE_S)
+    assert last.is_set()
+    assert isinstance(failures[0], SystemExit)
+    assert "the I/O thread 'doomed' ended" in caplog.text
+    assert caplog.records[-1].levelname == "CRITICAL"
+    # Whatever comes now is run by whoever brings it.
+    seen = []
+    loop.submit(lambda: seen.append(threading.get_ident()))
+    assert seen == [threading.get_ident()]

@@ -12,8 +12,8 @@ import pytest
 
 from comm_peers import serve_echo
 from rlinf.scheduler.comm import ClusterSecret, Messenger
-from rlinf.scheduler.comm.transport.curve import CurveKeys
-from rlinf.scheduler.comm.transport.handshake import Handshake
+from rlinf.scheduler.comm.transport.identity import Identity
+from rlinf.scheduler.comm.transport.tls import ClusterTls
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0
@@ -22,8 +22,7 @@ KEY = bytes(range(97, 129))
 
 def traces(secret):
     """What must not be seen anywhere: the key and what is derived from it, as bytes and as text would show them."""
-    keys = CurveKeys(secret)
-    for key in (KEY, keys.server_secret, keys.client_secret, secret.derive(b"curve server")):
+    for key in (KEY, secret.derive(b"tls")):
         yield from (key, key.hex().encode(), repr(key)[2:-1].encode())
 
 
@@ -38,8 +37,8 @@ def secret():
 
 
 def test_neither_repr_nor_str_nor_format_shows_it(secret):
-    held = [secret, CurveKeys(secret), Handshake(secret, dials=True)]
-    for text in (repr(held), *map(str, held), f"{secret}", f"{vars(Handshake(secret, dials=False))}"):
+    held = [secret, ClusterTls(secret), Identity(secret, "x")]
+    for text in (repr(held), *map(str, held), f"{secret}", f"{vars(held[1])}"):
         assert_not_in(secret, text)
 
 
@@ -52,8 +51,8 @@ def test_it_arrives_whole_where_it_is_handed_to(secret):
 
 def test_one_label_or_part_never_gives_the_code_of_another(secret):
     assert secret.mac(b"a", b"b") != secret.mac(b"b", b"a")
-    assert secret.derive(b"curve server") != secret.derive(b"curve client")
-    assert KEY not in secret.derive(b"curve server")
+    assert secret.derive(b"tls") != secret.derive(b"else")
+    assert KEY not in secret.derive(b"tls")
 
 
 def test_what_is_logged_at_every_level_does_not_hold_it(secret, new_messenger, transport, caplog):
@@ -82,3 +81,9 @@ def test_a_process_that_was_handed_it_shows_it_to_nobody(secret, start_process):
         assert not path.stat().st_mode & 0o077 or path.parent.stat().st_mode & 0o777 == 0o700
         assert path.is_socket() or not path.read_bytes()
     assert_not_in(secret, repr(sys.argv) + repr(dict(os.environ)))
+
+
+def test_the_key_of_its_connections_leaves_no_file_behind(secret):
+    before = set(os.listdir("/proc/self/fd"))
+    ClusterTls(secret)
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.comm.rundir import MIN_STALE_AGE_S, SOCKET_NAME, RunDirectory
+from rlinf.scheduler.comm.rundir import MAX_NAMES, MIN_STALE_AGE_S, SOCKET_NAME, RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +83,28 @@ def test_a_parent_that_is_not_this_users_alone_is_not_used(base, parent, foreign
     assert parent.resolve() not in directory.path.resolve().parents
     assert directory.path.parent.stat().st_mode & 0o777 == 0o700
     directory.close()
+
+
+def test_a_fall_back_is_common_to_all_processes_and_cleaned_up_like_the_first(base, parent):
+    parent.touch()
+    first, second = RunDirectory(), RunDirectory()
+    assert first.path.parent == second.path.parent == base / f"{parent.name}-1"
+    dead = make_old(make(first.path.parent / "dead", "lock", SOCKET_NAME))
+    first.close()
+    second.close()
+    RunDirectory().close()
+    assert not dead.exists()
+    assert list((base / f"{parent.name}-1").iterdir()) == []
+
+
+def test_where_every_common_name_is_taken_a_directory_of_its_own_goes_with_its_process(base, parent):
+    for path in (parent, *(base / f"{parent.name}-{number}" for number in range(1, MAX_NAMES))):
+        path.touch()
+    before = set(base.iterdir())
+    directory = RunDirectory()
+    assert directory.path.parent not in before
+    directory.close()
+    assert set(base.iterdir()) == before
 
 
 def test_the_socket_of_a_long_temporary_directory_still_has_a_path(base, monkeypatch):

@@ -128,6 +128,22 @@ def test_value_that_cannot_be_resolved_is_a_config_error(value):
         )
 
 
+@pytest.mark.parametrize(
+    ("written", "encrypts"),
+    [
+        (None, True),
+        ({}, True),
+        ({"encryption": None}, True),
+        ({"encryption": True}, True),
+        ({"encryption": "on"}, True),
+        ({"encryption": "off"}, False),
+        ({"encryption": False}, False),
+    ],
+)
+def test_the_network_is_encrypted_unless_that_is_turned_off(written, encrypts):
+    assert read_cluster_config(section(network=written)).encryption is encrypts
+
+
 # Every row: the config, the path that the error names, a part of its problem, a part of its hint.
 MISTAKES = [
     (3, "", "not int", ""),
@@ -142,6 +158,10 @@ MISTAKES = [
     (section(simulate="2y8"), "cluster.simulate", "no number of nodes", "2x8"),
     (section(simulate=1.5), "cluster.simulate", "text such as 2x8, not 1.5", ""),
     (section(simulate=[]), "cluster.simulate", "text such as 2x8, not []", ""),
+    (section(network=3), "cluster.network", "this is a mapping, not 3", "encryption: off"),
+    (section(network={"encrypt": "on"}), "cluster.network.encrypt", "unknown key 'encrypt'", "'encryption'"),
+    (section(network={"encryption": 1}), "cluster.network.encryption", "on or off, not 1", ""),
+    (section(network={"encryption": "no"}), "cluster.network.encryption", "on or off, not 'no'", ""),
     (section(node_groups={}), "cluster.node_groups", "this is a list of node groups", "begin every group"),
     (section(node_groups=["a"]), "cluster.node_groups[0]", "this is a mapping, not 'a'", ""),
     (section(node_groups=[{"node_ranks": 0}]), "cluster.node_groups[0]", "the key 'label' is missing", ""),

@@ -32,9 +32,11 @@ def _stay(pipe):
         return
 
 
-def serve(pipe, secret, address):
+def serve(pipe, secret, address, unreachable_after_s=30.0):
     """Answers requests, counts notices, and asks back whoever wants it to."""
-    messenger = Messenger(secret, name="server:0", host=address, tcp=True)
+    messenger = Messenger(
+        secret, name="server:0", host=address, tcp=True, unreachable_after_s=unreachable_after_s
+    )
     noted = []
     messenger.serve("echo", lambda request: request.reply(request.head, request.frames))
     messenger.serve("size", lambda request: request.reply(sum(map(len, request.frames))))

@@ -13,7 +13,7 @@ import pytest
 from machine_peers import MachineRuntime, run
 from rlinf.scheduler.channel import Channel, ChannelSpec, set_runtime
 from rlinf.scheduler.comm import DirectoryServer, Messenger
-from rlinf.scheduler.errors import PeerDied
+from rlinf.scheduler.errors import CommTimeout, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
 from rlinf.testing.machines import MachinePair, MachinesUnavailable
 
@@ -44,8 +44,8 @@ def here(machines, secret):
     """Makes messengers on this machine."""
     with contextlib.ExitStack() as stack:
 
-        def make(name):
-            messenger = Messenger(secret, name=name, host=machines.left.address, tcp=True)
+        def make(name, **options):
+            messenger = Messenger(secret, name=name, host=machines.left.address, tcp=True, **options)
             stack.callback(messenger.close)
             return messenger
 
@@ -98,7 +98,7 @@ def test_processes_of_two_machines_take_tcp_by_themselves(here, start_there):
     _, _, server = start_there("serve")
     assert client.request(server, "echo", "hello").result(DEADLINE_S).head == "hello"
     assert client.endpoint.machine_id != server.machine_id
-    assert client.transports()[server.process_id] == "tcp+curve"
+    assert client.transports()[server.process_id] == "tcp+tls"
     assert server.tcp_address.startswith("tcp://192.0.2.2:")
 
 
@@ -195,16 +195,34 @@ def test_a_cable_that_comes_back_soon_costs_time_and_nothing_else(here, start_th
     assert noted == [[number, 200_000] for number in range(200)]
 
 
-def test_a_cable_that_stays_out_ends_the_waits_of_both_sides(here, start_there, machines):
+def test_a_long_silence_is_seen_and_what_was_sent_meanwhile_arrives(here, start_there, machines):
     client = here("client:0")
     _, _, server = start_there("serve")
+    client.request(server, "echo", None).result(DEADLINE_S)
+    machines.unplug()
+    with pytest.raises(CommTimeout, match=r"its answer; it is unreachable for [456]\.\d s: "):
+        client.request(server, "echo", "lost", timeout_s=6.0).result(DEADLINE_S)
+    for number in range(200):
+        client.notify(server, "note", number, [bytes(200_000)])
+    machines.plug_in()
+    noted = client.request(server, "noted", None).result(DEADLINE_S).head
+    assert noted == [[number, 200_000] for number in range(200)]
+    assert client.condition(server.process_id) == ""
+    assert client.request(server, "lost", None).result(DEADLINE_S).head == []
+
+
+def test_a_cable_that_stays_out_ends_the_waits_of_both_sides(here, start_there, machines):
+    client = here("client:0", unreachable_after_s=6.0)
+    _, _, server = start_there("serve", 6.0)
     pending = client.request(server, "never", None)
     client.request(server, "echo", None).result(DEADLINE_S)
     machines.unplug()
     pulled = time.monotonic()
-    assert isinstance(pending.exception(DEADLINE_S), PeerDied)
-    assert time.monotonic() - pulled < 8.0
-    assert "server:0" in str(pending.exception())
+    error = pending.exception(DEADLINE_S)
+    assert isinstance(error, PeerDied)
+    assert "unreachable for 6." in str(error)
+    assert 5.0 < time.monotonic() - pulled < 9.0
+    assert "server:0" in str(error)
     assert isinstance(client.request(server, "echo", None).exception(DEADLINE_S), PeerDied)
     machines.plug_in()
     # The same processes may talk again; each has heard that the other was gone.

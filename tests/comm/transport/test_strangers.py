@@ -2,19 +2,19 @@
 
 import contextlib
 import logging
+import os
 import pickle
 import secrets
 import socket
 import threading
-from dataclasses import replace
+import time
 from pathlib import Path
 
 import pytest
-import zmq
+from msgspec.structs import replace
 
 from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
-from rlinf.scheduler.comm.transport.curve import CurveKeys
-from rlinf.scheduler.comm.transport.handshake import MAGIC
+from rlinf.scheduler.comm.transport.handshake import _HEADER, MAGIC, PROTOCOL_VERSION
 from rlinf.scheduler.errors import PeerDied
 
 DEADLINE_S = 20.0
@@ -123,26 +123,34 @@ def test_someone_with_another_key_is_refused(server, friend, refused, transport)
     friend()
 
 
-@pytest.mark.parametrize("transport", ["unix"], indirect=True)
-def test_captured_bytes_are_worth_nothing(server, friend, refused):
+HEADERS = {which: _HEADER.pack(MAGIC, PROTOCOL_VERSION, which == "tcp") for which in ("unix", "tcp")}
+
+
+def test_captured_bytes_are_worth_nothing(server, friend, refused, transport):
     captured = b"".join(
-        [MAGIC, bytes(32), bytes(32), *framing.pack(framing.HELLO, 0, "x", ["a", "b", "c", "d"])]
+        [HEADERS[transport], bytes(32), bytes(32), *framing.pack(framing.NOTIFY, 0, "echo", None)]
     )
     with connect(server) as connection:
         connection.sendall(captured)
         answer = read_to_the_end(connection)
-    assert len(answer) <= 64
+    assert len(answer) <= 71
     assert refused.wait(DEADLINE_S)
     friend()
 
 
 @contextlib.contextmanager
-def recording(server, path):
-    """A proxy at `path` before the server; gives the pieces of what a client says to it."""
+def recording(server, transport, path):
+    """A proxy before the server; gives the endpoint that leads through it, and the pieces of what a client says."""
     said = []
-    with socket.socket(socket.AF_UNIX) as listener, connect(server) as onward:
+    if transport == "tcp":
+        listener = socket.create_server(("127.0.0.1", 0))
+        through = replace(server.endpoint, tcp_address=f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+    else:
+        listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen()
+        through = replace(server.endpoint, unix_path=str(path))
+    with listener, connect(server) as onward:
         listener.settimeout(DEADLINE_S)
 
         def forward():
@@ -156,7 +164,7 @@ def recording(server, path):
 
         thread = threading.Thread(target=forward)
         thread.start()
-        yield said
+        yield through, said
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
@@ -169,17 +177,16 @@ def pump(source, target, said):
         target.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("transport", ["unix"], indirect=True)
-def test_a_recorded_session_is_worth_nothing(server, friend, refused, new_messenger, tmp_path):
+def test_a_recorded_session_is_worth_nothing(server, friend, refused, new_messenger, transport, tmp_path):
     served = []
     server.serve("secret", lambda request: served.append(bytes(request.frames[0])) or request.reply(None))
-    victim = new_messenger("victim:0")
-    with recording(server, tmp_path / "proxy") as said:
-        through = replace(server.endpoint, unix_path=str(tmp_path / "proxy"))
+    victim = new_messenger("victim:0", "here" if transport == "tcp" else None)
+    with recording(server, transport, tmp_path / "proxy") as (through, said):
         victim.request(through, "secret", None, [b"take this"]).result(DEADLINE_S)
         victim.close()
     recorded = b"".join(said)
-    assert b"take this" in recorded
+    # What goes over the network cannot be read.
+    assert (b"take this" in recorded) == (transport == "unix")
     with connect(server) as connection:
         connection.sendall(recorded)
         read_to_the_end(connection)
@@ -188,32 +195,51 @@ def test_a_recorded_session_is_worth_nothing(server, friend, refused, new_messen
     friend()
 
 
-@pytest.mark.parametrize("transport", ["unix"], indirect=True)
-def test_nonces_are_never_used_twice(server):
+def test_nonces_are_never_used_twice(server, transport):
     answers = []
     for _ in range(2):
         with connect(server) as connection:
-            connection.sendall(MAGIC + bytes(32))
-            answers.append(connection.recv(64))
-    assert answers[0][:32] != answers[1][:32]
-    assert answers[0][32:] != answers[1][32:]
+            connection.sendall(HEADERS[transport] + bytes(32))
+            answers.append(connection.recv(71, socket.MSG_WAITALL))
+    assert answers[0][7:39] != answers[1][7:39]
+    assert answers[0][39:] != answers[1][39:]
 
 
-@pytest.mark.parametrize("transport", ["tcp"], indirect=True)
-@pytest.mark.parametrize("client_key", ["another", "none"])
-def test_the_servers_public_key_alone_does_not_open(server, friend, refused, secret, client_key):
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        stranger.linger = 0
-        if client_key == "another":
-            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
-            stranger.curve_serverkey = CurveKeys(secret).server_public
-        monitor = stranger.get_monitor_socket()
-        stranger.connect(server.endpoint.tcp_address)
-        stranger.send_multipart([b"D" + bytes(16), pickle.dumps(Bomb())])
-        assert refused.wait(DEADLINE_S)
-        stranger.disable_monitor()
-        monitor.close()
-    assert not exploded.is_set()
+def test_without_encryption_the_key_is_asked_for_all_the_same(secret):
+    with contextlib.ExitStack() as stack:
+        client, server, stranger = (
+            Messenger(key, name=name, machine_id=name, tcp=True, encryption=False)
+            for key, name in ((secret, "client"), (secret, "server"), (ClusterSecret.generate(), "stranger"))
+        )
+        for messenger in (client, server, stranger):
+            stack.callback(messenger.close)
+        server.serve("echo", lambda request: request.reply(request.head))
+        assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+        assert client.transports()[server.endpoint.process_id] == "tcp"
+        with pytest.raises(PeerDied, match="does not hold the cluster's key"):
+            stranger.request(server.endpoint, "echo", None).result(DEADLINE_S)
+
+
+def test_two_that_do_not_agree_on_encryption_say_so(secret):
+    with contextlib.ExitStack() as stack:
+        client, server = (
+            Messenger(secret, name=name, machine_id=name, tcp=True, encryption=name == "server")
+            for name in ("client", "server")
+        )
+        for messenger in (client, server):
+            stack.callback(messenger.close)
+        with pytest.raises(PeerDied, match="it has encryption on, and this process has it off"):
+            client.request(server.endpoint, "echo", None).result(DEADLINE_S)
+
+
+def test_another_version_of_the_protocol_is_named_to_who_dials_it(
+    server, friend, transport, new_messenger, caplog
+):
+    with connect(server) as connection:
+        connection.sendall(_HEADER.pack(MAGIC, 77, transport == "tcp") + bytes(32))
+        answer = read_to_the_end(connection)
+    assert answer == HEADERS[transport]
+    until(lambda: "it speaks version 77 of the protocol, and this process version 2" in caplog.text)
     friend()
 
 
@@ -226,9 +252,8 @@ def test_the_socket_lies_in_a_directory_that_only_its_user_may_enter(server):
     assert not path.parent.exists()
 
 
-@pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_a_connection_that_says_nothing_is_dropped_at_its_deadline(server, friend, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.transport.unix_link.HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.1)
     with connect(server) as connection:
         assert read_to_the_end(connection) == b""
     assert refused.wait(DEADLINE_S)
@@ -252,21 +277,21 @@ def test_it_listens_only_where_it_was_told(server):
     assert server.endpoint.tcp_address.startswith("tcp://127.0.0.1:")
 
 
-def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair, transport, monkeypatch):
-    module = f"{transport}_{'link' if transport == 'unix' else 'transport'}"
-    monkeypatch.setattr(f"rlinf.scheduler.comm.transport.{module}.HANDSHAKE_TIMEOUT_S", 0.05)
+def test_a_peer_that_is_too_busy_to_answer_is_not_taken_for_dead(pair):
     client, server = pair
     server.serve("echo", lambda request: request.reply(request.head))
-    free = threading.Event()
-    server.submit(lambda: free.wait(DEADLINE_S))
+    free, stands = threading.Event(), threading.Event()
+    server.submit(lambda: (stands.set(), free.wait(DEADLINE_S)))
+    assert stands.wait(DEADLINE_S)
     answer = client.request(server.endpoint, "echo", 1)
-    client.call_later(0.2, free.set)
+    until(lambda: "it does not answer" in client.condition(server.endpoint.process_id))
+    free.set()
     assert answer.result(DEADLINE_S).head == 1
+    assert client.condition(server.endpoint.process_id) == ""
 
 
-@pytest.mark.parametrize("transport", ["unix"], indirect=True)
 def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, refused, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.comm.transport.unix_link.HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.HANDSHAKE_TIMEOUT_S", 0.05)
     client, server = pair
     server.serve("echo", lambda request: request.reply(request.head))
     free = threading.Event()
@@ -275,4 +300,95 @@ def test_who_was_held_up_in_the_middle_of_its_own_handshake_dials_again(pair, re
     client.submit(lambda: refused.wait(DEADLINE_S))  # after the connection is dialled, before it is read
     free.set()
     assert answer.result(DEADLINE_S).head == 1
-    assert refused.is_set()
+
+
+# -- how much it costs ---------------------------------------------------------------------------
+
+
+def door_of(messenger):
+    sockets = messenger._sockets
+    return sockets.tcp_door or sockets.unix_door
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def num_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_silent_strangers_take_up_a_bounded_number_of_descriptors(server, friend, caplog, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.05)
+    door = door_of(server)
+    door.crowd = 5
+    most = []
+    let_in = door._let_in
+    monkeypatch.setattr(door, "_let_in", lambda *args: (let_in(*args), most.append(len(door.guests))))
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(connect(server)) for _ in range(50)]
+        for connection in crowd[:45]:
+            read_to_the_end(connection)
+        friend()
+    until(lambda: not door.guests)
+    assert max(most) <= 5
+    assert len(warnings(caplog)) <= 2  # one a kind: late, gone
+
+
+def test_a_friend_among_many_strangers_is_let_in(server, new_messenger, monkeypatch, transport):
+    monkeypatch.setattr("rlinf.scheduler.comm.transport.door.CROWDED_TIMEOUT_S", 0.2)
+    door_of(server).crowd = 5
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(connect(server))
+        late = new_messenger("late:0", "here" if transport == "tcp" else None)
+        assert late.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+
+
+def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, friend, caplog):
+    door = door_of(server)
+    descriptors, threads = num_descriptors(), threading.active_count()
+    for number in range(200):
+        with connect(server) as connection:
+            connection.sendall(GARBAGE[number % len(GARBAGE)][: 5 if number % 7 == 0 else None])
+            if number % 10 == 0:
+                friend()
+    until(lambda: num_descriptors() <= descriptors and not door.guests)
+    friend()
+    assert threading.active_count() == threads
+    until(lambda: warnings(caplog))
+    assert len(warnings(caplog)) <= 3  # one a kind
+
+
+def test_a_process_that_is_out_of_descriptors_takes_connections_again_when_it_has_some(
+    server, friend, monkeypatch, caplog
+):
+    door = door_of(server)
+    listener = door._listener
+
+    class Exhausted:
+        def __init__(self, left):
+            self.left = left
+
+        def accept(self):
+            self.left -= 1
+            if self.left >= 0:
+                raise OSError(24, "too many open files")
+            return listener.accept()
+
+        def __getattr__(self, name):
+            return getattr(listener, name)
+
+    monkeypatch.setattr(door, "_listener", Exhausted(3))
+    with connect(server) as connection:
+        connection.sendall(b"x" * 100)
+        read_to_the_end(connection)
+    assert "no connection can be taken for now" in caplog.text
+    friend()

@@ -78,7 +78,8 @@ class Cluster:
         if existing is None:
             if shape is not None:
                 _with_groups(shape, config)  # a mistake in the groups is found before Ray is started
-            existing = _open_session(shape, wanted_nodes, address, start_timeout_s)
+            encryption = config.encryption if config else True
+            existing = _open_session(shape, wanted_nodes, address, start_timeout_s, encryption=encryption)
         elif shape is not None:
             _check_shape(existing.topology, shape)
         self._session = existing
@@ -190,7 +191,7 @@ def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
 
 
 def _open_session(
-    shape: Topology | None, num_nodes: int | None, address: str | None, timeout_s: float
+    shape: Topology | None, num_nodes: int | None, address: str | None, timeout_s: float, *, encryption: bool
 ) -> Session:
     if shape is not None:
         _check_node_count(shape, num_nodes)
@@ -200,19 +201,21 @@ def _open_session(
         engine = join_or_start(address, num_nodes, timeout_s)
     try:
         reports = order_nodes(probe_nodes(wait_for_nodes(num_nodes, timeout_s), timeout_s))[:num_nodes]
-        return _join_as_driver(engine, reports)
+        return _join_as_driver(engine, reports, encryption=encryption)
     except BaseException:
         engine.stop()
         raise
 
 
-def _join_as_driver(engine: RayEngine, reports: list[NodeReport]) -> Session:
+def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption: bool) -> Session:
     bus, log_bus = EventBus(), EventBus()
     log_bus.subscribe(show_log_line)
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
     fleet = fleet_of(reports)
     secret = ClusterSecret.generate()
-    messenger = Messenger(secret, name=DRIVER_NAME, host=_own_address(), tcp=crosses_machines)
+    messenger = Messenger(
+        secret, name=DRIVER_NAME, host=_own_address(), tcp=crosses_machines, encryption=encryption
+    )
     DirectoryServer(messenger)
     session = Session(
         own_name=DRIVER_NAME,

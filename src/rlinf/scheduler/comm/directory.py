@@ -10,15 +10,18 @@ import difflib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.gone_names import GoneNames
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
-from rlinf.scheduler.errors import CommError, CommTimeout, NameTaken, PeerDied, PeerNotFound
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
 
 SERVICE = "directory"
 DEFAULT_TIMEOUT_S = 1800.0
@@ -27,8 +30,7 @@ ANSWER_TIMEOUT_S = 30.0
 MAX_KNOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, array_like=True, frozen=True):
     """Who is registered under a name.
 
     Attributes:
@@ -39,17 +41,43 @@ class Entry:
 
     name: str
     endpoint: Endpoint
-    info: dict[str, Any] = field(default_factory=dict)
+    info: dict[str, Any] = {}
 
-    def to_wire(self) -> list[Any]:
-        """The entry as msgpack carries it."""
-        return [self.name, self.endpoint.to_wire(), self.info]
 
-    @classmethod
-    def from_wire(cls, fields: list[Any]) -> Entry:
-        """The entry that `to_wire` gave."""
-        name, endpoint, info = fields
-        return cls(name, Endpoint.from_wire(endpoint), info)
+class _Question(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """What a client asks the directory for."""
+
+
+class Register(_Question, frozen=True):
+    """Put an entry in; `again`: its process may be there already."""
+
+    entry: Entry
+    again: bool
+
+
+class Unregister(_Question, frozen=True):
+    """Take the asker's name out."""
+
+    name: str
+
+
+class LookUp(_Question, frozen=True):
+    """The entry of a name, within `timeout_s` seconds."""
+
+    name: str
+    timeout_s: float
+
+
+class ListNames(_Question, frozen=True):
+    """The entries whose name begins with a prefix."""
+
+    prefix: str
+
+
+class Expect(_Question, frozen=True):
+    """Names that others will take."""
+
+    names: list[str]
 
 
 @dataclass(slots=True)
@@ -74,14 +102,14 @@ class DirectoryServer:
         self._entries: dict[str, Entry] = {}
         self._gone = GoneNames()
         self._lookups: dict[str, list[_Lookup]] = {}
-        self._operations: dict[str, Callable[..., None]] = {
-            "register": self._register,
-            "unregister": self._unregister,
-            "lookup": self._lookup,
-            "list": self._list,
-            "expect": self._expect,
+        self._operations: dict[type[_Question], Callable[..., None]] = {
+            Register: self._register,
+            Unregister: self._unregister,
+            LookUp: self._lookup,
+            ListNames: self._list,
+            Expect: self._expect,
         }
-        messenger.serve(SERVICE, self._handle)
+        messenger.serve(SERVICE, self._handle, Register | Unregister | LookUp | ListNames | Expect)
         messenger.on_peer_lost(self._forget_process)
 
     def expect(self, names: str | Sequence[str]) -> None:
@@ -90,43 +118,39 @@ class DirectoryServer:
         self._messenger.submit(lambda: self._gone.expect(expected))
 
     def _handle(self, request: Request) -> None:
-        operation, *args = request.head
-        run = self._operations.get(operation)
-        if run is None:
-            raise CommError(f"the directory has no operation '{operation}'")
-        run(request, *args)
+        self._operations[type(request.head)](request, request.head)
 
-    def _register(self, request: Request, name: str, endpoint: list[str], info: dict[str, Any]) -> None:
-        entry = Entry(name, Endpoint.from_wire(endpoint), info)
-        held = self._entries.get(name)
-        if held is not None:
-            owner = self._messenger.peer_name(held.endpoint.process_id)
-            raise NameTaken(name, owner)
-        self._entries[name] = entry
-        self._gone.taken(name)
+    def _register(self, request: Request, ask: Register) -> None:
+        entry = ask.entry
+        held = self._entries.get(entry.name)
+        is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
+        if held is not None and not (is_own and ask.again):
+            raise NameTaken(entry.name, self._messenger.peer_name(held.endpoint.process_id))
+        self._entries[entry.name] = entry
+        self._gone.taken(entry.name)
         # The connection is how we learn that the process has died; who registers for another has none yet.
         self._messenger.connect(entry.endpoint)
-        for lookup in self._lookups.pop(name, ()):
+        for lookup in self._lookups.pop(entry.name, ()):
             self._answer(lookup, entry)
         request.reply(None)
 
-    def _unregister(self, request: Request, name: str) -> None:
-        held = self._entries.get(name)
+    def _unregister(self, request: Request, ask: Unregister) -> None:
+        held = self._entries.get(ask.name)
         # Who leaves late must not take out the name's next owner.
         if held is not None and held.endpoint.process_id == request.peer_id:
-            del self._entries[name]
-            self._gone.note(name, "it left")
+            del self._entries[ask.name]
+            self._gone.note(ask.name, "it left")
         request.reply(None)
 
-    def _expect(self, request: Request, names: Sequence[str]) -> None:
-        self._gone.expect(names)
+    def _expect(self, request: Request, ask: Expect) -> None:
+        self._gone.expect(ask.names)
         request.reply(None)
 
-    def _list(self, request: Request, prefix: str) -> None:
-        found = [entry.to_wire() for name, entry in sorted(self._entries.items()) if name.startswith(prefix)]
-        request.reply(found)
+    def _list(self, request: Request, ask: ListNames) -> None:
+        request.reply([entry for name, entry in sorted(self._entries.items()) if name.startswith(ask.prefix)])
 
-    def _lookup(self, request: Request, name: str, timeout_s: float) -> None:
+    def _lookup(self, request: Request, ask: LookUp) -> None:
+        name, timeout_s = ask.name, ask.timeout_s
         lookup = _Lookup(request, name, time.monotonic())
         entry = self._entries.get(name)
         gone = self._gone.reason(name)
@@ -144,7 +168,7 @@ class DirectoryServer:
     def _answer(self, lookup: _Lookup, entry: Entry) -> None:
         if lookup.timer is not None:
             lookup.timer.cancel()
-        lookup.request.reply(entry.to_wire())
+        lookup.request.reply(entry)
 
     def _expire(self, lookup: _Lookup) -> None:
         self._drop(lookup)
@@ -187,14 +211,22 @@ class DirectoryClient:
         self._messenger = messenger
         self._endpoint = endpoint
 
-    def register(self, name: str, endpoint: Endpoint, info: dict[str, Any] | None = None) -> None:
+    def register(
+        self, name: str, endpoint: Endpoint, info: dict[str, Any] | None = None, *, again: bool = False
+    ) -> None:
         """Put `endpoint` under `name`, until `unregister` or the end of its process.
 
+        Args:
+            name: e.g. "rollout:3".
+            endpoint: how to reach it.
+            info: what it says about itself.
+            again: the same process may have that name already: it may have been interrupted before it could note that.
+
         Raises:
-            NameTaken: a living process has that name, be it the same one.
+            NameTaken: a living process has that name, be it the same one (without `again`).
             PeerDied: the directory's process is gone.
         """
-        self._ask("register", name, endpoint.to_wire(), info or {})
+        self._ask(Register(Entry(name, endpoint, info or {}), again))
 
     def unregister(self, name: str) -> None:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""
@@ -202,18 +234,19 @@ class DirectoryClient:
 
     def unregister_async(self, name: str) -> Future[Reply]:
         """The future of `unregister`."""
-        return self._request("unregister", name)
+        return self._request(Unregister(name))
 
     def expect(self, names: str | Sequence[str]) -> None:
         """Let look-ups of these names wait, although whoever had them is gone or about to go: others will come.
 
         One request, however many names. It holds until somebody registers under the name.
         """
-        self._ask("expect", _as_names(names))
+        self._ask(Expect(_as_names(names)))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """The entries whose name begins with `prefix`, sorted by name."""
-        return [Entry.from_wire(fields) for fields in self._ask("list", prefix).head]
+        entries: list[Entry] = self._ask(ListNames(prefix), list[Entry]).head
+        return entries
 
     def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:
         """The entry of `name`, as soon as it is there.
@@ -226,36 +259,46 @@ class DirectoryClient:
 
     def lookup_async(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Future[Entry]:
         """The future of `lookup`; cancelling it withdraws the question."""
-        head = ["lookup", name, timeout_s]
-        asked = self._messenger.request(self._endpoint, SERVICE, head, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
-        found: Future[Entry] = Future()
+        asked = self._request(LookUp(name, timeout_s), Entry, timeout_s + ANSWER_TIMEOUT_S)
+        found = _Found(asked.cancel)
 
         def pass_on(reply: Future[Reply]) -> None:
-            if reply.cancelled() or not found.set_running_or_notify_cancel():
+            if reply.cancelled():
                 return
             error = reply.exception()
             if error is not None:
                 found.set_exception(_as_not_found(error, name))
             else:
-                found.set_result(Entry.from_wire(reply.result().head))
-
-        def withdraw(entry: Future[Entry]) -> None:
-            if entry.cancelled():
-                asked.cancel()
+                found.set_result(reply.result().head)
 
         asked.add_done_callback(pass_on)
-        found.add_done_callback(withdraw)
         return found
 
-    def _ask(self, *head: Any) -> Reply:
-        return self._request(*head).result()
+    def _ask(self, question: _Question, reply_type: Any = None) -> Reply:
+        return self._request(question, reply_type).result()
 
-    def _request(self, *head: Any) -> RequestFuture:
-        return self._messenger.request(self._endpoint, SERVICE, [*head], timeout_s=ANSWER_TIMEOUT_S)
+    def _request(
+        self, question: _Question, reply_type: Any = None, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> RequestFuture:
+        return self._messenger.request(
+            self._endpoint, SERVICE, question, timeout_s=timeout_s, reply_type=reply_type
+        )
 
 
-def _as_names(names: str | Sequence[str]) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names
+class _Found(Promise[Entry]):
+    """The entry to come; cancelling it withdraws the question."""
+
+    def __init__(self, withdraw: Callable[[], object]) -> None:
+        super().__init__()
+        self._withdraw = withdraw
+
+    def on_cancelled(self) -> None:
+        """See `Promise`."""
+        self._withdraw()
+
+
+def _as_names(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _as_not_found(error: BaseException, name: str) -> BaseException:

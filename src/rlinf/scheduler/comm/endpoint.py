@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+
+class Endpoint(msgspec.Struct, array_like=True, frozen=True):
     """How to reach one process.
 
     Attributes:
-        process_id: the hex id of the process's messenger; never used twice.
+        process_id: the hex id of the process's messenger: the hash of a key that only it has; never used twice.
         machine_id: equal for two processes if and only if they can share Unix sockets and memory.
         unix_path: the path of its Unix socket, "" if it has none.
         tcp_address: e.g. "tcp://10.0.0.3:23456", "" if it does not listen on TCP.

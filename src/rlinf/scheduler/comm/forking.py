@@ -7,11 +7,9 @@ whatever it does with that later is an error that says so. It may join the clust
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from rlinf.scheduler.errors import CommError
 
@@ -46,33 +44,6 @@ def generation() -> int:
 def forked_error(what: str = "") -> CommError:
     """The error of using what was inherited through a fork."""
     return CommError(f"{what}: {FORKED}" if what else FORKED)
-
-
-def close_tcp_sockets(own: str, others: Collection[str]) -> None:
-    """Close what ZeroMQ has open, which does not say what that is.
-
-    Args:
-        own: the address on which this process's parent listens.
-        others: the addresses that it is connected to.
-    """
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if _belongs_to(int(name), own, others):
-                os.close(int(name))
-
-
-def _belongs_to(descriptor: int, own: str, others: Collection[str]) -> bool:
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        if connection.family not in (socket.AF_INET, socket.AF_INET6):
-            return False
-        if connection.type != socket.SOCK_STREAM:
-            return False
-        return _address(connection.getsockname()) == own or _address(connection.getpeername()) in others
-
-
-def _address(name: tuple[str, int]) -> str:
-    host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"tcp://{host}:{name[1]}"
 
 
 def _run_callbacks() -> None:

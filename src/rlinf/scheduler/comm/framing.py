@@ -1,18 +1,16 @@
 """How messages lie in a stream of bytes.
 
     message = u32 little-endian length of the control part
-              control part: msgpack of [kind, id, service, head, [size of each frame]]
+              control part: an `Envelope` as msgpack
               the frames, one after the other
 
-The control part is small and typed; the frames are opaque and are never looked into here. The same stream
-runs over Unix sockets and, cut into chunks, over TCP.
+The control part is small and typed; the frames are opaque and are never looked into here.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,10 +18,7 @@ import numpy as np
 from rlinf.scheduler.errors import CodecError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# kind, id, service, head, frames
-Message: TypeAlias = tuple[int, int, str, Any, list[Buffer]]
 
-HELLO = 0
 REQUEST = 1
 NOTIFY = 2
 REPLY = 3
@@ -31,50 +26,73 @@ REPLY_SETTLE = 4  # a reply whose sender wants to know whether it was taken
 FAIL = 5
 CANCEL = 6
 SETTLED = 7
-WINDOW = 8
+GOODBYE = 8  # the sender leaves; nothing comes after it
+ACK = 9  # `ident` messages have been received; carries no number itself
 
 PREFIX_BYTES = 4
 MAX_CONTROL_BYTES = 64 << 20
 # Up to here one joined piece is cheaper to send than many pieces, and copying it is a microsecond or two.
 JOIN_BYTES = 16 << 10
-# From here on a frame that has only begun to arrive is received straight into its own memory.
+# From here on a part that has only begun to arrive is received straight into its own memory.
 DIRECT_BYTES = 64 << 10
 
+
+class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The control part of a message.
+
+    Attributes:
+        kind: one of the constants above.
+        ident: of the request that it belongs to; 0 for none.
+        service: who is to get it.
+        head: what it says, still as msgpack: whoever knows its type decodes it.
+        sizes: of each frame, in bytes.
+    """
+
+    kind: int
+    ident: int
+    service: str
+    head: msgspec.Raw
+    sizes: list[Annotated[int, msgspec.Meta(ge=0)]]
+
+
+class Message(NamedTuple):
+    """A message as it arrived: the frames are writable, aligned, and nobody else's."""
+
+    envelope: Envelope
+    frames: list[Buffer]
+
+
+encode_head = msgspec.msgpack.Encoder().encode
+decode_head = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
-# What a control part is, so that msgspec checks it while it reads.
-_Control: TypeAlias = tuple[int, int, str, Any, list[Annotated[int, msgspec.Meta(ge=0)]]]
-_decode = msgspec.msgpack.Decoder(_Control).decode
-_read_length = struct.Struct("<I").unpack_from
+_decode = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class ProtocolError(Exception):
     """The bytes of a stream are not messages."""
 
 
-def pack(kind: int, ident: int, service: str, head: Any, frames: Sequence[Buffer] = ()) -> list[Buffer]:
+def pack(
+    kind: int, ident: int, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True
+) -> list[Buffer]:
     """The pieces of one message, in the order in which they go on the wire.
 
-    A small message comes as a single `bytes`, which shares nothing with `frames`; of a larger one the
-    frames themselves follow, not copied.
+    A small message comes as a single `bytes`, which shares nothing with `frames`; of a larger one the frames themselves
+    follow: copied if `snapshot`, for their owner may change them before they have left.
 
     Raises:
         TypeError: `head` holds something that msgpack cannot carry.
         CodecError: `head` is larger than a receiver accepts; what is large belongs into frames.
     """
-    if not frames:
-        control = _encode((kind, ident, service, head, ()))
-        if len(control) > MAX_CONTROL_BYTES:
-            raise _too_large(control, service)
-        return [len(control).to_bytes(PREFIX_BYTES, "little") + control]
     flat = [frame if type(frame) is bytes else _flat(frame) for frame in frames]
     sizes = [len(frame) for frame in flat]
-    control = _encode((kind, ident, service, head, sizes))
+    control = _encode(Envelope(kind, ident, service, msgspec.Raw(encode_head(head)), sizes))
     if len(control) > MAX_CONTROL_BYTES:
         raise _too_large(control, service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")
-    if sum(sizes) <= JOIN_BYTES:
+    if not flat or sum(sizes) <= JOIN_BYTES:
         return [b"".join((prefix, control, *flat))]
-    return [prefix + control, *(frame for frame in flat if len(frame))]
+    return [prefix + control, *(detached(frame) if snapshot else frame for frame in flat if len(frame))]
 
 
 def _too_large(control: bytes, service: str) -> CodecError:
@@ -107,33 +125,32 @@ def allocate(size: int) -> memoryview:
 
 
 class StreamReader:
-    """Turns a stream of bytes, cut anywhere, back into messages.
+    """Turns a stream of bytes, cut anywhere, back into messages. No byte is copied more than once."""
 
-    Every frame gets memory of its own, aligned and writable, that nobody else refers to.
-    """
-
-    __slots__ = ("_control", "_filled", "_frames", "_rest", "_target")
+    __slots__ = ("_envelope", "_filled", "_frames", "_prefix", "_target")
 
     def __init__(self) -> None:
-        self._rest: bytes = b""
-        self._control: _Control | None = None
+        self._prefix = b""
+        self._envelope: Envelope | None = None
         self._frames: list[Buffer] = []
-        self._target: memoryview | None = None
+        self._target: memoryview | None = None  # of the part that has only begun to arrive
         self._filled = 0
 
     def target(self) -> memoryview | None:
-        """Where the next bytes of the stream may be received directly, if a large frame is arriving."""
+        """Where the next bytes of the stream may be received directly, if a large part is arriving."""
         if self._target is None or len(self._target) - self._filled < DIRECT_BYTES:
             return None
         return self._target[self._filled :]
 
     def advance(self, count: int, out: list[Message]) -> None:
-        """Say that `count` bytes were received into `target()`; whole messages are appended to `out`."""
+        """Say that `count` bytes were received into `target()`; whole messages are appended to `out`.
+
+        Raises:
+            ProtocolError: this is no stream of messages.
+        """
         self._filled += count
         if self._target is not None and self._filled == len(self._target):
-            self._frames.append(self._target)
-            self._target = None
-            self.feed(memoryview(b""), out)
+            self._finish_target(self._target, out)
 
     def feed(self, data: memoryview, out: list[Message]) -> None:
         """Take the next bytes of the stream; whole messages are appended to `out`.
@@ -145,57 +162,74 @@ class StreamReader:
         Raises:
             ProtocolError: this is no stream of messages.
         """
-        if self._rest:
-            data = memoryview(self._rest + data)
-            self._rest = b""
         position, available = 0, len(data)
-        while True:
-            if self._control is None:
-                begin = position + PREFIX_BYTES
-                if begin > available:
-                    break
-                (length,) = _read_length(data, position)
-                end = begin + length
-                if length > MAX_CONTROL_BYTES:
-                    message = f"a control part of {length} bytes"
-                    raise ProtocolError(message)
-                if end > available:
-                    break
-                self._control = _parse_control(data[begin:end])
-                position = end
-            kind, ident, service, head, sizes = self._control
-            if sizes:
-                position = self._take_frames(data, position, sizes)
-                if len(self._frames) < len(sizes):
-                    break
-            out.append((kind, ident, service, head, self._frames))
-            self._control = None
-            self._frames = []
-        if position < available:
-            self._rest = bytes(data[position:])
+        while position < available:
+            if self._target is not None:
+                count = min(len(self._target) - self._filled, available - position)
+                self._target[self._filled : self._filled + count] = data[position : position + count]
+                position += count
+                self.advance(count, out)
+            elif self._envelope is None:
+                position = self._begin_control(data, position, out)
+            else:
+                position = self._begin_frame(data, position, out)
 
-    def _take_frames(self, data: memoryview, position: int, sizes: list[int]) -> int:
-        available = len(data)
-        while len(self._frames) < len(sizes):
-            size = sizes[len(self._frames)]
-            end = position + size - self._filled if self._target is not None else position + size
-            if self._target is None:
-                if end <= available:
-                    self._frames.append(
-                        bytearray(data[position:end]) if size < DIRECT_BYTES else _copy(data[position:end])
-                    )
-                    position = end
-                    continue
-                self._target, self._filled = allocate(size), 0
-            count = min(end, available) - position
-            self._target[self._filled : self._filled + count] = data[position : position + count]
-            self._filled += count
-            position += count
-            if self._filled < size:
-                break
-            self._frames.append(self._target)
-            self._target, self._filled = None, 0
+    def _begin_control(self, data: memoryview, position: int, out: list[Message]) -> int:
+        if self._prefix or len(data) - position < PREFIX_BYTES:
+            taken = data[position : position + PREFIX_BYTES - len(self._prefix)]
+            self._prefix += bytes(taken)
+            position += len(taken)
+            if len(self._prefix) < PREFIX_BYTES:
+                return position
+            length = int.from_bytes(self._prefix, "little")
+            self._prefix = b""
+        else:
+            length = int.from_bytes(data[position : position + PREFIX_BYTES], "little")
+            position += PREFIX_BYTES
+        if length > MAX_CONTROL_BYTES:
+            message = f"a control part of {length} bytes"
+            raise ProtocolError(message)
+        if position + length <= len(data):
+            self._begin_message(bytes(data[position : position + length]), out)
+            return position + length
+        self._target, self._filled = allocate(length), 0
         return position
+
+    def _begin_message(self, control: bytes, out: list[Message]) -> None:
+        self._envelope = _parse_control(control)
+        self._go_on(out)
+
+    def _begin_frame(self, data: memoryview, position: int, out: list[Message]) -> int:
+        size = self._envelope.sizes[len(self._frames)] if self._envelope is not None else 0
+        if position + size > len(data):
+            self._target, self._filled = allocate(size), 0
+            return position
+        piece = data[position : position + size]
+        self._frames.append(bytearray(piece) if size < DIRECT_BYTES else _copy(piece))
+        self._go_on(out)
+        return position + size
+
+    def _finish_target(self, target: memoryview, out: list[Message]) -> None:
+        self._target = None
+        if self._envelope is None:
+            self._begin_message(bytes(target), out)
+        else:
+            self._frames.append(target)
+            self._go_on(out)
+
+    def _go_on(self, out: list[Message]) -> None:
+        """Take empty frames, and the whole message if that was all."""
+        envelope = self._envelope
+        if envelope is None:
+            return
+        sizes, frames = envelope.sizes, self._frames
+        while len(frames) < len(sizes):
+            if sizes[len(frames)]:
+                return
+            frames.append(bytearray())
+        out.append(Message(envelope, frames))
+        self._envelope = None
+        self._frames = []
 
 
 def _copy(data: memoryview) -> memoryview:
@@ -204,13 +238,12 @@ def _copy(data: memoryview) -> memoryview:
     return memory
 
 
-def _parse_control(data: memoryview) -> _Control:
+def _parse_control(data: bytes) -> Envelope:
     try:
-        control: _Control = _decode(data)
+        return _decode(data)
     except msgspec.ValidationError as error:
         message = f"a control part of another shape: {error}"
         raise ProtocolError(message) from error
     except msgspec.DecodeError as error:
         message = f"a control part that is not msgpack: {error}"
         raise ProtocolError(message) from error
-    return control

@@ -1,4 +1,9 @@
-"""The one I/O thread of a process: readiness of descriptors, callbacks, timers."""
+"""The one I/O thread of a process: readiness of descriptors, callbacks, timers.
+
+Nothing here is locked. The thread alone changes what belongs to it; another thread appends a callback to a deque,
+which Python cannot interrupt, and wakes the thread if that sleeps. If it is interrupted in between, its callback waits
+for the next wake-up; no later one is lost.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +24,23 @@ READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 FINISHED = select.EPOLLHUP | select.EPOLLERR
 
-# Cancelled timers stay in the heap until they are this many and the majority.
-MAX_CANCELLED = 256
+# epoll takes at most 2**31 ms; an hour is seldom enough.
+MAX_SLEEP_S = 3600.0
+# Cancelled timers stay in the heap until it has doubled, from this size on.
+MIN_SWEEP = 512
 
 
 class Timer:
     """A callback that waits for its time; `cancel()` from any thread, any number of times."""
 
-    __slots__ = ("_loop", "callback")
+    __slots__ = ("callback",)
 
-    def __init__(self, loop: IoLoop, callback: Callable[[], None]) -> None:
-        self._loop = loop
+    def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
         """Make sure that the callback does not run, unless it has begun."""
-        if self.callback is not None:
-            self.callback = None
-            self._loop.note_cancelled()
+        self.callback = None
 
 
 class IoLoop:
@@ -44,23 +48,26 @@ class IoLoop:
 
     Args:
         name: the thread's name.
+        on_failed: called on the thread with what ended it, if it was not `stop`.
 
     Attributes:
-        batching: whether the thread is at work on several messages, so that sending at once would not pay.
+        failure: what ended the thread unexpectedly; None if nothing did.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_failed: Callable[[BaseException], None] | None = None) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._ready: deque[Callable[[], None]] = deque()
+        self._before_sleep: list[Callable[[], None]] = []
         self._timers: list[tuple[float, int, Timer]] = []
-        self._timers_lock = threading.Lock()
-        self._cancelled = 0
+        self._sweep_at = MIN_SWEEP
         self._order = itertools.count()
-        self.batching = False
         self._sleeping = False
         self._closing = False
+        self._ended = False
         self._finally: list[Callable[[], None]] = []
+        self._on_failed = on_failed
+        self.failure: BaseException | None = None
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.register(self._wake_fd, READABLE, self._drain_wake)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -76,16 +83,19 @@ class IoLoop:
 
     def stop(self) -> None:
         """Let the thread end after what was submitted so far."""
-        self._closing = True
-        self._wake()
+        self.submit(self._stop)
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has ended, for at most `timeout_s` seconds."""
         self._thread.join(timeout_s)
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the thread as its last act."""
+        """Run `callback` on the thread as its last act, however it ends."""
         self._finally.append(callback)
+
+    def before_sleep(self, callback: Callable[[], None]) -> None:
+        """Run `callback` on the thread after every round of work; added before the start."""
+        self._before_sleep.append(callback)
 
     def register(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call `handler(events)` on the thread whenever `fd` is ready (level-triggered)."""
@@ -93,7 +103,7 @@ class IoLoop:
         self._epoll.register(fd, events)
 
     def modify(self, fd: int, events: int) -> None:
-        """Change what `fd` is watched for; from any thread."""
+        """Change what `fd` is watched for."""
         with contextlib.suppress(FileNotFoundError, ValueError, OSError):
             self._epoll.modify(fd, events)
 
@@ -104,39 +114,52 @@ class IoLoop:
             self._epoll.unregister(fd)
 
     def submit(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the thread soon; from any thread, in order."""
+        """Run `callback` on the thread soon; from any thread, in order.
+
+        Once the thread has ended, the caller runs it: what it belongs to is closed then, and says so.
+        """
         self._ready.append(callback)
         # Reading this flag after the append is enough: the thread sets it before it looks at the queue a
-        # last time.
+        # last time, and nobody else changes it.
         if self._sleeping:
             self._wake()
+        elif self._ended:
+            self._run_ready()
+
+    def run_soon(self, callback: Callable[[], None]) -> None:
+        """Run `callback` now on the thread itself, if nothing submitted waits before it; else `submit` it."""
+        if self._ready or threading.get_ident() != self._ident:
+            self.submit(callback)
+        else:
+            callback()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the thread after `delay_s` seconds; from any thread."""
-        timer = Timer(self, callback)
+        timer = Timer(callback)
         when = time.monotonic() + delay_s
-        with self._timers_lock:
-            heapq.heappush(self._timers, (when, next(self._order), timer))
-            earliest = self._timers[0][2] is timer
-        if earliest and self._sleeping:
-            self._wake()
+        if self.is_current():
+            self._add_timer(when, timer)
+        else:
+            self.submit(lambda: self._add_timer(when, timer))
         return timer
 
-    def note_cancelled(self) -> None:
-        """Count a cancelled timer; the heap is swept when most of it is cancelled."""
-        self._cancelled += 1
-        if self._cancelled > MAX_CANCELLED and self._cancelled * 2 > len(self._timers):
-            with self._timers_lock:
-                timers = [entry for entry in self._timers if entry[2].callback is not None]
-                heapq.heapify(timers)
-                # Only whole heaps: the thread looks at the first entry without the lock.
-                self._timers = timers
-                self._cancelled = 0
+    def _add_timer(self, when: float, timer: Timer) -> None:
+        if timer.callback is None:
+            return
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        if len(self._timers) >= self._sweep_at:
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._sweep_at = max(MIN_SWEEP, 2 * len(self._timers))
+
+    def _stop(self) -> None:
+        self._closing = True
 
     def _wake(self) -> None:
-        self._sleeping = False
-        with contextlib.suppress(OSError):
+        try:
             os.eventfd_write(self._wake_fd, 1)
+        except OSError:  # it is being closed
+            return
 
     def _drain_wake(self, _events: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -147,10 +170,18 @@ class IoLoop:
         try:
             while not (self._closing and not self._ready):
                 self._run_once()
+        except BaseException as error:  # whatever it was: nobody else can tell of it
+            self.failure = error
+            logger.critical("the I/O thread '%s' ended: %r", self._thread.name, error, exc_info=error)
         finally:
+            self._sleeping = False
             for callback in self._finally:
                 self._guarded(callback)
+            self._ended = True
+            self._run_ready()
             self.dispose()
+            if self.failure is not None and self._on_failed is not None:
+                self._on_failed(self.failure)
 
     def dispose(self) -> None:
         """Give the descriptors back: the thread's last act, or its maker's if it was never started."""
@@ -163,7 +194,7 @@ class IoLoop:
         self._sleeping = False
         self._ready.clear()
         self._handlers.clear()
-        self._timers, self._timers_lock = [], threading.Lock()
+        self._timers = []
         wake_fd, self._wake_fd = self._wake_fd, -1
         # Not unregistered first: the set of watched descriptors is shared with the parent.
         self._epoll.close()
@@ -182,30 +213,34 @@ class IoLoop:
                     handler(events)
                 except Exception:
                     logger.exception("a handler on the I/O thread failed")
-        self._run_timers()
+        if self._timers:
+            self._run_timers()
         # Callbacks that callbacks submit wait for the next round, so that descriptors get their turn.
         for _ in range(len(self._ready)):
             self._guarded(self._ready.popleft())
+        for callback in self._before_sleep:
+            self._guarded(callback)
 
-    def _until_next_timer(self) -> float | None:
-        timers = self._timers
-        # Other threads add entries and never take one out.
-        return max(0.0, timers[0][0] - time.monotonic()) if timers else None
+    def _until_next_timer(self) -> float:
+        if not self._timers:
+            return MAX_SLEEP_S
+        return min(MAX_SLEEP_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_timers(self) -> None:
-        timers = self._timers
-        if not timers or timers[0][0] > (now := time.monotonic()):
-            return
-        due: list[Timer] = []
-        with self._timers_lock:
-            while self._timers and self._timers[0][0] <= now:
-                due.append(heapq.heappop(self._timers)[2])
-        for timer in due:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
             callback, timer.callback = timer.callback, None
-            if callback is None:
-                self._cancelled = max(0, self._cancelled - 1)
-            else:
+            if callback is not None:
                 self._guarded(callback)
+
+    def _run_ready(self) -> None:
+        while self._ready:
+            try:
+                callback = self._ready.popleft()
+            except IndexError:  # another thread took it
+                return
+            self._guarded(callback)
 
     def _guarded(self, callback: Callable[[], None]) -> None:
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
-import threading
+import socket
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
@@ -18,47 +20,69 @@ from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.parcels import Parcels
-from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
+from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.shm import default_limit_bytes
-from rlinf.scheduler.comm.transport.handshake import Handshake
-from rlinf.scheduler.comm.transport.link import Identity, Link
-from rlinf.scheduler.comm.transport.self_link import SelfLink
-from rlinf.scheduler.comm.transport.tcp_transport import TcpTransport
-from rlinf.scheduler.comm.transport.unix_transport import UnixListener
+from rlinf.scheduler.comm.transport.handshake import Introduction
+from rlinf.scheduler.comm.transport.identity import Identity
+from rlinf.scheduler.comm.transport.line import Line
+from rlinf.scheduler.comm.transport.self_line import SelfLine
+from rlinf.scheduler.comm.transport.session import (
+    GRACE_S,
+    Hello,
+    SessionError,
+    State,
+    Verdict,
+    Welcome,
+)
+from rlinf.scheduler.comm.transport.sockets import Sockets
 from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
+# What was handed to the kernel is acknowledged at once by whoever is not too busy to.
+LINGER_S = 1.0
+CLOSED = "this process closed its messenger"
 
 _live: weakref.WeakSet[Messenger] = weakref.WeakSet()
 
 
-class _Unreachable(Exception):
-    """There is no way to a peer; the text says why."""
+@dataclass(frozen=True, slots=True)
+class _Service:
+    handler: Callable[[Request], None]
+    message_type: Any
 
 
 class Messenger:
     """Moves messages between this process and others. One I/O thread, whatever the number of peers.
 
-    Connections are made on first use: a Unix socket to a process of the same machine, CURVE over TCP to any
-    other, nothing at all to oneself. Messages to one peer arrive in the order in which they were sent.
-    Nothing is read from a process that has not proved that it holds the cluster's secret.
+    Connections are made on first use: a Unix socket to a process of the same machine, TLS over TCP to any other,
+    nothing at all to oneself. Messages to one peer arrive in the order in which they were sent, each once, also when
+    the connection is cut and made anew meanwhile. Nothing is read from a process that has not proved that it holds the
+    cluster's secret, and that it is the one it says it is.
+
+    Everything is owned by the I/O thread. Other threads hand over what they want in one step, wait for it with a lock
+    of their own, and may be interrupted anywhere.
 
     Args:
         secret: what all processes of the cluster hold.
         name: how this process is called in messages to people, e.g. "rollout:3".
         host: the address that TCP listens on.
         tcp: whether to listen on TCP; needed to talk to other machines, in both directions.
+        encryption: whether what goes over TCP is encrypted; without, processes still prove who they are. The same in
+            all processes of a cluster.
+        unreachable_after_s: how long a process may be unreachable before it counts as dead, in seconds.
         directory: where names are looked up; kept here for `DirectoryClient`.
         machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
         arena_limit_bytes: how much shared memory this process may use for what it sends, in bytes; None for
             `arena.default_limit_bytes()`, 0 for none.
+        on_failed: called on the I/O thread with what ended it unexpectedly; everything that waited has failed then.
 
     Attributes:
         endpoint: how others reach this process.
+        encryption: see above.
         parcels: what makes messages of objects, with shared memory where both sides have it.
     """
 
@@ -69,62 +93,68 @@ class Messenger:
         name: str = "",
         host: str = "127.0.0.1",
         tcp: bool = False,
+        encryption: bool = True,
+        unreachable_after_s: float = GRACE_S,
         directory: Endpoint | None = None,
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
+        on_failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         # First, for a mistake in it must not leave anything behind.
         arena_bytes = default_limit_bytes() if arena_limit_bytes is None else arena_limit_bytes
         self.name = name
+        self.encryption = encryption
         self.directory = directory
-        self._services: dict[str, Callable[[Request], None]] = {}
+        self._services: dict[str, _Service] = {}
         self._lost_callbacks: list[Callable[[str], None]] = []
         self._busy: list[Callable[[], bool]] = []
         self._peers: dict[str, Peer] = {}
-        self._peers_lock = threading.Lock()
         self._next_id = itertools.count(1).__next__
-        self._closed = False
+        self._grace_s = unreachable_after_s
+        self._closed = ""
         self._forked = False
-        self._loop = IoLoop(f"comm-{name or 'io'}")
+        self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME
-        self._listener = UnixListener(unix_path, self._loop, lambda: self._identity, self)
-        process_id = secrets.token_hex(16)
-        self._tcp = self._listen_on_tcp(host, process_id, secret) if tcp else None
-        tcp_address = self._tcp.address if self._tcp is not None else ""
-        self.endpoint = Endpoint(process_id, machine_id or local_machine_id(), str(unix_path), tcp_address)
-        hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
-        self._identity = Identity(secret, hello)
+        identity = Identity(secret, name)
+        try:
+            self._sockets = Sockets(
+                self._loop, identity, unix_path, host if tcp else None, encrypts=encryption, judge=self
+            )
+        except BaseException:
+            self._run_directory.close()
+            self._loop.dispose()
+            raise
+        machine = machine_id or local_machine_id()
+        self.endpoint = Endpoint(identity.process_id, machine, str(unix_path), self._sockets.tcp_address)
+        identity.endpoint = self.endpoint
         self._add_self()
         self.parcels = Parcels(self, arena_bytes)
         _live.add(self)
         on_fork_in_child(_abandon_all)
+        self._loop.at_end(self._shut_down)
         self._loop.start()
-
-    def _listen_on_tcp(self, host: str, process_id: str, secret: ClusterSecret) -> TcpTransport:
-        try:
-            return TcpTransport(host, process_id, secret, self._loop, lambda: self._identity, self)
-        except CommError:
-            self._listener.close()
-            self._run_directory.close()
-            self._loop.dispose()
-            raise
 
     # -- serving ---------------------------------------------------------------------------------
 
-    def serve(self, service: str, handler: Callable[[Request], None]) -> None:
+    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = None) -> None:
         """Let `handler` take the requests for `service`.
 
         It runs on the I/O thread and must not block. An exception it raises becomes the failure of that
         request.
 
+        Args:
+            service: its name.
+            handler: takes a request or notice.
+            message_type: what heads are, a `msgspec.Struct` or a union of them: a head of another shape fails its
+                request before the handler sees it. None hands on whatever msgpack makes of it.
+
         Raises:
             ValueError: the service is taken.
         """
-        if service in self._services:
+        if self._services.setdefault(service, entry := _Service(handler, message_type)) is not entry:
             message = f"service '{service}' is served already"
             raise ValueError(message)
-        self._services[service] = handler
 
     def unserve(self, service: str) -> None:
         """Stop serving `service`; later requests for it fail."""
@@ -149,6 +179,7 @@ class Messenger:
         *,
         snapshot: bool = True,
         timeout_s: float | None = None,
+        reply_type: Any = None,
     ) -> RequestFuture:
         """Ask `peer` and give the future of its `Reply`; never blocks; from any thread.
 
@@ -158,58 +189,91 @@ class Messenger:
             head: a small object that msgpack can carry.
             frames: opaque buffers, contiguous; of any size.
             snapshot: the frames' content at the time of this call is what arrives, whatever becomes of the
-                memory
-                later: what the kernel does not take at once is copied. False saves that copy; then the
-                memory must stay as it is until the future is done.
+                memory later: large ones are copied. False saves that copy; then the memory must stay as it is
+                until the future is done.
             timeout_s: fail with CommTimeout after this many seconds, and tell the peer; None waits for the
                 answer or the peer's end.
+            reply_type: what the answer's head is; None takes whatever msgpack makes of it.
 
         Raises (from the future):
             PeerDied: the process is gone or not reachable.
             CommTimeout: see `timeout_s`.
-            CommError: this messenger is closed, or the peer serves nothing of that name.
+            CommError: this messenger is closed, the peer serves nothing of that name, or an answer of another shape.
             BaseException: what the peer failed the request with.
         """
+        self.check_process()
         ident = self._next_id()
-        pieces = framing.pack(framing.REQUEST, ident, service, head, frames)
-        target = self._peer(peer)
-        future = target.ask(ident, pieces, snapshot=snapshot)
-        if timeout_s is not None and not future.done():
-            started = time.monotonic()
+        pieces = framing.pack(framing.REQUEST, ident, service, head, frames, snapshot=snapshot)
+        process_id = peer.process_id
+        future = RequestFuture(
+            lambda: self._loop.run_soon(lambda: self._withdraw(process_id, ident)), reply_type
+        )
+        began = time.monotonic()
 
-            def expire() -> None:
-                waited = time.monotonic() - started
-                target.give_up(ident, CommTimeout(service, target.title, waited, "its answer"))
+        def begin() -> None:
+            # Cancelled before it began: nobody is to hear of it.
+            if future.done():
+                return
+            target = self._peer(peer)
+            target.ask(ident, pieces, future)
+            if timeout_s is not None and not future.done():
+                left_s = began + timeout_s - time.monotonic()
+                future.timer = self._loop.call_later(
+                    left_s, lambda: self._expire(target, ident, service, began)
+                )
 
-            future.timer = self.call_later(timeout_s, expire)
+        self._loop.run_soon(begin)
         return future
+
+    def _expire(self, target: Peer, ident: int, service: str, began: float) -> None:
+        condition = self.condition(target.process_id)
+        what = f"its answer; it is {condition}" if condition else "its answer"
+        target.withdraw(ident, CommTimeout(service, target.title, time.monotonic() - began, what))
+
+    def _withdraw(self, process_id: str, ident: int) -> None:
+        peer = self._peers.get(process_id)
+        if peer is not None:
+            peer.withdraw(ident)
 
     def notify(
         self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True
     ) -> None:
         """Send a one-way notice; never blocks; from any thread. What goes to a lost peer is dropped."""
-        pieces = framing.pack(framing.NOTIFY, 0, service, head, frames)
-        self._peer(peer).send(pieces, snapshot=snapshot)
+        self.check_process()
+        pieces = framing.pack(framing.NOTIFY, 0, service, head, frames, snapshot=snapshot)
+        self._loop.run_soon(lambda: self._peer(peer).send(pieces))
 
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
-        self._peer(peer)
+        self.check_process()
+
+        def begin() -> None:
+            self._peer(peer)
+
+        self._loop.run_soon(begin)
 
     def transports(self) -> dict[str, str]:
-        """How each connected peer is reached: its process id -> "unix", "tcp+curve" or "self".
+        """How each connected peer is reached: its process id -> "unix", "tcp+tls", "tcp" or "self".
 
         "unix+memory": large objects for it lie in this process's shared memory.
         """
         peers = list(self._peers.values())
-        return {peer.process_id: self._transport(peer.process_id, peer.link) for peer in peers if peer.link}
+        return {
+            peer.process_id: self._transport(peer.process_id, peer.line.transport)
+            for peer in peers
+            if peer.line
+        }
 
-    def _transport(self, process_id: str, link: Link) -> str:
-        shares = link.transport == "unix" and self.parcels.reads_ours(process_id)
-        return f"{link.transport}+memory" if shares else link.transport
+    def _transport(self, process_id: str, transport: str) -> str:
+        shares = transport == "unix" and self.parcels.reads_ours(process_id)
+        return f"{transport}+memory" if shares else transport
 
-    def new_handshake(self) -> Handshake:
-        """The dialling side of a handshake, for a connection besides the messenger's own."""
-        return Handshake(self._identity.secret, dials=True)
+    def condition(self, process_id: str) -> str:
+        """How it stands with a process: "" while it can be reached, else e.g. "unreachable for 6.0 s: silent"."""
+        peer = self._peers.get(process_id)
+        if peer is None or not isinstance(peer.line, Line):
+            return ""
+        return peer.line.session.condition(time.monotonic())
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""
@@ -240,7 +304,7 @@ class Messenger:
         return self._loop.is_current()
 
     def check_process(self) -> None:
-        """Raise if this is not the process that made the messenger, before any lock is waited for.
+        """Raise if this is not the process that made the messenger, before anything is waited for.
 
         Raises:
             CommError: this is a forked child.
@@ -251,191 +315,226 @@ class Messenger:
     @property
     def closed(self) -> bool:
         """Whether this process has left the cluster."""
-        return self._closed
+        return bool(self._closed)
 
     def abandon(self) -> None:
         """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""
-        self._forked = self._closed = True
+        self._forked = True
+        self._closed = FORKED
         for peer in self._peers.values():
             peer.lost = FORKED
-        if self._tcp is not None:
-            self._tcp.abandon()
-        self._listener.abandon()
+            if peer.line is not None:
+                peer.line.abandon()
+        self._sockets.abandon()
         self.parcels.abandon()
         self._run_directory.abandon()
         self._loop.abandon()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send what is queued (for at most `timeout_s`), then drop every connection; what waits fails."""
-        if self._closed:
+        if self._forked:
             return
-        self._closed = True
-        deadline = time.monotonic() + timeout_s
-        self._loop.at_end(self._shut_down)
-        self._loop.submit(lambda: self._close_when_flushed(deadline))
+        self._loop.submit(lambda: self._begin_close(time.monotonic() + timeout_s))
         if not self._loop.is_current():
             self._loop.join(timeout_s + 1.0)
 
-    def _close_when_flushed(self, deadline: float) -> None:
-        flushed = all(link.idle() for peer in self._peers.values() for link in peer.links)
-        if (flushed and not any(busy() for busy in self._busy)) or time.monotonic() >= deadline:
-            self._loop.stop()
+    def _begin_close(self, deadline: float) -> None:
+        if self._closed:
+            return
+        self._closed = CLOSED
+        self._close_when_sent(deadline)
+
+    def _close_when_sent(self, deadline: float) -> None:
+        now = time.monotonic()
+        if now < deadline and (any(busy() for busy in self._busy) or not all(map(_is_idle, self._lines()))):
+            self._loop.call_later(0.005, lambda: self._close_when_sent(deadline))
+            return
+        goodbye = framing.pack(framing.GOODBYE, 0, "", None)
+        for line in self._lines():
+            if line.session.state is State.CONNECTED:
+                line.leave(goodbye)
+        self._stop_when_settled(min(deadline, now + LINGER_S))
+
+    def _stop_when_settled(self, deadline: float) -> None:
+        """Wait until the others have read to the end: closing before that may destroy what lies unread there."""
+        waits = [
+            line for line in self._lines() if line.session.state is State.CONNECTED and not line.is_settled
+        ]
+        if waits and time.monotonic() < deadline:
+            self._loop.call_later(0.002, lambda: self._stop_when_settled(deadline))
         else:
-            self._loop.call_later(0.005, lambda: self._close_when_flushed(deadline))
+            self._loop.stop()
+
+    def _lines(self) -> list[Line]:
+        return [peer.line for peer in self._peers.values() if isinstance(peer.line, Line)]
 
     def _shut_down(self) -> None:
-        if self._tcp is not None:
-            self._tcp.close()
+        failure = self._loop.failure
+        self._closed = CLOSED if failure is None else f"this process's I/O thread ended: {failure!r}"
         peers, self._peers = self._peers, {}
         for peer in peers.values():
-            for link in peer.links:
-                link.close()
-            peer.lose("this process closed its messenger", closing=True)
-        self._listener.close()
-        self.parcels.close()
-        self._run_directory.close()
+            if peer.line is not None:
+                peer.line.close()
+            run_guarded(lambda peer=peer: peer.lose(self._closed, closing=True))
+        for end in (self._sockets.close, self.parcels.close, self._run_directory.close):
+            run_guarded(end)
         _live.discard(self)
 
     # -- peers -----------------------------------------------------------------------------------
 
     def _peer(self, endpoint: Endpoint) -> Peer:
-        self.check_process()
+        """The peer that an endpoint belongs to; a connection is made if there is none. On the I/O thread."""
         peer = self._peers.get(endpoint.process_id)
         if peer is not None:
             return peer
-        with self._peers_lock:
-            peer = self._peers.get(endpoint.process_id)
-            if peer is None:
-                peer = Peer(endpoint.process_id, self._loop.submit)
-                try:
-                    peer.link = self._dial(endpoint)
-                except _Unreachable as error:
-                    peer.lost = str(error)
-                    self._loop.submit(lambda: self._report_lost(endpoint.process_id))
-                    return peer
-                peer.link.peer = peer
-                peer.links.append(peer.link)
-                self._peers[endpoint.process_id] = peer
+        problem = self._closed or self._sockets.why_unreachable(endpoint)
+        if problem:
+            peer = Peer(endpoint.process_id, self._loop.submit, self._loop.run_soon)
+            peer.lost = problem
+            if not self._closed:
+                self._loop.submit(lambda: self._report_lost(endpoint.process_id))
+            return peer
+        peer, line = self._add_peer(endpoint)
+        line.poll()
         return peer
 
-    def _dial(self, endpoint: Endpoint) -> Link:
-        if self._closed:
-            raise _Unreachable("this process closed its messenger")
-        if endpoint.machine_id == self.endpoint.machine_id and endpoint.unix_path:
-            return self._listener.dial(endpoint)
-        if self._tcp is None or not endpoint.tcp_address:
-            raise _Unreachable(self._why_unreachable(endpoint))
-        return self._tcp.link_to(endpoint)
-
-    def _why_unreachable(self, endpoint: Endpoint) -> str:
-        if endpoint.machine_id == self.endpoint.machine_id:
-            return "it has no Unix socket"
-        who = "it" if self._tcp is not None else "this process"
-        return f"it is on another machine, and {who} does not use TCP"
+    def _add_peer(self, endpoint: Endpoint) -> tuple[Peer, Line]:
+        peer = Peer(endpoint.process_id, self._loop.submit, self._loop.run_soon)
+        line = Line(self._loop, self._sockets, endpoint, _Events(self, peer), self._grace_s)
+        peer.line = line
+        self._peers[peer.process_id] = peer
+        return peer, line
 
     def _add_self(self) -> None:
-        peer = Peer(self.endpoint.process_id, self._loop.submit)
+        peer = Peer(self.endpoint.process_id, self._loop.submit, self._loop.run_soon)
         peer.name = self.name
-        peer.link = SelfLink(self._loop.submit, lambda messages: self._serve_messages(peer, messages))
+        peer.line = SelfLine(self._loop.submit, lambda messages: self.serve_messages(peer, messages))
         self._peers[peer.process_id] = peer
 
-    def on_hello(self, link: Link, endpoint: Endpoint, name: str) -> None:
-        """See `LinkEvents`."""
-        known = self._peers.get(endpoint.process_id)
-        if known is not None and any(
-            other is not link and other.dialled == link.dialled for other in known.links
-        ):
-            # It connects again, so for it the former connection is over; we have not seen that yet.
-            for other in list(known.links):
-                other.finish("it connected anew")
-        with self._peers_lock:
-            peer = self._peers.get(endpoint.process_id)
-            if peer is None:
-                peer = self._peers[endpoint.process_id] = Peer(endpoint.process_id, self._loop.submit)
-                # It came to us first: its connection serves both directions.
-                peer.link = link
-            if link not in peer.links:
-                peer.links.append(link)
-        peer.name = name
-        link.peer = peer
-        if link.transport == "unix":
-            self.parcels.on_connected(endpoint)
-
-    def on_messages(self, link: Link, messages: list[Message]) -> None:
-        """See `LinkEvents`."""
-        self._serve_messages(link.peer, messages)
-
-    def on_lost(self, link: Link, reason: str) -> None:
-        """See `LinkEvents`."""
-        peer = self._take_link(link)
-        if peer is None:
-            return
-        if not peer.links:
-            # Two processes that dialled each other at once have two connections, and the last messages may
-            # lie in the one that is still being accepted.
-            self._listener.receive_unproven()
-        if peer.links:
-            # It reports its own end, and with the last one the peer is lost.
-            peer.links[0].finish(reason)
-        elif self._remove(peer):
+    def lose(self, peer: Peer, reason: str) -> None:
+        """A process is gone: end what waits for it, and tell whoever asked to be told; on the I/O thread."""
+        if self._peers.get(peer.process_id) is peer:
+            del self._peers[peer.process_id]
+            if peer.line is not None:
+                peer.line.close()
             peer.lose(reason)
             self._report_lost(peer.process_id)
-
-    def _take_link(self, link: Link) -> Peer | None:
-        # Under the lock: a link may be lost while the thread that dialled it still enters its peer.
-        with self._peers_lock:
-            peer: Peer | None = link.peer
-            if peer is None or link not in peer.links:
-                return None
-            peer.links.remove(link)
-        return peer
-
-    def _remove(self, peer: Peer) -> bool:
-        """Whether the peer was there; its last link may have been lost while the others were read."""
-        with self._peers_lock:
-            if self._peers.get(peer.process_id) is not peer:
-                return False
-            del self._peers[peer.process_id]
-        return True
 
     def _report_lost(self, process_id: str) -> None:
         for callback in self._lost_callbacks:
             run_guarded(callback, process_id)
 
+    # -- those who come ---------------------------------------------------------------------------
+
+    def judge(self, who: Introduction, hello: Hello) -> Welcome:
+        """See `Judge`."""
+        peer = self._peers.get(who.endpoint.process_id)
+        if self._closed or (peer is not None and not isinstance(peer.line, Line)):
+            return Welcome(Verdict.UNKNOWN)
+        line = peer.line if peer is not None and isinstance(peer.line, Line) else None
+        if peer is not None and line is not None:
+            verdict = line.session.judge(hello, time.monotonic())
+            if verdict is Verdict.REPLACED:
+                self.lose(peer, "it lost this process and came back")
+                line = None
+            elif verdict is not Verdict.TAKEN:
+                return Welcome(verdict)
+        if line is None:
+            if hello.known:
+                return Welcome(Verdict.UNKNOWN)
+            peer, line = self._add_peer(who.endpoint)
+        try:
+            return line.accept(hello, who.name)
+        except SessionError as error:
+            line.session.left(str(error))
+            self._loop.submit(line.poll)
+            return Welcome(Verdict.UNKNOWN)
+
+    def came(self, who: Introduction, connection: socket.socket) -> None:
+        """See `Judge`."""
+        line = self._line_to(who)
+        if line is None:
+            connection.close()
+        else:
+            line.adopt(connection)
+
+    def broke(self, who: Introduction, reason: str) -> None:
+        """See `Judge`."""
+        line = self._line_to(who)
+        if line is not None:
+            line.lost_before_adopted(reason)
+
+    def _line_to(self, who: Introduction) -> Line | None:
+        peer = self._peers.get(who.endpoint.process_id)
+        return peer.line if peer is not None and isinstance(peer.line, Line) else None
+
     # -- messages --------------------------------------------------------------------------------
 
-    def _serve_messages(self, peer: Peer, messages: list[Message]) -> None:
-        self._loop.batching = len(messages) > 1
-        for kind, ident, service, head, frames in messages:
-            if kind == framing.REQUEST:
-                request = Request(peer, ident, head, frames)
-                peer.incoming[ident] = request
-                self._handle(service, request)
-            elif kind == framing.REPLY or kind == framing.REPLY_SETTLE or kind == framing.FAIL:
-                peer.take_answer(kind, ident, head, frames)
-            elif kind == framing.NOTIFY:
-                self._handle(service, Request(peer, 0, head, frames))
-            elif kind == framing.CANCEL:
-                peer.take_cancel(ident)
-            elif kind == framing.SETTLED:
-                peer.take_settled(ident)
-        self._loop.batching = False
+    def serve_messages(self, peer: Peer, messages: list[Message]) -> None:
+        """Messages of a peer, in order; on the I/O thread."""
+        for message in messages:
+            kind = message.envelope.kind
+            if kind == framing.REQUEST or kind == framing.NOTIFY:
+                self._serve(peer, message)
+            elif kind == framing.GOODBYE:
+                if isinstance(peer.line, Line):
+                    peer.line.left("it closed its messenger")
+            else:
+                peer.take(message)
 
-    def _handle(self, service: str, request: Request) -> None:
-        handler = self._services.get(service)
-        if handler is None:
+    def _serve(self, peer: Peer, message: Message) -> None:
+        _, ident, name, head, _ = msgspec.structs.astuple(message.envelope)
+        request = Request(peer, ident, None, message.frames)
+        if ident:
+            peer.incoming[ident] = request
+        service = self._services.get(name)
+        if service is None:
             known = ", ".join(sorted(self._services)) or "nothing"
-            request.fail(CommError(f"'{self.name}' does not serve '{service}'; it serves {known}"))
+            request.fail(CommError(f"'{self.name}' does not serve '{name}'; it serves {known}"))
             return
         try:
-            handler(request)
+            request.head = decode_head(head, service.message_type)
+            service.handler(request)
+        except msgspec.ValidationError as error:
+            if not request.fail(CommError(f"a message to '{name}' has another shape: {error}")):
+                logger.warning("a notice to '%s' has another shape: %s", name, error)
         except SchedulerError as error:
             if not request.fail(error):
-                logger.warning("service '%s' failed on a notice: %s", service, error)
+                logger.warning("service '%s' failed on a notice: %s", name, error)
         except Exception as error:
-            error.add_note(f"in service '{service}' of '{self.name}':\n{traceback.format_exc()}")
+            error.add_note(f"in service '{name}' of '{self.name}':\n{traceback.format_exc()}")
             if not request.fail(error):
-                logger.exception("service '%s' failed on a notice", service)
+                logger.exception("service '%s' failed on a notice", name)
+
+
+class _Events:
+    """What a messenger hears of one peer's line."""
+
+    def __init__(self, messenger: Messenger, peer: Peer) -> None:
+        self._messenger = messenger
+        self._peer = peer
+        self._greeted = False
+
+    def on_connected(self, line: Line) -> None:
+        """See `LineEvents`."""
+        self._peer.name = line.name
+        if not self._greeted:
+            self._greeted = True
+            if line.transport == "unix":
+                self._messenger.parcels.on_connected(line.endpoint)
+
+    def on_messages(self, messages: list[Message]) -> None:
+        """See `LineEvents`."""
+        self._messenger.serve_messages(self._peer, messages)
+
+    def on_dead(self, _line: Line, reason: str) -> None:
+        """See `LineEvents`."""
+        self._messenger.lose(self._peer, reason)
+
+
+def _is_idle(line: Line) -> bool:
+    """Whether everything was handed to the kernel."""
+    return line.session.state is State.DEAD or (line.session.idle and (line.link is None or line.link.idle))
 
 
 def _abandon_all() -> None:

@@ -1,4 +1,4 @@
-"""What one process knows of another: its link, the requests to it and the requests from it."""
+"""What one process knows of another: its line, the requests to it and the requests from it. On the I/O thread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from rlinf.scheduler.comm import framing
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import Timer
-from rlinf.scheduler.comm.transport.link import Link
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import CommError, PeerDied
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,8 @@ class Reply:
     """The answer to a request.
 
     Attributes:
-        head: what the server gave, after msgpack (tuples have become lists).
+        head: what the server gave: of the type that was asked for; without one, after msgpack (tuples have become
+            lists).
         frames: its buffers; writable, and nobody else's.
     """
 
@@ -33,24 +36,53 @@ class Reply:
     frames: list[Buffer]
 
 
-class RequestFuture(Future[Reply]):
-    """The reply to come. `cancel()` tells the server that nobody waits any more."""
+class RequestFuture(Promise[Reply]):
+    """The reply to come. `cancel()` tells the server that nobody waits any more.
 
-    def __init__(self, peer: Peer, ident: int) -> None:
+    Args:
+        withdraw: called by the thread that cancels it, once.
+        reply_type: what the answer's head is; None for whatever msgpack makes of it.
+    """
+
+    def __init__(self, withdraw: Callable[[], None], reply_type: Any = None) -> None:
         super().__init__()
-        self._peer = peer
-        self._ident = ident
+        self._withdraw = withdraw
+        self._reply_type = reply_type
         self.timer: Timer | None = None
 
-    def cancel(self) -> bool:
-        """Give the request up, unless its answer is already here; the server is told."""
-        # Whoever takes the entry out of the table decides the request's fate.
-        if self._peer.pending.pop(self._ident, None) is None:
-            return self.cancelled()
-        super().cancel()
-        self.set_running_or_notify_cancel()
-        self._peer.send(framing.pack(framing.CANCEL, self._ident, "", None))
-        return True
+    def on_cancelled(self) -> None:
+        """See `Promise`."""
+        self._withdraw()
+
+    def take(self, message: Message) -> None:
+        """The answer has come."""
+        try:
+            head = decode_head(message.envelope.head, self._reply_type)
+        except msgspec.DecodeError as error:
+            self.set_exception(CommError(f"the answer has another shape: {error}"))
+        else:
+            self.set_result(Reply(head, message.frames))
+
+
+class Line(Protocol):
+    """What leads to another process, or to this one."""
+
+    @property
+    def transport(self) -> str:
+        """How it is reached."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything sent has been received."""
+
+    def send(self, pieces: list[Buffer]) -> None:
+        """Queue the pieces of one message; never blocks."""
+
+    def close(self) -> None:
+        """Drop every connection."""
+
+    def abandon(self) -> None:
+        """Close every descriptor in a forked child."""
 
 
 class Request:
@@ -58,16 +90,26 @@ class Request:
 
     Attributes:
         peer_id: the process id of the sender.
-        head: what the sender gave, after msgpack.
+        head: what the sender gave: of the service's type; without one, after msgpack.
         frames: its buffers; writable, and nobody else's.
     """
 
-    __slots__ = ("_cancel_callbacks", "_cancelled", "_ident", "_peer", "frames", "head", "peer_id")
+    __slots__ = (
+        "_cancel_callbacks",
+        "_ident",
+        "_is_cancelled",
+        "_is_open",
+        "_peer",
+        "frames",
+        "head",
+        "peer_id",
+    )
 
     def __init__(self, peer: Peer, ident: int, head: Any, frames: list[Buffer]) -> None:
         self._peer = peer
         self._ident = ident
-        self._cancelled = False
+        self._is_open = ident != 0
+        self._is_cancelled = False
         self._cancel_callbacks: list[Callable[[], None]] | None = None
         self.peer_id = peer.process_id
         self.head = head
@@ -81,16 +123,17 @@ class Request:
     @property
     def is_cancelled(self) -> bool:
         """Whether the sender gave up or died before it was answered."""
-        return self._cancelled
+        return self._is_cancelled
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread when the sender gives up or dies before it was answered."""
-        callbacks = self._cancel_callbacks
-        if callbacks is None:
-            callbacks = self._cancel_callbacks = []
-        callbacks.append(callback)
-        if self._cancelled:
-            self._peer.submit(self._run_cancel_callbacks)
+        self._peer.run_soon(lambda: self._add_cancel_callback(callback))
+
+    def _add_cancel_callback(self, callback: Callable[[], None]) -> None:
+        if self._is_cancelled:
+            self._peer.submit(lambda: run_guarded(callback))
+        elif self._is_open or self._ident == 0:
+            self._cancel_callbacks = [*(self._cancel_callbacks or ()), callback]
 
     def reply(
         self,
@@ -105,7 +148,7 @@ class Request:
         Args:
             head: a small object that msgpack can carry.
             frames: opaque buffers.
-            snapshot: False if nobody will change `frames` any more; saves a copy of what cannot go at once.
+            snapshot: False if nobody will change `frames` any more; saves a copy of large ones.
             settled: called once, on the I/O thread: True when the sender's future has taken the answer, False
                 when it had been cancelled or the process died before. It costs one small message.
 
@@ -113,102 +156,120 @@ class Request:
             False if nobody waits for the answer (cancelled, dead, answered before); `settled` is then not
             called.
         """
-        if self._ident not in self._peer.incoming:
+        if not self._is_open:
             return False
         # Packed while the request is still open: a head that cannot be packed leaves it to `fail`.
         kind = framing.REPLY if settled is None else framing.REPLY_SETTLE
-        pieces = framing.pack(kind, self._ident, "", head, frames)
-        if self._peer.incoming.pop(self._ident, None) is None:
-            return False
-        if settled is not None:
-            self._peer.settling[self._ident] = settled
-        self._peer.send(pieces, snapshot=snapshot)
-        self._peer.settle_if_lost(self._ident)
+        pieces = framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot)
+        self._peer.run_soon(lambda: self._answer(pieces, settled))
         return True
 
     def fail(self, error: BaseException) -> bool:
         """Answer with an error, which the sender's future raises; False if nobody waits for it."""
-        if self._peer.incoming.pop(self._ident, None) is None:
+        if not self._is_open:
             return False
-        self._peer.send(framing.pack(framing.FAIL, self._ident, "", _sendable(error), [dump_error(error)]))
+        pieces = framing.pack(framing.FAIL, self._ident, "", _sendable(error), [dump_error(error)])
+        self._peer.run_soon(lambda: self._answer(pieces, None))
         return True
 
-    def cancel_from_peer(self) -> None:
-        """The sender gave up or died; on the I/O thread."""
-        self._cancelled = True
-        self._run_cancel_callbacks()
+    def _answer(self, pieces: list[Buffer], settled: Callable[[bool], None] | None) -> None:
+        if not self._is_open:
+            # It was cancelled or answered while this was on its way here.
+            if settled is not None:
+                run_guarded(settled, False)
+            return
+        self._is_open = False
+        self._cancel_callbacks = None
+        self._peer.answer(self._ident, pieces, settled)
 
-    def _run_cancel_callbacks(self) -> None:
+    def cancel_from_peer(self) -> None:
+        """The sender gave up or died."""
+        self._is_open, self._is_cancelled = False, True
         callbacks, self._cancel_callbacks = self._cancel_callbacks, None
         for callback in callbacks or ():
             run_guarded(callback)
 
 
 class Peer:
-    """Another process (or this one), as long as it is connected.
+    """Another process (or this one), as long as it is not dead.
+
+    Args:
+        process_id: whose it is.
+        submit: runs a callback on the I/O thread, later.
+        run_soon: runs a callback on the I/O thread, now if this is it.
 
     Attributes:
-        process_id: whose it is.
         name: what its messenger calls itself; "" until it said so.
-        link: the connection that everything to it goes through, which keeps the order.
-        pending: our requests that it has not answered; taking one out is the right to complete it.
+        line: what leads to it.
+        pending: our requests that it has not answered.
         incoming: its requests that we have not answered.
         settling: answers whose fate somebody wants to know.
         lost: why it is gone, "" as long as it is there.
     """
 
-    def __init__(self, process_id: str, submit: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        process_id: str,
+        submit: Callable[[Callable[[], None]], None],
+        run_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
         self.process_id = process_id
         self.name = ""
-        self.link: Link | None = None
-        self.links: list[Link] = []
+        self.line: Line | None = None
         self.pending: dict[int, RequestFuture] = {}
         self.incoming: dict[int, Request] = {}
         self.settling: dict[int, Callable[[bool], None]] = {}
         self.lost = ""
         self.submit = submit
+        self.run_soon = run_soon
 
     @property
     def title(self) -> str:
         """How the peer is called in messages to people."""
         return self.name or self.process_id
 
-    def send(self, pieces: list[Buffer], *, snapshot: bool = True) -> None:
+    def send(self, pieces: list[Buffer]) -> None:
         """Send the pieces of a message; what goes to a lost peer is dropped."""
-        if self.link is not None and not self.lost:
-            self.link.send(pieces, snapshot)
+        if self.line is not None and not self.lost:
+            self.line.send(pieces)
 
-    def give_up(self, ident: int, error: BaseException) -> None:
-        """Fail one of our requests, if it is still open, and tell the peer."""
-        future = self.pending.pop(ident, None)
-        if future is not None:
-            complete(future, error=error)
-            self.send(framing.pack(framing.CANCEL, ident, "", None))
-
-    def ask(self, ident: int, pieces: list[Buffer], *, snapshot: bool) -> RequestFuture:
-        """Send a request and give the future of its answer."""
-        future = RequestFuture(self, ident)
-        self.pending[ident] = future
-        self.send(pieces, snapshot=snapshot)
-        # The peer may have been lost between the look-up and the entry; then nobody else fails this request.
-        if self.lost and self.pending.pop(ident, None) is not None:
-            future.set_exception(PeerDied(self.title, self.lost))
-        return future
-
-    def settle_if_lost(self, ident: int) -> None:
-        """Report an answer that was sent while the peer was being lost as not taken."""
+    def ask(self, ident: int, pieces: list[Buffer], future: RequestFuture) -> None:
+        """Send a request; `future` gets its answer."""
         if self.lost:
-            settled = self.settling.pop(ident, None)
-            if settled is not None:
-                self.submit(lambda: settled(False))
+            future.set_exception(PeerDied(self.title, self.lost))
+            return
+        self.pending[ident] = future
+        self.send(pieces)
+
+    def withdraw(self, ident: int, error: BaseException | None = None) -> None:
+        """Give up one of our requests, if it is still open, and tell the peer."""
+        future = self.pending.pop(ident, None)
+        if future is None:
+            return
+        if future.timer is not None:
+            future.timer.cancel()
+        if error is not None:
+            future.set_exception(error)
+        self.send(framing.pack(framing.CANCEL, ident, "", None))
+
+    def answer(self, ident: int, pieces: list[Buffer], settled: Callable[[bool], None] | None) -> None:
+        """Answer one of its requests."""
+        self.incoming.pop(ident, None)
+        if settled is not None:
+            if self.lost:
+                run_guarded(settled, False)
+                return
+            self.settling[ident] = settled
+        self.send(pieces)
 
     def lose(self, reason: str, *, closing: bool = False) -> None:
-        """End everything that waits for this peer; on the I/O thread."""
+        """End everything that waits for this peer."""
         self.lost = reason
         while self.pending:
             _, future = self.pending.popitem()
-            error = CommError(reason) if closing else PeerDied(self.title, reason)
-            complete(future, error=error)
+            if future.timer is not None:
+                future.timer.cancel()
+            future.set_exception(CommError(reason) if closing else PeerDied(self.title, reason))
         while self.incoming:
             _, request = self.incoming.popitem()
             request.cancel_from_peer()
@@ -216,34 +277,51 @@ class Peer:
             _, settled = self.settling.popitem()
             run_guarded(settled, False)
 
-    def take_answer(self, kind: int, ident: int, head: Any, frames: list[Buffer]) -> None:
-        """Complete the request that an answer is for; on the I/O thread."""
+    def take(self, message: Message) -> None:
+        """A message about a request that one of the two has made."""
+        kind, ident = message.envelope.kind, message.envelope.ident
+        if kind == framing.CANCEL:
+            self._take_cancel(ident)
+        elif kind == framing.SETTLED:
+            self._settle(ident, taken=True)
+        else:
+            self._take_answer(kind, ident, message)
+
+    def _take_answer(self, kind: int, ident: int, message: Message) -> None:
         future = self.pending.pop(ident, None)
+        # Cancelled: its server hears of that, now or already.
         if future is None:
             return
         if future.timer is not None:
             future.timer.cancel()
         if kind == framing.FAIL:
-            complete(future, error=load_error(head, frames, self.title))
+            text = framing.decode_head(message.envelope.head)
+            future.set_exception(load_error(text, message.frames, self.title))
             return
-        complete(future, Reply(head, frames))
+        future.take(message)
         if kind == framing.REPLY_SETTLE:
-            self.send(framing.pack(framing.SETTLED, ident, "", None))
+            taken = not future.cancelled()
+            self.send(framing.pack(framing.SETTLED if taken else framing.CANCEL, ident, "", None))
 
-    def take_cancel(self, ident: int) -> None:
-        """The peer gave a request up, answered or not; on the I/O thread."""
+    def _take_cancel(self, ident: int) -> None:
         request = self.incoming.pop(ident, None)
         if request is not None:
             request.cancel_from_peer()
-        settled = self.settling.pop(ident, None)
-        if settled is not None:
-            run_guarded(settled, False)
+        self._settle(ident, taken=False)
 
-    def take_settled(self, ident: int) -> None:
-        """The peer's future took an answer; on the I/O thread."""
+    def _settle(self, ident: int, *, taken: bool) -> None:
         settled = self.settling.pop(ident, None)
         if settled is not None:
-            run_guarded(settled, True)
+            run_guarded(settled, taken)
+
+
+def decode_head(head: msgspec.Raw, type_: Any) -> Any:
+    """What a message says, as its type; without one, as msgpack has it.
+
+    Raises:
+        msgspec.DecodeError: it has another shape.
+    """
+    return framing.decode_head(head) if type_ is None else msgspec.msgpack.decode(head, type=type_)
 
 
 def complete(future: Future[Any], result: Any = None, *, error: BaseException | None = None) -> None:

@@ -18,6 +18,8 @@ SOCKET_NAME = "s"
 LOCK_NAME = "lock"
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
+# So many names of the common directory are tried before a process takes one of its own.
+MAX_NAMES = 8
 # sun_path holds 108 bytes with the closing zero; mkdtemp adds 8 letters to a prefix.
 _MAX_PARENT_BYTES = 107 - len("/12345678/") - len(SOCKET_NAME)
 
@@ -30,7 +32,7 @@ class RunDirectory:
     """
 
     def __init__(self) -> None:
-        parent = _parent()
+        parent, self._is_shared = _parent()
         _remove_stale(parent)
         self.path = Path(tempfile.mkdtemp(prefix="", dir=parent))
         self._lock_fd = os.open(self.path / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -48,23 +50,25 @@ class RunDirectory:
             return
         with contextlib.suppress(OSError):
             _remove(self.path)
+            if not self._is_shared:
+                self.path.parent.rmdir()
         os.close(self._lock_fd)
         self._lock_fd = -1
 
 
-def _parent() -> Path:
-    """The directory of all of this user's, made now if it is not there."""
+def _parent() -> tuple[Path, bool]:
+    """The directory of all of this user's, made now if it is not there; whether it is for all of them."""
     name = f"rlinf-{os.getuid()}"
     base = Path(tempfile.gettempdir())
-    if len(os.fsencode(base / name)) > _MAX_PARENT_BYTES:
+    if len(os.fsencode(base / f"{name}-{MAX_NAMES}")) > _MAX_PARENT_BYTES:
         base = Path("/tmp")  # noqa: S108 - what is made in it has mode 0700 and an owner that is checked
-    path = base / name
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    if _is_private(path):
-        return path
-    # Somebody else has that name in a directory that all may write to.
-    return Path(tempfile.mkdtemp(prefix="rlinf-", dir=base))
+    # Somebody else may have that name in a directory that all may write to: then the next one.
+    for path in (base / name, *(base / f"{name}-{number}" for number in range(1, MAX_NAMES))):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        if _is_private(path):
+            return path, True
+    return Path(tempfile.mkdtemp(prefix="rlinf-", dir=base)), False
 
 
 def _is_private(path: Path) -> bool:

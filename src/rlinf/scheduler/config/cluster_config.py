@@ -38,6 +38,7 @@ class ClusterConfig:
         simulate: the pretend cluster to run on, e.g. "2x8"; None: a real one.
         node_groups: the groups it declares, in its order.
         rules: the entries of `component_placement`, in its order.
+        encryption: whether what goes from machine to machine is encrypted; processes prove who they are all the same.
         source: where it comes from; it puts file and line into errors.
     """
 
@@ -46,6 +47,7 @@ class ClusterConfig:
     node_groups: tuple[NodeGroup, ...] = ()
     rules: tuple[PlacementRule, ...] = ()
     source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
+    encryption: bool = True
 
 
 def read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
@@ -87,7 +89,11 @@ def try_read_cluster_config(
         errors,
         numbers_as_written=source.numbers_as_written,
     )
-    return ClusterConfig(num_nodes, simulate, tuple(node_groups), tuple(rules), source), errors
+    encryption = _attempt(errors, _encryption, section.get("network"))
+    config = ClusterConfig(
+        num_nodes, simulate, tuple(node_groups), tuple(rules), source, encryption is not False
+    )
+    return config, errors
 
 
 def _attempt(errors: list[ConfigError], read: Callable[[Any], Value | None], value: Any) -> Value | None:
@@ -122,6 +128,24 @@ def _simulate(value: Any) -> str | None:
     except ConfigError as error:
         raise error.at(path=path) from None
     return text
+
+
+def _encryption(value: Any) -> bool:
+    path = f"{SECTION}.network"
+    if value is None:
+        return True
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"this is a mapping, not {shown(value)}", path=path, hint="write encryption: off")
+    for key in value:
+        if key != "encryption":
+            raise unknown_key(key, ["encryption"], f"{path}.{key}")
+    setting = value.get("encryption")
+    # Without quotes, on and off are true and false.
+    if setting not in (None, True, False, "on", "off") or isinstance(setting, (int, float)) != isinstance(
+        setting, bool
+    ):
+        raise ConfigError(f"this is on or off, not {shown(setting)}", path=f"{path}.encryption")
+    return setting not in (False, "off")
 
 
 def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:

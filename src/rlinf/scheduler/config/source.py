@@ -16,7 +16,7 @@ from rlinf.scheduler.placement import nearest_name
 from rlinf.scheduler.placement.caret import Span, excerpt
 
 SECTION = "cluster"
-SECTION_KEYS = ("num_nodes", "component_placement", "node_groups", "simulate")
+SECTION_KEYS = ("num_nodes", "component_placement", "node_groups", "simulate", "network")
 
 _LAST_PART = re.compile(r"(\.[^.]*|\[\d+\]|[^.]+)$")
 

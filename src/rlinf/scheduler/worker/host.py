@@ -46,7 +46,11 @@ class _Hosting:
         self._started_at = time.monotonic()
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
         self._messenger = Messenger(
-            spec.secret, name=str(self._address), host=spec.node_ip, tcp=spec.crosses_machines
+            spec.secret,
+            name=str(self._address),
+            host=spec.node_ip,
+            tcp=spec.crosses_machines,
+            encryption=spec.encryption,
         )
         self._directory = DirectoryClient(self._messenger, spec.directory)
         self._mailbox = Mailbox(self._messenger, self._directory, str(self._address))

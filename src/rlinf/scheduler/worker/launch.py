@@ -211,6 +211,7 @@ class _Launch:
             secret=session.secret,
             node_ip=self._node_of(rank.placement).ip,
             crosses_machines=session.crosses_machines,
+            encryption=session.messenger.encryption,
             sys_path=tuple(sys.path),
             log_level=level_to_forward(),
             timeout_s=self._options.timeout_s,

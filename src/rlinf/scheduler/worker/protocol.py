@@ -45,6 +45,7 @@ class HostSpec:
         secret: admits the process to the job.
         node_ip: its node's address.
         crosses_machines: whether peers may be on other machines.
+        encryption: whether what goes from machine to machine is encrypted.
         sys_path: the launching process's import path, for modules that lie beside its script.
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
@@ -59,6 +60,7 @@ class HostSpec:
     secret: ClusterSecret
     node_ip: str
     crosses_machines: bool
+    encryption: bool
     sys_path: tuple[str, ...]
     log_level: int
     timeout_s: float

@@ -1,1 +1,1 @@
-"""Connections between two processes: Unix sockets on one machine, CURVE over TCP between machines."""
+"""Connections between two processes: one protocol over stream sockets, Unix on one machine, else TLS over TCP."""

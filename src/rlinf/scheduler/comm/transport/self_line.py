@@ -1,14 +1,13 @@
-"""The link of a process to itself: no socket, but the same order, threads and independence of memory."""
+"""The line of a process to itself: no socket, but the same order, threads and independence of memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rlinf.scheduler.comm.framing import Buffer, Message, StreamReader
 
 
-class SelfLink:
+class SelfLine:
     """Hands a message to the I/O thread as if it had come from outside.
 
     The bytes pass through the same framing as everywhere, so that a receiver gets memory of its own and a
@@ -20,29 +19,24 @@ class SelfLink:
     """
 
     transport = "self"
-    dialled = True
+    is_settled = True
 
     def __init__(
         self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]
     ) -> None:
-        self.peer: Any = None
         self._submit = submit
         self._deliver = deliver
 
-    def send(self, pieces: list[Buffer], snapshot: bool) -> None:
-        """See `Link.send`."""
+    def send(self, pieces: list[Buffer]) -> None:
+        """Deliver the pieces of a message in a later round."""
         messages: list[Message] = []
         reader = StreamReader()
         for piece in pieces:
             reader.feed(memoryview(piece), messages)
         self._submit(lambda: self._deliver(messages))
 
-    def idle(self) -> bool:
-        """See `Link.idle`."""
-        return True
-
-    def finish(self, reason: str) -> None:
-        """See `Link.finish`."""
-
     def close(self) -> None:
-        """See `Link.close`."""
+        """Nothing is held."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
