@@ -50,12 +50,11 @@ class _Hosting:
         )
         self._directory = DirectoryClient(self._messenger, spec.directory)
         self._mailbox = Mailbox(self._messenger, self._directory, str(self._address))
-        self._calls = CallLoop(self._address)
+        self._calls = CallLoop(self._messenger)
 
     def run(self) -> None:
         port = ReservedPort() if self._spec.rank == 0 else None
         self._messenger.on_peer_lost(self._stop_without_launcher)
-        self._messenger.serve(protocol.CALL, self._calls.submit)
         self._messenger.serve(protocol.STOP, lambda _request: self._calls.stop())
         try:
             assignment, topology, factory = self._say_hello(port.port if port else 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.placement import HardwareUnit, Placement
@@ -16,6 +18,7 @@ START_CHANNEL = "job.start_channel"
 START_CHANNEL_TIMEOUT_S = 120.0
 # Services of a worker's host.
 CALL = "worker.call"
+AGAIN = "worker.result_again"
 STOP = "worker.stop"
 
 # Progress of a rank, in order.
@@ -27,9 +30,50 @@ CONSTRUCTING = "in __init__"
 READY = "ready"
 FAILED = "failed"
 
-# First element of a call's reply.
-OK = 0
-RAISED = 1
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call, for the service CALL; its frames are the arguments, (args, kwargs), encoded.
+
+    Attributes:
+        method: what is called.
+        number: which call of its caller it is; the same when its arguments are sent once more.
+    """
+
+    method: str
+    number: int
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """The answer of a method that returned; its frames are the result, encoded."""
+
+
+class Raised(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The answer of a method that raised; its frames are the traceback and the pickled exception, maybe empty."""
+
+
+class Unread(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The arguments lie in shared memory that the rank cannot read: it keeps the call's place and wants the bytes.
+
+    Attributes:
+        reason: why it cannot.
+    """
+
+    reason: str
+
+
+Answer: TypeAlias = Returned | Raised | Unread
+
+
+class Again(msgspec.Struct, frozen=True, array_like=True):
+    """A request for a result as bytes, for the service AGAIN; the answer is as that of the call.
+
+    Attributes:
+        number: the call's.
+        reason: why the caller cannot read the result where it lies.
+    """
+
+    number: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
