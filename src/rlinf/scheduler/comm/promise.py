@@ -1,0 +1,156 @@
+"""The end of something that is under way: one thread completes it, any thread waits for it, and none shares a lock.
+
+`concurrent.futures.Future` guards itself by a lock that a waiting thread holds for moments. A signal handler that
+runs in such a moment, and waits for the I/O thread, which waits for that lock, never returns. Here whoever waits has
+a lock of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """A value or an error to come. It is completed once, by the thread that owns what is under way.
+
+    Attributes:
+        taken: whoever waited has the value: one attribute store, so that nothing can come in between that and the
+            `return` of the caller. Until then the value may still go back to where it came from.
+    """
+
+    __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_done", "_error", "_gates", "_value", "taken")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._cancelled = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        # One locked lock for each waiting thread; whoever completes opens all of them.
+        self._gates: deque[Any] = deque()
+        self._callbacks: deque[Callable[[Any], Any]] = deque()
+        self.taken = False
+
+    # -- its owner -------------------------------------------------------------------------------
+
+    def set_result(self, value: T) -> None:
+        """Complete it well; nothing happens if it is complete."""
+        self._complete(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Complete it badly; nothing happens if it is complete."""
+        self._complete(None, error)
+
+    def set_cancelled(self) -> None:
+        """Complete it as given up; nothing happens if it is complete."""
+        if not self._done:
+            self._cancelled = True
+            self._complete(None, CancelledError())
+
+    def forget(self) -> None:
+        """Refer to the value no longer: it went to whoever asked for it first, or back."""
+        self._value = None
+
+    def _complete(self, value: Any, error: BaseException | None) -> None:
+        if self._done:
+            return
+        self._value, self._error = value, error
+        self._done = True
+        while self._gates:
+            self._gates.popleft().release()
+        self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("a callback of something that ended failed")
+
+    # -- whoever waits ---------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether it is complete."""
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Whether it was given up."""
+        return self._cancelled
+
+    def cancel(self) -> bool:
+        """Give up what is under way, if its owner offers that; whether it will end so."""
+        return self._cancelled
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is complete, for at most `timeout_s` seconds; whether it is."""
+        if self._done:
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        # Completed before the gate was there: then nobody opens it.
+        if self._done:
+            return True
+        gate.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+        return self._done
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What it failed with, None if it did not; waits as `result` does.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            CancelledError: it was given up.
+        """
+        if not self.wait(timeout):
+            raise FutureTimeout
+        if self._cancelled:
+            raise CancelledError
+        return self._error
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            CancelledError: it was given up.
+            BaseException: what it failed with.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        value: T = self._value
+        return value
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
+        self._callbacks.append(callback)
+        if self._done:
+            self._run_callbacks()
+
+
+class Deadline:
+    """A point in time after which nobody waits; None: never."""
+
+    __slots__ = ("at", "timeout_s")
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self.at = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self) -> float | None:
+        """Seconds until then, at least 0; None: for ever."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())
