@@ -225,7 +225,7 @@ def test_a_result_can_be_awaited_under_both_names_and_an_await_that_is_cancelled
         call = caller("hold", 1)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(call.async_wait(), 0.01)
-        assert len(call._call.settled._waiters) == 0
+        assert not call._call.settled._callbacks
         rank.worker.gate.set()
         return await call.async_wait(), await call, await caller("note", 2)
 

@@ -44,6 +44,11 @@ def come_back(when):
     return when
 
 
+def there_and_back(obj):
+    encoded = encode(obj)
+    return decode(encoded.head, encoded.buffers)
+
+
 @pytest.fixture(params=[interrupt, Handler(), Handler().method, functools.partial(interrupt)])
 def handler(request):
     former = signal.signal(signal.SIGUSR1, request.param)
@@ -54,8 +59,7 @@ def handler(request):
 @pytest.mark.parametrize("when", ["encode", "decode"])
 def test_an_interruption_is_no_codec_error_and_is_not_swallowed(handler, when):
     with pytest.raises(Interrupted):
-        encoded = encode(Interrupting(when))
-        decode(encoded.head, encoded.buffers)
+        there_and_back(Interrupting(when))
 
 
 def test_the_same_exception_is_a_codec_error_where_no_handler_raised_it():

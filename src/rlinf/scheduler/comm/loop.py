@@ -134,7 +134,6 @@ class IoLoop:
                 self._cancelled = 0
 
     def _wake(self) -> None:
-        self._sleeping = False
         with contextlib.suppress(OSError):
             os.eventfd_write(self._wake_fd, 1)
 

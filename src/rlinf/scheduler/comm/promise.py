@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -67,19 +68,17 @@ class Promise(Generic[T]):
         self._value, self._error = value, error
         self._done = True
         while self._gates:
-            self._gates.popleft().release()
-        self._run_callbacks()
-
-    def _run_callbacks(self) -> None:
+            with suppress(IndexError):  # its thread gave up in between
+                self._gates.popleft().release()
         while self._callbacks:
-            try:
-                callback = self._callbacks.popleft()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                callback(self)
-            except Exception:
-                logger.exception("a callback of something that ended failed")
+            with suppress(IndexError):  # its thread was faster
+                self._run(self._callbacks.popleft())
+
+    def _run(self, callback: Callable[[Any], Any]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            logger.exception("a callback of something that ended failed")
 
     # -- whoever waits ---------------------------------------------------------------------------
 
@@ -102,10 +101,15 @@ class Promise(Generic[T]):
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
-        # Completed before the gate was there: then nobody opens it.
-        if self._done:
-            return True
-        gate.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+        try:
+            # Completed before the gate was there: then nobody opens it.
+            if not self._done:
+                gate.acquire(
+                    timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX))
+                )
+        finally:
+            with suppress(ValueError):  # it was opened
+                self._gates.remove(gate)
         return self._done
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -138,8 +142,17 @@ class Promise(Generic[T]):
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
         self._callbacks.append(callback)
-        if self._done:
-            self._run_callbacks()
+        # Its own only: another's would be lost if this thread were interrupted now.
+        if self._done and self.remove_done_callback(callback):
+            self._run(callback)
+
+    def remove_done_callback(self, callback: Callable[[Any], Any]) -> bool:
+        """Do not call `callback`; False if that was begun already."""
+        try:
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
 
 
 class Deadline:

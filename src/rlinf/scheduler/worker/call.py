@@ -13,9 +13,9 @@ import msgspec
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import Parcel
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.flag import Flag
 from rlinf.scheduler.worker.info import WorkerAddress
 
 _next_number = itertools.count(1).__next__
@@ -50,8 +50,8 @@ class Call:
         addresses: the ranks, in the order of the results.
         outcomes: what came of it on each rank; None where that is not known yet.
         aborted: why nobody should wait any more; None as long as somebody should.
-        settled: set when every rank has answered or one has failed.
-        complete: set when every rank has answered or failed.
+        settled: done when every rank has answered or one has failed.
+        complete: done when every rank has answered or failed.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Call:
         self.addresses = tuple(target.address for target in targets)
         self.outcomes: list[Outcome | None] = [None] * len(targets)
         self.aborted: WorkerDied | None = None
-        self.settled = Flag()
-        self.complete = Flag()
+        self.settled: Promise[None] = Promise()
+        self.complete: Promise[None] = Promise()
         self._messenger = messenger
         self._head = protocol.Call(method, _next_number())
         self._endpoints = [target.endpoint for target in targets]
@@ -90,10 +90,10 @@ class Call:
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""
-        if not self.settled.is_set():
+        if not self.settled.done():
             self.aborted = error
-        self.settled.set()
-        self.complete.set()
+        self.settled.set_result(None)
+        self.complete.set_result(None)
 
     def _send(self, index: int) -> None:
         if self._parcel is None:
@@ -134,6 +134,6 @@ class Call:
         if self._left == 0:
             self._parcel = None
         if self._left == 0 or not isinstance(outcome, Arrived):
-            self.settled.set()
+            self.settled.set_result(None)
         if self._left == 0:
-            self.complete.set()
+            self.complete.set_result(None)

@@ -10,18 +10,18 @@ import queue
 import threading
 import traceback
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import Parcel
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.flag import Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,8 @@ class IncomingCall:
     arguments: Arrived
 
 
-@dataclass(slots=True)
-class Place:
-    """The place in the line of a call whose arguments are still to come as bytes; its caller may die before that."""
-
-    decided: Flag = field(default_factory=Flag)
-    call: IncomingCall | None = None
-
-    def wait(self) -> IncomingCall | None:
-        """The call, once it is here; None if its caller is gone."""
-        self.decided.wait()
-        return self.call
+# The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
+Place: TypeAlias = Promise[IncomingCall | None]
 
 
 class CallLoop:
@@ -81,15 +72,14 @@ class CallLoop:
             call = IncomingCall(request, message, self._parcels.receive(request.frames))
         except SharedMemoryUnreadable as error:
             # Later calls wait behind it.
-            self._places[key] = Place()
+            self._places[key] = Promise()
             self._calls.put(self._places[key])
             request.reply(protocol.Unread(str(error)))
             return
         if place is None:
             self._calls.put(call)
         else:
-            place.call = call
-            place.decided.set()
+            place.set_result(call)
 
     def _on_again(self, request: Request) -> None:
         """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
@@ -100,7 +90,7 @@ class CallLoop:
 
     def _give_up_places(self, process_id: str) -> None:
         for key in [key for key in self._places if key[0] == process_id]:
-            self._places.pop(key).decided.set()
+            self._places.pop(key).set_result(None)
 
     # -- the threads that run calls --------------------------------------------------------------
 
@@ -130,7 +120,7 @@ class CallLoop:
             del entry  # else the arguments of the last call stay until the next one comes
 
     def _execute(self, worker: Any, entry: IncomingCall | Place) -> None:
-        call = entry.wait() if isinstance(entry, Place) else entry
+        call = entry.result() if isinstance(entry, Promise) else entry
         if call is None:
             return
         try:

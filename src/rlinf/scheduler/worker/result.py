@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.worker.call import Call, RaisedThere
-from rlinf.scheduler.worker.flag import Flag
 from rlinf.scheduler.worker.info import WorkerAddress
 
 # Ray says why a process is gone a little later than its connection breaks.
@@ -44,6 +45,7 @@ class GroupResult:
         self._before_return = before_return
         self._values: dict[int, Any] = {}
         self._read = False
+        self._generation = generation()
 
     def wait(self, timeout_s: float | None = None) -> list[Any]:
         """Every rank's result, in rank order.
@@ -73,11 +75,12 @@ class GroupResult:
 
     def done(self) -> bool:
         """Whether `wait` would return, or raise what happened, at once."""
-        return self._call.settled.is_set()
+        return self._call.settled.done()
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         """`await result`: as `wait`, without blocking the event loop."""
         self._read = True
+        self._check_process()
         if not self.done():
             yield from self._settled_in_this_loop().__await__()
         return self._collect(reason_wait_s=0.0)
@@ -90,17 +93,17 @@ class GroupResult:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
 
-        def wake() -> None:
+        def wake(_settled: Promise[None]) -> None:
             try:
                 loop.call_soon_threadsafe(_set_done, woken)
             except RuntimeError:  # the event loop was closed meanwhile: nobody is left to tell
                 return
 
-        self._call.settled.when_set(wake)
+        self._call.settled.add_done_callback(wake)
         try:
             await woken
         finally:
-            self._call.settled.forget(wake)
+            self._call.settled.remove_done_callback(wake)
 
     def unread_failure(self) -> BaseException | None:
         """What the call failed with, if it did and nobody has asked for its result yet; runs no user's code."""
@@ -121,14 +124,19 @@ class GroupResult:
     def _title(self) -> str:
         return f"{self._call.addresses[0].group}.{self._call.method}()"
 
-    def _wait_for(self, flag: Flag, timeout_s: float | None) -> None:
+    def _wait_for(self, end: Promise[None], timeout_s: float | None) -> None:
         self._read = True
+        self._check_process()
         started = time.monotonic()
-        if not flag.wait(timeout_s):
+        if not end.wait(timeout_s):
             pairs = zip(self._call.addresses, self._call.outcomes, strict=True)
             missing = [str(address) for address, outcome in pairs if outcome is None]
             raise ResultTimeout(self._title, time.monotonic() - started, missing)
         self._before_return()
+
+    def _check_process(self) -> None:
+        if self._generation != generation() and not self.done():
+            raise forked_error(self._title)
 
     def _collect(self, reason_wait_s: float = _REASON_WAIT_S) -> list[Any]:
         self._raise_failure(reason_wait_s)

@@ -15,6 +15,7 @@ from typing import Literal
 from ray.exceptions import RayError
 
 from rlinf.scheduler.cluster.session import Session
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import CommError, SchedulerError, WorkerDied
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.worker import protocol
@@ -89,7 +90,7 @@ class Supervision:
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
-        call.complete.when_set(partial(self._pending.discard, call))
+        call.complete.add_done_callback(lambda _: self._pending.discard(call))
         call.start()
         if self.on_failure != "ignore":
             for number, reason in self.dead.items():  # it may have died since check_alive
@@ -131,12 +132,12 @@ class Supervision:
             if error is not None and not self.stopping:
                 logging.getLogger(f"rlinf.worker.{self.name}").error("not waited for yet: %s", error)
 
-        def settled() -> None:
+        def settled(_: Promise[None]) -> None:
             if call.failed:
                 messenger.call_later(UNREAD_GRACE_S, report)
 
         messenger = self.session.messenger
-        call.settled.when_set(settled)
+        call.settled.add_done_callback(settled)
 
     def begin_stop(self) -> bool:
         """Ask every process to end; False if that was done before."""
