@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 
 from rlinf.scheduler.comm import Messenger, encode
-from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.call import Call, Target
@@ -111,10 +110,10 @@ class Receptions:
         return arrived
 
 
-def living_parcels():
-    """How many objects on their way this process keeps."""
+def living(kind):
+    """How many objects of a class this process keeps: of `Parcel`, those on their way; of `Arrived`, those received."""
     gc.collect()
-    return sum(type(thing) is Parcel for thing in gc.get_objects())
+    return sum(type(thing) is kind for thing in gc.get_objects())
 
 
 def serve_calls(pipe, secret):
