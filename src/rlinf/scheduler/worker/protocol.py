@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from rlinf.scheduler.channel import ChannelSpec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.placement import HardwareUnit, Placement
 
@@ -29,6 +30,59 @@ IMPORTING = "importing"
 CONSTRUCTING = "in __init__"
 READY = "ready"
 FAILED = "failed"
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """A rank's process runs; its frame is its endpoint, pickled. The answer's: its assignment, the topology, its class.
+
+    Attributes:
+        launch_id: which launch it belongs to.
+        rank: its rank.
+        pid: its process id.
+        port: what it reserved for rendezvous; 0 on other ranks than the first.
+    """
+
+    launch_id: str
+    rank: int
+    pid: int
+    port: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank's launch has come.
+
+    Attributes:
+        launch_id: which launch it belongs to.
+        rank: its rank.
+        reached: one of the words above.
+        took_s: with READY, how long it took since its process began, in seconds.
+        failed_in: with FAILED, what it was at.
+        text: with FAILED, the traceback.
+    """
+
+    launch_id: str
+    rank: int
+    reached: str
+    took_s: float = 0.0
+    failed_in: str = ""
+    text: str = ""
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    """A line that a worker logged, and at which level of `logging`."""
+
+    group: str
+    rank: int
+    level: int
+    message: str
+
+
+class StartChannel(msgspec.Struct, frozen=True, array_like=True):
+    """A worker asks for a channel's process, beside the worker `group`:`rank`; the answer is its endpoint."""
+
+    spec: ChannelSpec
+    group: str
+    rank: int
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
