@@ -35,9 +35,11 @@ class Finder:
     Args:
         messenger: this process's messenger.
         directory: where names are looked up.
+        remembers: whether who was found stays known until it is gone; else names may change hands before.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
+    def __init__(self, messenger: Messenger, directory: DirectoryClient, *, remembers: bool = True) -> None:
+        self._remembers = remembers
         self._messenger = messenger
         self._directory = directory
         self._known: dict[str, Endpoint] = {}
@@ -77,11 +79,13 @@ class Finder:
             search.failed(error)
             return
         endpoint = lookup.result().endpoint
-        self._messenger.connect(endpoint)
         self._messenger.parcels.when_ready(endpoint, lambda: self._resolve(name, endpoint))
 
     def _resolve(self, name: str, endpoint: Endpoint) -> None:
-        self._known[name] = endpoint
+        # It may have gone since it was looked up; then it is reported as lost once more, after this.
+        self._messenger.connect(endpoint)
+        if self._remembers:
+            self._known[name] = endpoint
         for search in self._searches.pop(name, ()):
             if search.lookup is not None:
                 search.lookup.cancel()

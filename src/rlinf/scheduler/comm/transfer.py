@@ -27,8 +27,8 @@ class OwnedPromise(Promise[Any]):
     Args:
         messenger: this process's messenger.
         on_cancel: called on the I/O thread when it is to be given up.
-        on_dropped: called with `taken` when nobody has it any more; anywhere the garbage collector runs, so it may
-            append to a deque and nothing else.
+        on_dropped: called with `taken` and the value when nobody has it any more; anywhere the garbage collector runs,
+            so it may store, append to a deque and wake the I/O thread, and nothing else.
     """
 
     __slots__ = ("_messenger", "_on_cancel", "_on_dropped")
@@ -37,7 +37,7 @@ class OwnedPromise(Promise[Any]):
         self,
         messenger: Messenger,
         on_cancel: Callable[[], None],
-        on_dropped: Callable[[bool], None],
+        on_dropped: Callable[[bool, Any], None],
     ) -> None:
         super().__init__()
         self._messenger = messenger
@@ -53,7 +53,7 @@ class OwnedPromise(Promise[Any]):
         return self.cancelled()
 
     def __del__(self) -> None:
-        self._on_dropped(self.taken)
+        self._on_dropped(self.taken, self._value)
 
 
 class Transfer(ABC):
@@ -65,10 +65,17 @@ class Transfer(ABC):
         operation: "send" or the like, for messages.
         peer: the peer's name.
         timeout_s: how long it may take.
+        started: when it began, on the monotonic clock; None for now.
     """
 
     def __init__(
-        self, messenger: Messenger, finder: Finder, operation: str, peer: str, timeout_s: float
+        self,
+        messenger: Messenger,
+        finder: Finder,
+        operation: str,
+        peer: str,
+        timeout_s: float,
+        started: float | None = None,
     ) -> None:
         self.operation = operation
         self.peer = peer
@@ -76,7 +83,7 @@ class Transfer(ABC):
         self._messenger = messenger
         self._finder = finder
         self._timeout_s = max(0.0, timeout_s)
-        self._started = time.monotonic()
+        self._started = time.monotonic() if started is None else started
         self._timer: Timer | None = None
         self._search: Search | None = None
 

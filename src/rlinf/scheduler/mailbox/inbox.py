@@ -37,6 +37,8 @@ from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instr
 Check = Callable[[TensorType | None], CommError | None]
 OWN = ""  # this process, among the clients of its queues
 
+_TAKEN = Arrived([])
+
 
 class Letter:
     """An item that is here.
@@ -212,12 +214,14 @@ class Inbox:
         """A recv does not wait any more."""
         self._receiving.pop(receiving.ticket, None)
 
-    def on_dropped(self, ticket: int, taken: bool) -> None:
+    def on_dropped(self, ticket: int, taken: bool, letter: Letter | None) -> None:
         """Nobody has the promise of a recv any more; called anywhere the garbage collector runs."""
         self._dropped.append((ticket, taken))
-        # What was taken only has to be forgotten, whenever there is something to do.
         if not taken:
             self.messenger.submit(self._settle)
+        elif letter is not None:
+            # Its memory is free at once; its delivery is confirmed when there is something else to do.
+            letter.arrived = _TAKEN
 
     def _settle(self) -> None:
         while self._dropped:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -83,7 +82,7 @@ class Mailbox:
                 its arrival was not confirmed in time.
             PeerDied: the receiver is gone.
         """
-        return self._send(encode(obj), _tensor_type(obj), dst, timeout_s, snapshot, wait_s)
+        return self._send(obj, _tensor_type(obj), dst, timeout_s, snapshot, wait_s)
 
     def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """The next object from `src`.
@@ -116,7 +115,7 @@ class Mailbox:
         kind = _tensor_type(tensor)
         if kind is None:
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
-        return self._send(encode(tensor.detach()), kind, dst, timeout_s, snapshot, wait_s)
+        return self._send(tensor.detach(), kind, dst, timeout_s, snapshot, wait_s)
 
     def recv_tensor(self, tensor: Any, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
@@ -199,7 +198,7 @@ class Mailbox:
             "broadcast",
             members.targets,
             members.topic,
-            encode(obj),
+            obj,
             timeout_s=limit_s,
             snapshot=snapshot,
             wait_s=wait_s,
@@ -212,7 +211,7 @@ class Mailbox:
 
     def _send(
         self,
-        encoded: Encoded,
+        obj: Any,
         tensor: TensorType | None,
         dst: str,
         timeout_s: float | None,
@@ -224,7 +223,7 @@ class Mailbox:
             "send",
             (dst,),
             "",
-            encoded,
+            obj,
             tensor=tensor,
             timeout_s=_or_default(timeout_s),
             snapshot=snapshot,

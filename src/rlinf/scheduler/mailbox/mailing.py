@@ -6,12 +6,14 @@ several is published once: processes of this machine get descriptors of it, thos
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
+from typing import Any
 
-from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.replication import Key
 from rlinf.scheduler.comm.transfer import OwnedPromise
@@ -30,9 +32,9 @@ class Mailing:
         operation: "send" or "broadcast", for messages.
         targets: the receivers' names.
         topic: what keeps an order of its own.
-        encoded: the object.
+        obj: the object.
         tensor: what it is, if it is a tensor.
-        timeout_s: how long it may take.
+        timeout_s: how long it may take, from now on.
         snapshot: it is sent as it is now. Without that it is given up when the promise is dropped.
         wait_s: how long the calling thread may wait for shared memory.
     """
@@ -43,7 +45,7 @@ class Mailing:
         operation: str,
         targets: Sequence[str],
         topic: str,
-        encoded: Encoded,
+        obj: Any,
         *,
         tensor: TensorType | None = None,
         timeout_s: float,
@@ -51,6 +53,7 @@ class Mailing:
         wait_s: float,
     ) -> None:
         outbox.messenger.check_process()
+        self._started = time.monotonic()
         self._outbox = outbox
         self._operation = operation
         self._targets = targets
@@ -58,7 +61,7 @@ class Mailing:
         self._tensor = tensor
         self._timeout_s = timeout_s
         self._kept = snapshot
-        self._parcel: Parcel | None = self._pack(encoded, min(wait_s, timeout_s))
+        self._parcel: Parcel | None = self._pack(encode(obj), wait_s)
         self._sendings: list[Sending] = []
         self._num_left = len(targets)
         self._errors: dict[str, BaseException] = {}
@@ -79,7 +82,10 @@ class Mailing:
         readers = [peer for peer in found if peer is None or parcels.reads_ours(peer.process_id)]
         # Shared memory that nobody reads would be a copy for nothing.
         peer = None if readers else found[0]
-        return parcels.pack(encoded, peer, snapshot=self._kept, wait_s=wait_s, shared=len(readers) > 1)
+        left_s = max(0.0, self._started + self._timeout_s - time.monotonic())
+        return parcels.pack(
+            encoded, peer, snapshot=self._kept, wait_s=min(wait_s, left_s), shared=len(readers) > 1
+        )
 
     def _start(self) -> None:
         """All receivers hear of it in one go, so each gets what belongs to a topic in the same order."""
@@ -96,6 +102,7 @@ class Mailing:
                 target,
                 self._topic,
                 parcel,
+                started=self._started,
                 timeout_s=self._timeout_s,
                 done=partial(self._part_ended, target),
                 tensor=self._tensor,
@@ -121,7 +128,8 @@ class Mailing:
         if any(isinstance(each, CancelledError) for each in self._errors.values()):
             promise.set_cancelled()
         elif self._errors:
-            promise.set_exception(_what_failed(self._operation, self._errors))
+            errors = {target: self._errors[target] for target in self._targets if target in self._errors}
+            promise.set_exception(_what_failed(self._operation, errors))
         else:
             promise.set_result(None)
 
@@ -129,7 +137,7 @@ class Mailing:
         for sending in list(self._sendings):
             sending.cancel()
 
-    def _on_dropped(self, _taken: bool) -> None:
+    def _on_dropped(self, _taken: bool, _value: Any) -> None:
         # What is over has nothing to be given up.
         if self._num_left:
             self._outbox.messenger.submit(self._abandon)
@@ -144,7 +152,7 @@ def _nobody() -> None:
     return None
 
 
-def _ignore(_taken: bool) -> None:
+def _ignore(_taken: bool, _value: Any) -> None:
     return None
 
 

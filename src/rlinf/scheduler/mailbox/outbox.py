@@ -48,6 +48,7 @@ class Sending(Transfer):
         peer: to whom.
         topic: see `Put`.
         parcel: the item.
+        started: when it began, on the monotonic clock.
         timeout_s: how long it may take.
         done: called once, with what it failed with; None when the receiver's process holds it.
         tensor: see `Put`.
@@ -62,12 +63,13 @@ class Sending(Transfer):
         topic: str,
         parcel: Parcel,
         *,
+        started: float,
         timeout_s: float,
         done: Done,
         tensor: TensorType | None = None,
         key: Key | None = None,
     ) -> None:
-        super().__init__(outbox.messenger, outbox.finder, operation, peer, timeout_s)
+        super().__init__(outbox.messenger, outbox.finder, operation, peer, timeout_s, started)
         self.topic = topic
         self.parcel: Parcel | None = parcel
         self.size_bytes = parcel.size_bytes

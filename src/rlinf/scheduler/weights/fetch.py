@@ -100,8 +100,7 @@ class Fetch(Transfer):
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread; the promise of its `Delivery`, which ends it when it is dropped."""
         messenger = self._messenger
-        give_up = partial(self.end, error=CancelledError())
-        promise = OwnedPromise(messenger, give_up, lambda _: None if self.over else messenger.submit(give_up))
+        promise = OwnedPromise(messenger, self._give_up, self._on_dropped)
         self._promise = weakref.ref(promise)
         messenger.submit(self._start)
         return promise
@@ -144,6 +143,13 @@ class Fetch(Transfer):
             promise.set_exception(error)
         else:
             promise.set_result(value)
+
+    def _give_up(self) -> None:
+        self.end(error=CancelledError())
+
+    def _on_dropped(self, _taken: bool, _value: Any) -> None:
+        if not self.over:
+            self._messenger.submit(self._give_up)
 
     def _ask(self, publisher: Endpoint, want: Want) -> Future[Reply]:
         return self._messenger.request(publisher, FETCH, FetchWeights(self._name, self._min_version, want))

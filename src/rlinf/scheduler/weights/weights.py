@@ -44,7 +44,7 @@ class Weights:
     def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
         self._messenger = messenger
         self._directory = directory
-        self._finder = Finder(messenger, directory)
+        self._finder = Finder(messenger, directory, remembers=False)
         self._versions = Versions(messenger)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
         self._replicas = Replicas(messenger, SERVICE, private=False)
