@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -12,13 +13,14 @@ from rlinf.scheduler.comm.finder import Finder, Search
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import CommTimeout, PeerDied, PeerNotFound
+from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 
 # What is cancelled has ended after so long, or goes on being given up without the caller.
 CANCEL_WAIT_S = 1.0
 # How long after a deadline an answer that says more than "it is late" is waited for: a fraction of the time, or this.
 GRACE_S = 0.25
 GRACE_FRACTION = 0.05
+_LEFT = "this process has left the cluster"
 
 
 class OwnedPromise(Promise[Any]):
@@ -27,17 +29,14 @@ class OwnedPromise(Promise[Any]):
     Args:
         messenger: this process's messenger.
         on_cancel: called on the I/O thread when it is to be given up.
-        on_dropped: called with `taken` and the value when nobody has it any more; anywhere the garbage collector runs,
-            so it may store, append to a deque and wake the I/O thread, and nothing else.
+        on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
+            a deque and wake the I/O thread, and nothing else. An interruption may come in between.
     """
 
     __slots__ = ("_messenger", "_on_cancel", "_on_dropped")
 
     def __init__(
-        self,
-        messenger: Messenger,
-        on_cancel: Callable[[], None],
-        on_dropped: Callable[[bool, Any], None],
+        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None]
     ) -> None:
         super().__init__()
         self._messenger = messenger
@@ -52,16 +51,55 @@ class OwnedPromise(Promise[Any]):
                 self.wait(CANCEL_WAIT_S)
         return self.cancelled()
 
+    def end(self, value: Any, error: BaseException | None) -> None:
+        """Complete it with either."""
+        if isinstance(error, CancelledError):
+            self.set_cancelled()
+        elif error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(value)
+
     def __del__(self) -> None:
-        self._on_dropped(self.taken, self._value)
+        self._on_dropped()
+
+
+class Transfers:
+    """What is under way; when the messenger closes, it fails.
+
+    Args:
+        messenger: this process's messenger.
+        finder: finds peers.
+    """
+
+    def __init__(self, messenger: Messenger, finder: Finder) -> None:
+        self.messenger = messenger
+        self.finder = finder
+        self.under_way: set[Transfer] = set()
+        messenger.at_end(self._close)
+
+    def hand_over(self, step: Callable[[], None]) -> None:
+        """Let the I/O thread do something; from a user's thread.
+
+        Raises:
+            CommError: this is a forked child, or its parent has left the cluster.
+        """
+        self.messenger.check_process()
+        self.messenger.submit(step)
+        # Looked at afterwards: what was handed over before the end is part of it, what came later is not.
+        if self.messenger.closed:
+            raise CommError(_LEFT)
+
+    def _close(self) -> None:
+        for transfer in list(self.under_way):
+            transfer.end(error=CommError(_LEFT))
 
 
 class Transfer(ABC):
     """One operation with a peer: the search for it and the deadline. Everything is on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
-        finder: finds the peer.
+        transfers: what it is one of.
         operation: "send" or the like, for messages.
         peer: the peer's name.
         timeout_s: how long it may take.
@@ -70,8 +108,7 @@ class Transfer(ABC):
 
     def __init__(
         self,
-        messenger: Messenger,
-        finder: Finder,
+        transfers: Transfers,
         operation: str,
         peer: str,
         timeout_s: float,
@@ -80,23 +117,25 @@ class Transfer(ABC):
         self.operation = operation
         self.peer = peer
         self.over = False
-        self._messenger = messenger
-        self._finder = finder
+        self._transfers = transfers
+        self._messenger = transfers.messenger
         self._timeout_s = max(0.0, timeout_s)
         self._started = time.monotonic() if started is None else started
         self._timer: Timer | None = None
         self._search: Search | None = None
 
+    def start(self) -> None:
+        """Begin: at the deadline it ends, and the peer is looked up."""
+        self._transfers.under_way.add(self)
+        self.arm()
+        left_s = max(0.0, self._timeout_s - self.waited_s())
+        self._search = Search(self._found, self._not_found)
+        self._transfers.finder.find(self.peer, left_s, self._search)
+
     def arm(self, timeout_s: float | None = None) -> None:
         """Let it end at its deadline, or `timeout_s` seconds from now."""
         left_s = max(0.0, self._timeout_s - self.waited_s()) if timeout_s is None else timeout_s
         self._at(left_s, self._expire)
-
-    def find(self) -> None:
-        """Look the peer up, then go on with `found`."""
-        left_s = max(0.0, self._timeout_s - self.waited_s())
-        self._search = Search(self._found, self._not_found)
-        self._finder.find(self.peer, left_s, self._search)
 
     def waited_s(self) -> float:
         """Seconds since it began."""
@@ -115,10 +154,11 @@ class Transfer(ABC):
         if self.over:
             return
         self.over = True
+        self._transfers.under_way.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._search is not None:
-            self._finder.cancel(self.peer, self._search)
+            self._transfers.finder.cancel(self.peer, self._search)
         self.ended(value, renamed(error, self.peer))
 
     @abstractmethod

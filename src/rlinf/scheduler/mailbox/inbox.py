@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.finder import Finder
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.promise import Fate
 from rlinf.scheduler.comm.replication import Key, Reading, Replicas
-from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer
+from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
 from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
 from rlinf.scheduler.mailbox.records import (
     PUT,
@@ -35,6 +34,8 @@ from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instr
 
 # Says why an item is not what a recv wants; None if it is.
 Check = Callable[[TensorType | None], CommError | None]
+# Items that were delivered are looked after so often.
+SWEEP_S = 1.0
 OWN = ""  # this process, among the clients of its queues
 
 _TAKEN = Arrived([])
@@ -68,7 +69,7 @@ class _Coming:
 
 
 class _Receiving(Transfer):
-    """A recv that waits."""
+    """A recv, until its item was taken or given back."""
 
     def __init__(
         self,
@@ -80,11 +81,13 @@ class _Receiving(Transfer):
         check: Check | None,
         waiting_for: str,
     ) -> None:
-        super().__init__(inbox.messenger, inbox.finder, operation, peer, timeout_s)
+        super().__init__(inbox.transfers, operation, peer, timeout_s)
         self.ticket = inbox.next_ticket()
         self.queue = (peer, topic)
         self.check = check
         self.process_id = ""
+        self.letter: Letter | None = None
+        self.fate = Fate()
         self._inbox = inbox
         self._waiting_for = waiting_for
         # Whoever drops the promise does not want the item.
@@ -92,11 +95,9 @@ class _Receiving(Transfer):
 
     def new_promise(self) -> OwnedPromise:
         """The promise of the item, for the caller to keep."""
-        promise = OwnedPromise(
-            self._inbox.messenger,
-            partial(self._inbox.end, self, CancelledError()),
-            partial(self._inbox.on_dropped, self.ticket),
-        )
+        cancel = partial(self._inbox.end, self, CancelledError())
+        promise = OwnedPromise(self._inbox.messenger, cancel, partial(self._inbox.on_dropped, self))
+        self.fate = promise.fate
         self._promise = weakref.ref(promise)
         return promise
 
@@ -116,14 +117,8 @@ class _Receiving(Transfer):
         """See `Transfer`."""
         self._inbox.leave(self)
         promise = self._promise()
-        if promise is None:
-            return
-        if isinstance(error, CancelledError):
-            promise.set_cancelled()
-        elif error is not None:
-            promise.set_exception(error)
-        else:
-            promise.set_result(value)
+        if promise is not None:
+            promise.end(value, error)
 
 
 class Inbox:
@@ -132,23 +127,25 @@ class Inbox:
     All but the beginning and the end of a recv is on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
-        finder: finds senders, to notice when one that is waited for dies.
+        transfers: where recvs are under way.
         own_name: the name that items for this process carry.
         limit_bytes: how much is held of each sender and topic; one item may exceed it.
     """
 
-    def __init__(self, messenger: Messenger, finder: Finder, own_name: str, limit_bytes: int) -> None:
-        self.messenger = messenger
-        self.finder = finder
+    def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
+        self.transfers = transfers
+        self.messenger = messenger = transfers.messenger
         self.next_ticket = itertools.count(1).__next__
         self._own_name = own_name
         self._state = ChannelState(max_bytes=limit_bytes)
         self.replicas = Replicas(messenger, SERVICE, private=True)
         self._coming: dict[tuple[str, int], _Coming] = {}
         self._receiving: dict[int, _Receiving] = {}
-        # Tickets whose promise nobody has any more, and whether its item was taken.
-        self._dropped: deque[tuple[int, bool]] = deque()
+        # Those whose items were neither taken nor given back, as far as it was noticed,
+        self._delivered: dict[int, _Receiving] = {}
+        # and recvs that nobody has a promise of any more.
+        self._dropped: deque[_Receiving] = deque()
+        self._sweep_due = False
         self._to_do: deque[Instruction] = deque()
         self._following = False
         messenger.serve(PUT, self._on_put)
@@ -178,10 +175,9 @@ class Inbox:
         Returns:
             The promise of the `Letter`: once it is dropped, an item that was not taken goes back to the head.
         """
-        self.messenger.check_process()
         receiving = _Receiving(self, operation, peer, topic, timeout_s, check, waiting_for)
         promise = receiving.new_promise()
-        self.messenger.submit(partial(self._start, receiving))
+        self.transfers.hand_over(partial(self._start, receiving))
         return promise
 
     def held_bytes(self, peer: str) -> int:
@@ -201,8 +197,7 @@ class Inbox:
         self._receiving[receiving.ticket] = receiving
         self._follow(self._state.get(OWN, receiving.ticket, receiving.queue))
         if not receiving.over:
-            receiving.arm()
-            receiving.find()
+            receiving.start()
 
     def end(self, receiving: _Receiving, error: BaseException) -> None:
         """End a recv that waits with an error."""
@@ -214,23 +209,41 @@ class Inbox:
         """A recv does not wait any more."""
         self._receiving.pop(receiving.ticket, None)
 
-    def on_dropped(self, ticket: int, taken: bool, letter: Letter | None) -> None:
+    def on_dropped(self, receiving: _Receiving) -> None:
         """Nobody has the promise of a recv any more; called anywhere the garbage collector runs."""
-        self._dropped.append((ticket, taken))
-        if not taken:
+        self._dropped.append(receiving)
+        if not receiving.fate.taken:
             self.messenger.submit(self._settle)
-        elif letter is not None:
+        elif receiving.letter is not None:
             # Its memory is free at once; its delivery is confirmed when there is something else to do.
-            letter.arrived = _TAKEN
+            receiving.letter.arrived = _TAKEN
 
     def _settle(self) -> None:
         while self._dropped:
-            ticket, taken = self._dropped.popleft()
-            receiving = self._receiving.get(ticket)
-            if receiving is not None:
-                receiving.end(error=CancelledError())
-            settle = self._state.confirm if taken else self._state.withdraw
-            self._follow(settle(OWN, ticket))
+            self._settle_one(self._dropped.popleft())
+
+    def _settle_one(self, receiving: _Receiving) -> None:
+        receiving.end(error=CancelledError())
+        self._delivered.pop(receiving.ticket, None)
+        if receiving.fate.taken and receiving.letter is not None:
+            receiving.letter.arrived = _TAKEN
+            self._follow(self._state.confirm(OWN, receiving.ticket))
+        else:
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
+
+    def _sweep(self) -> None:
+        """Notice what was taken by somebody who keeps the handle, or dropped while an interruption came in between."""
+        self._sweep_due = False
+        self._settle()
+        for receiving in list(self._delivered.values()):
+            if receiving.fate.taken or not receiving.wanted():
+                self._settle_one(receiving)
+        self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        if self._delivered and not self._sweep_due:
+            self._sweep_due = True
+            self.messenger.call_later(SWEEP_S, self._sweep)
 
     def _deliver(self, ticket: int, letter: Letter) -> None:
         receiving = self._receiving.get(ticket)
@@ -238,9 +251,14 @@ class Inbox:
             self._follow(self._state.withdraw(OWN, ticket))
             return
         refused = None if receiving.check is None else receiving.check(letter.tensor)
-        receiving.end(letter, refused)
         if refused is not None:
+            receiving.end(error=refused)
             self._follow(self._state.withdraw(OWN, ticket))
+            return
+        receiving.letter = letter
+        self._delivered[ticket] = receiving
+        receiving.end(letter)
+        self._sweep_later()
 
     # -- puts of other processes -----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.transfer import Transfers
 from rlinf.scheduler.errors import CodecError, CommError
 from rlinf.scheduler.mailbox.inbox import Inbox, Letter
 from rlinf.scheduler.mailbox.mailing import Mailing
@@ -48,9 +49,9 @@ class Mailbox:
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
     ) -> None:
         self._own_name = own_name
-        finder = Finder(messenger, directory)
-        self._outbox = Outbox(messenger, finder, own_name, limit_bytes)
-        self._inbox = Inbox(messenger, finder, own_name, limit_bytes)
+        transfers = Transfers(messenger, Finder(messenger, directory))
+        self._outbox = Outbox(transfers, own_name, limit_bytes)
+        self._inbox = Inbox(transfers, own_name, limit_bytes)
 
     def send(
         self,

@@ -73,12 +73,12 @@ class Mailing:
         messenger = self._outbox.messenger
         promise = OwnedPromise(messenger, self._cancel, _ignore if self._kept else self._on_dropped)
         self._promise = (lambda: promise) if self._kept else weakref.ref(promise)
-        messenger.submit(self._start)
+        self._outbox.transfers.hand_over(self._start)
         return promise
 
     def _pack(self, encoded: Encoded, wait_s: float) -> Parcel:
         parcels = self._outbox.messenger.parcels
-        found = [self._outbox.finder.known(target) for target in self._targets]
+        found = [self._outbox.transfers.finder.known(target) for target in self._targets]
         readers = [peer for peer in found if peer is None or parcels.reads_ours(peer.process_id)]
         # Shared memory that nobody reads would be a copy for nothing.
         peer = None if readers else found[0]
@@ -123,21 +123,22 @@ class Mailing:
             self._outbox.publisher.release(self._key)
         self._sendings.clear()
         promise, self._promise = self._promise(), _nobody
-        if promise is None:
-            return
-        if any(isinstance(each, CancelledError) for each in self._errors.values()):
-            promise.set_cancelled()
-        elif self._errors:
-            errors = {target: self._errors[target] for target in self._targets if target in self._errors}
-            promise.set_exception(_what_failed(self._operation, errors))
-        else:
-            promise.set_result(None)
+        if promise is not None:
+            promise.end(None, self._what_failed())
+
+    def _what_failed(self) -> BaseException | None:
+        """One error for all who do not have the object."""
+        for error in self._errors.values():
+            if isinstance(error, CancelledError):
+                return error
+        errors = {target: self._errors[target] for target in self._targets if target in self._errors}
+        return _joined(self._operation, errors) if errors else None
 
     def _cancel(self) -> None:
         for sending in list(self._sendings):
             sending.cancel()
 
-    def _on_dropped(self, _taken: bool, _value: Any) -> None:
+    def _on_dropped(self) -> None:
         # What is over has nothing to be given up.
         if self._num_left:
             self._outbox.messenger.submit(self._abandon)
@@ -152,12 +153,11 @@ def _nobody() -> None:
     return None
 
 
-def _ignore(_taken: bool, _value: Any) -> None:
+def _ignore() -> None:
     return None
 
 
-def _what_failed(operation: str, errors: dict[str, BaseException]) -> BaseException:
-    """One error for all who do not have the object."""
+def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:
     if len(errors) == 1:
         return next(iter(errors.values()))
     missing = ", ".join(errors)

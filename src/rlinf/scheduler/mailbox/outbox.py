@@ -10,13 +10,11 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.replication import Key, Publisher
-from rlinf.scheduler.comm.transfer import Transfer
+from rlinf.scheduler.comm.transfer import Transfer, Transfers
 from rlinf.scheduler.errors import CommError, PeerDied
 from rlinf.scheduler.mailbox.records import (
     PUT,
@@ -69,7 +67,7 @@ class Sending(Transfer):
         tensor: TensorType | None = None,
         key: Key | None = None,
     ) -> None:
-        super().__init__(outbox.messenger, outbox.finder, operation, peer, timeout_s, started)
+        super().__init__(outbox.transfers, operation, peer, timeout_s, started)
         self.topic = topic
         self.parcel: Parcel | None = parcel
         self.size_bytes = parcel.size_bytes
@@ -80,11 +78,6 @@ class Sending(Transfer):
         self._outbox = outbox
         self._done = done
         self._lane: _Lane | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self.arm()
-        self.find()
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
@@ -199,8 +192,7 @@ class Outbox:
     """Sends items to named processes, in order for each process and topic. Everything is on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
-        finder: finds receivers.
+        transfers: where sends are under way.
         own_name: the name that items carry.
         limit_bytes: how much of broadcasts the other machines keep for their members.
 
@@ -208,9 +200,9 @@ class Outbox:
         publisher: what others read here.
     """
 
-    def __init__(self, messenger: Messenger, finder: Finder, own_name: str, limit_bytes: int) -> None:
-        self.messenger = messenger
-        self.finder = finder
+    def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
+        self.transfers = transfers
+        self.messenger = messenger = transfers.messenger
         self.own_name = own_name
         self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
         self.next_ticket = itertools.count(1).__next__

@@ -9,12 +9,10 @@ from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.finder import Finder
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, Reading, Replicas, Want
-from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer
+from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
@@ -71,8 +69,7 @@ class Fetch(Transfer):
     """One fetch under way; all of it is on the I/O thread but its beginning.
 
     Args:
-        messenger: this process's messenger.
-        finder: finds publishers.
+        transfers: where fetches are under way.
         replicas: keeps what this process is to hand on to others of its machine.
         name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
@@ -81,14 +78,13 @@ class Fetch(Transfer):
 
     def __init__(
         self,
-        messenger: Messenger,
-        finder: Finder,
+        transfers: Transfers,
         replicas: Replicas,
         name: str,
         min_version: int,
         timeout_s: float,
     ) -> None:
-        super().__init__(messenger, finder, "fetch", entry_of(name), timeout_s)
+        super().__init__(transfers, "fetch", entry_of(name), timeout_s)
         self._replicas = replicas
         self._name = name
         self._min_version = min_version
@@ -99,16 +95,14 @@ class Fetch(Transfer):
 
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread; the promise of its `Delivery`, which ends it when it is dropped."""
-        messenger = self._messenger
-        promise = OwnedPromise(messenger, self._give_up, self._on_dropped)
+        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped)
         self._promise = weakref.ref(promise)
-        messenger.submit(self._start)
+        self._transfers.hand_over(self._begin)
         return promise
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         if self._promise() is not None:
-            self.arm()
-            self.find()
+            self.start()
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
@@ -135,19 +129,13 @@ class Fetch(Transfer):
         if self._reading is not None:
             self._reading.stop()
         promise = self._promise()
-        if promise is None:
-            return
-        if isinstance(error, CancelledError):
-            promise.set_cancelled()
-        elif error is not None:
-            promise.set_exception(error)
-        else:
-            promise.set_result(value)
+        if promise is not None:
+            promise.end(value, error)
 
     def _give_up(self) -> None:
         self.end(error=CancelledError())
 
-    def _on_dropped(self, _taken: bool, _value: Any) -> None:
+    def _on_dropped(self) -> None:
         if not self.over:
             self._messenger.submit(self._give_up)
 

@@ -15,6 +15,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Replicas
+from rlinf.scheduler.comm.transfer import Transfers
 from rlinf.scheduler.errors import CommError, CommTimeout, NameTaken, WeightsError
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
@@ -44,7 +45,7 @@ class Weights:
     def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
         self._messenger = messenger
         self._directory = directory
-        self._finder = Finder(messenger, directory, remembers=False)
+        self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
         self._versions = Versions(messenger)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
         self._replicas = Replicas(messenger, SERVICE, private=False)
@@ -103,7 +104,7 @@ class Weights:
         writer = StateDictWriter(_checked_name(name), into)
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
         limit_s = DEFAULT_TIMEOUT_S if timeout_s is None else max(0.0, timeout_s)
-        fetch = Fetch(self._messenger, self._finder, self._replicas, name, wanted, limit_s)
+        fetch = Fetch(self._transfers, self._replicas, name, wanted, limit_s)
 
         def write(delivery: Delivery) -> int:
             return delivery.write(writer)
@@ -124,8 +125,6 @@ class Weights:
         self._claimed.add(name)
 
     def _put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
-        if self._messenger.closed:
-            raise WeightsError(name, "this process has left the cluster")
         done: Promise[Parcel | None] = Promise()
 
         def put() -> None:
@@ -134,7 +133,7 @@ class Weights:
             except WeightsError as error:
                 done.set_exception(error)
 
-        self._messenger.submit(put)
+        self._transfers.hand_over(put)
         try:
             return done.result(PUT_TIMEOUT_S)
         except FutureTimeout as error:
