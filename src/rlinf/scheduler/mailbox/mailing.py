@@ -72,8 +72,10 @@ class Mailing:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
         promise = OwnedPromise(messenger, self._cancel, _ignore if self._kept else self._on_dropped)
-        self._promise = (lambda: promise) if self._kept else weakref.ref(promise)
-        self._outbox.transfers.hand_over(self._start)
+        if self._kept:
+            self._outbox.transfers.hand_over(partial(self._start, partial(_itself, promise)))
+        else:
+            self._outbox.transfers.hand_over(partial(self._start, weakref.ref(promise)))
         return promise
 
     def _pack(self, encoded: Encoded, wait_s: float) -> Parcel:
@@ -87,11 +89,12 @@ class Mailing:
             encoded, peer, snapshot=self._kept, wait_s=min(wait_s, left_s), shared=len(readers) > 1
         )
 
-    def _start(self) -> None:
+    def _start(self, promise: Callable[[], OwnedPromise | None]) -> None:
         """All receivers hear of it in one go, so each gets what belongs to a topic in the same order."""
         parcel, self._parcel = self._parcel, None
-        if parcel is None or self._promise() is None:
+        if parcel is None or promise() is None:
             return
+        self._promise = promise
         if len(self._targets) > 1 and parcel.size_bytes >= SHARED_BYTES:
             self._key = Key(self._topic, self._outbox.next_ticket())
             self._outbox.publisher.publish(self._key, parcel, replicated=True)
@@ -155,6 +158,10 @@ def _nobody() -> None:
 
 def _ignore() -> None:
     return None
+
+
+def _itself(promise: OwnedPromise) -> OwnedPromise:
+    return promise
 
 
 def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:
