@@ -17,11 +17,11 @@ from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
-from rlinf.scheduler.comm.parcels import Parcels
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.shm import default_limit_bytes
+from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.comm.transport.handshake import Handshake
 from rlinf.scheduler.comm.transport.link import Identity, Link
 from rlinf.scheduler.comm.transport.self_link import SelfLink
