@@ -1,5 +1,6 @@
 """What the other processes of the tests of shared memory do, and how they are looked at from outside."""
 
+import collections
 import contextlib
 import errno
 import gc
@@ -11,25 +12,29 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.comm.shm import Loan, kernel, open_arena
-from rlinf.scheduler.comm.shm.header import is_wanted, read_owner
+from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.comm.loop import IoLoop
+from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
+from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
 from rlinf.scheduler.mailbox import Mailbox
 
 DEADLINE_S = 20.0
 MIB = 1 << 20
 ARENA = "memfd:rlinf-arena"
+OWNER = Endpoint("f" * 32, "here", "/nowhere", "")
 
 
 def num_maps(pid):
-    """How many maps of arenas a process has."""
+    """How many arenas a process has mapped."""
     try:
-        return Path(f"/proc/{pid}/maps").read_text().count(ARENA)
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
+    return len({line.split()[4] for line in lines if ARENA in line})
 
 
 def num_open(pid):
@@ -63,8 +68,8 @@ def wants_room(pid):
         if fd < 0:
             continue
         try:
-            if read_owner(fd)[1] == pid:
-                return is_wanted(fd)
+            if read_header(fd).pid == pid:
+                return os.pread(fd, 1, WANTED_AT) == b"\1"
         finally:
             os.close(fd)
     return False
@@ -85,36 +90,154 @@ def is_alive(pid):
     return state not in "ZX"
 
 
-def _borrow_and_fork(pipe, owner_id, pid, fd, fields):
-    loan = Loan(open_arena(owner_id, pid, fd), *fields, False, lambda owner: None)
-    loan.array()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(EOFError):
-            pipe.recv()
+# -- one process that writes, and readers --------------------------------------------------------
+
+
+class Inline:
+    """An I/O thread that is whoever calls; what is submitted meanwhile comes next."""
+
+    def __init__(self):
+        self._ready = collections.deque()
+        self._running = False
+        self.later = []
+
+    def submit(self, callback):
+        self._ready.append(callback)
+        if not self._running:
+            self._running = True
+            try:
+                while self._ready:
+                    self._ready.popleft()()
+            finally:
+                self._running = False
+
+    def call_later(self, delay_s, callback):
+        self.later.append(callback)
+
+    def on_io_thread(self):
+        return True
+
+
+class Threaded:
+    """A real I/O thread."""
+
+    def __init__(self):
+        self._loop = IoLoop("test")
+        self.submit, self.call_later = self._loop.submit, self._loop.call_later
+        self.on_io_thread = self._loop.is_current
+        self._loop.start()
+
+    def close(self):
+        self._loop.stop()
+        self._loop.join(DEADLINE_S)
+
+
+def readers(home=None, tell_owner=lambda owner: None):
+    """What a process has open of the arenas of others."""
+    home = home or Inline()
+    return OpenArenas(home.submit, lambda arena: None, tell_owner)
+
+
+def lease(opened, arena, block, *, size_bytes=None, shared=False):
+    """Hold a block that this process, or the one that has `arena` open, wrote."""
+    owner_id, pid, fd = (OWNER.process_id, os.getpid(), arena.fd) if isinstance(arena, Arena) else arena
+    size = block.room_bytes if size_bytes is None else size_bytes
+    return opened.lease(opened.get(owner_id, pid, fd), block.index, block.generation, size, shared=shared)
+
+
+def _read(pipe, place):
+    opened = readers()
+    leases, arrays = {}, {}
+    children = []
+
+    def run(name, *args):
+        if name == "hold":
+            (block,) = args
+            leases[block.index] = lease(opened, place, block)
+            arrays[block.index] = leases[block.index].array()
+        elif name == "contents":
+            return contents(arrays[args[0]])
+        elif name == "drop":
+            for index in args:
+                del leases[index], arrays[index]
+            gc.collect()
+        elif name == "fork":
+            ours, theirs = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(theirs)
+                # It obeys the same commands, one a line; its parent's pipe is not its own.
+                serve_child(ours, args[0])
+            os.close(ours)
+            children.append(theirs)
+            return child
+        elif name == "tell child":
+            os.write(children[args[0]], (args[1] + "\n").encode())
+        return None
+
+    def serve_child(orders, report):
+        sink = os.open(report, os.O_WRONLY)
+        for line in os.fdopen(orders, closefd=False):
+            order, *indexes = line.split()
+            try:
+                value = run(order, *map(int, indexes))
+            except Exception as error:  # noqa: BLE001 - the test reads it
+                value = repr(error)
+            os.write(sink, f"{value}\n".encode())
         os._exit(0)
-    pipe.send(child)
-    with contextlib.suppress(EOFError):
-        pipe.recv()
+
+    while True:
+        try:
+            order = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        try:
+            pipe.send((run(*order), None))
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            pipe.send((None, error))
 
 
-@contextlib.contextmanager
-def borrower_with_a_child(owner_id, arena, block):
-    """A process that has borrowed a block and forked a child: (the process, the child's pid)."""
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    fields = (block.offset, block.size_bytes, block.token)
-    args = (theirs, owner_id, os.getpid(), arena.fd, fields)
-    process = context.Process(target=_borrow_and_fork, args=args, daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        assert ours.poll(DEADLINE_S)
-        yield process, ours.recv()
-    finally:
-        ours.close()  # ends both
-        process.kill()
-        process.join(DEADLINE_S)
+class Told(NamedTuple):
+    """A block as another process is told of it."""
+
+    index: int
+    generation: int
+    room_bytes: int
+
+
+class Reader:
+    """A process that holds blocks of an arena of this one."""
+
+    def __init__(self, arena):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["arena_peers"])
+        self._pipe, theirs = context.Pipe()
+        place = (OWNER.process_id, os.getpid(), arena.fd)
+        self.process = context.Process(target=_read, args=(theirs, place), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.pid = self.process.pid
+
+    def call(self, *order):
+        self._pipe.send(order)
+        assert self._pipe.poll(DEADLINE_S), f"{order} is not answered"
+        value, error = self._pipe.recv()
+        if error is not None:
+            raise error
+        return value
+
+    def hold(self, *blocks):
+        for block in blocks:
+            self.call("hold", Told(block.index, block.generation, block.room_bytes))
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.join(DEADLINE_S)
+
+    def close(self):
+        self._pipe.close()
+        self.process.kill()
+        self.process.join(DEADLINE_S)
 
 
 # -- processes that send to each other -----------------------------------------------------------
@@ -366,10 +489,20 @@ def without_proc_of_others():
 
 
 def run_out_of_descriptors(here):
-    """From now on nothing can be opened."""
+    """From now on nothing can be opened, until `get_descriptors`."""
 
     def refuse(pid, fd):
         raise OSError(errno.EMFILE, "too many open files")
 
-    here.messenger.parcels._open.close()
-    kernel.open_of = refuse
+    here.messenger.parcels._on_io_thread(here.messenger.parcels._open._recent.clear)
+    here.open_of, kernel.open_of = kernel.open_of, refuse
+
+
+def get_descriptors(here):
+    """There are descriptors again."""
+    kernel.open_of = here.open_of
+
+
+def reads(here, process_id):
+    """Whether a process reads what this one writes."""
+    return here.messenger.parcels.reads_ours(process_id)

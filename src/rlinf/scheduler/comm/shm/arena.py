@@ -197,6 +197,8 @@ class Arena:
         os.close(fd)
         # Blocks that are still written or sent keep their maps.
         self._regions.clear()
+        self._store.close()
+        del self._table, self._head
 
     def _unused(self) -> bool:
         clear_dead_slots(self.fd, self._table)

@@ -143,6 +143,13 @@ class BlockStore:
         """How often a block was taken."""
         return self._made - self.num_free
 
+    def close(self) -> None:
+        """Refer to no memory any more; the last call."""
+        for free in self.free:
+            free.clear()
+        self._refs.clear()
+        del self._table
+
     # -- taking ----------------------------------------------------------------------------------
 
     def take(self, size_bytes: int) -> Block | None:
