@@ -20,6 +20,9 @@ from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
 from rlinf.scheduler.comm.loop import IoLoop
 from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
 from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
+from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
+from rlinf.scheduler.comm.shm.maps import map_array
+from rlinf.scheduler.comm.shm.slots import claim_slot
 from rlinf.scheduler.mailbox import Mailbox
 
 DEADLINE_S = 20.0
@@ -195,6 +198,34 @@ def _read(pipe, place):
             pipe.send((run(*order), None))
         except Exception as error:  # noqa: BLE001 - the test raises it
             pipe.send((None, error))
+
+
+SURE_AT = 999  # the cell of a block that nobody uses
+
+
+def mark_of(generation):
+    """A byte that stands for a generation, and is not 0."""
+    return generation % 255 + 1
+
+
+def hold_again_and_again(pipe, pid, fd, num_blocks):
+    """Hold block 0 and release it, for a while, saying in a cell of its own row when it is sure of which generation."""
+    own = kernel.open_of(pid, fd)
+    table = HolderTable(map_array(own, 4096 + table_bytes(num_blocks))[4096:], num_blocks)
+    slot = claim_slot(own, table)
+    sure = slot * table.row_bytes + SURE_AT
+    pipe.send(slot)
+    num_held = 0
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        for _ in range(100):
+            generation = table._generations[0]
+            if table.hold(slot, 0, generation):
+                table._cells[sure] = mark_of(generation)
+                num_held += 1
+                table._cells[sure] = 0
+                table.release(slot, 0)
+    pipe.send(num_held)
 
 
 class Told(NamedTuple):

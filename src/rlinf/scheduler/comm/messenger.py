@@ -20,7 +20,7 @@ from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.shm import default_limit_bytes
+from rlinf.scheduler.comm.shm import Ledger, default_limit_bytes
 from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.comm.transport.handshake import Handshake
 from rlinf.scheduler.comm.transport.link import Identity, Link
@@ -55,7 +55,8 @@ class Messenger:
         directory: where names are looked up; kept here for `DirectoryClient`.
         machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
         arena_limit_bytes: how much shared memory this process may use for what it sends, in bytes; None for
-            `arena.default_limit_bytes()`, 0 for none.
+            `shm.default_limit_bytes()`, 0 for none. All processes of the job on a machine together may use
+            `default_limit_bytes()`, or what one of them is given here if that is more.
 
     Attributes:
         endpoint: how others reach this process.
@@ -96,10 +97,16 @@ class Messenger:
         hello = framing.pack(framing.HELLO, 0, name, self.endpoint.to_wire())
         self._identity = Identity(secret, hello)
         self._add_self()
-        self.parcels = Parcels(self, arena_bytes)
+        self.parcels = Parcels(self, arena_bytes, lambda: self._ledger(arena_bytes))
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.start()
+
+    def _ledger(self, arena_bytes: int) -> Ledger:
+        """What the job's processes take on this machine: together no more than one of them may."""
+        job = self._identity.secret.derive(b"memory").hex()[:16]
+        limit_bytes = max(arena_bytes, default_limit_bytes())
+        return Ledger(self._run_directory.path.parent, job, limit_bytes)
 
     def _listen_on_tcp(self, host: str, process_id: str, secret: ClusterSecret) -> TcpTransport:
         try:
