@@ -1,12 +1,15 @@
 """What the other processes of the tests of shared memory do, and how they are looked at from outside."""
 
 import collections
+import concurrent.futures
 import contextlib
 import errno
 import gc
+import heapq
 import logging
 import multiprocessing
 import os
+import queue
 import random
 import signal
 import threading
@@ -17,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
-from rlinf.scheduler.comm.loop import IoLoop
 from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
 from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
@@ -38,6 +40,11 @@ def num_maps(pid):
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return len({line.split()[4] for line in lines if ARENA in line})
+
+
+def num_areas():
+    """How many parts of arenas this process has mapped."""
+    return Path("/proc/self/maps").read_text().count(ARENA)
 
 
 def num_open(pid):
@@ -122,17 +129,42 @@ class Inline:
 
 
 class Threaded:
-    """A real I/O thread."""
+    """A real I/O thread, of which every part is one step."""
 
     def __init__(self):
-        self._loop = IoLoop("test")
-        self.submit, self.call_later = self._loop.submit, self._loop.call_later
-        self.on_io_thread = self._loop.is_current
-        self._loop.start()
+        self._ready = queue.SimpleQueue()
+        self.submit = self._ready.put
+        self._timers = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while True:
+            with contextlib.suppress(queue.Empty):
+                now = time.monotonic()
+                callback = self._ready.get(timeout=max(0, self._timers[0][0] - now) if self._timers else None)
+                if callback is None:
+                    return
+                callback()
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                heapq.heappop(self._timers)[2]()
+
+    def call_later(self, delay_s, callback):
+        entry = (time.monotonic() + delay_s, id(callback), callback)
+        self.submit(lambda: heapq.heappush(self._timers, entry))
+
+    def on_io_thread(self):
+        return threading.current_thread() is self._thread
+
+    def run(self, function):
+        """What a function gives that runs on the thread."""
+        done = concurrent.futures.Future()
+        self.submit(lambda: done.set_result(function()))
+        return done.result(DEADLINE_S)
 
     def close(self):
-        self._loop.stop()
-        self._loop.join(DEADLINE_S)
+        self.submit(None)
+        self._thread.join(DEADLINE_S)
 
 
 def readers(home=None, tell_owner=lambda owner: None):
@@ -235,6 +267,10 @@ class Told(NamedTuple):
     generation: int
     room_bytes: int
 
+    @classmethod
+    def of(cls, block):
+        return cls(block.index, block.generation, block.room_bytes)
+
 
 class Reader:
     """A process that holds blocks of an arena of this one."""
@@ -259,7 +295,7 @@ class Reader:
 
     def hold(self, *blocks):
         for block in blocks:
-            self.call("hold", Told(block.index, block.generation, block.room_bytes))
+            self.call("hold", Told.of(block))
 
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)

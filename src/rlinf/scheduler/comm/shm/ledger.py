@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import Bytes, map_array
+from rlinf.scheduler.comm.shm.maps import map_array
 
 PREFIX = "memory-"
 MAX_PROCESSES = 4096
@@ -42,11 +42,15 @@ class Ledger:
         _remove_stale(directory)
         self._fd, self._line = _open(self._path)
         try:
-            memory: Bytes = map_array(self._fd, _SIZE)
+            # A map of the same description would keep its locks.
+            for_map = kernel.open_of(os.getpid(), self._fd)
+            try:
+                self._taken = map_array(for_map, _SIZE).view(np.int64)
+            finally:
+                os.close(for_map)
         except OSError:
             os.close(self._fd)
             raise
-        self._taken = memory.view(np.int64)
         self._taken[self._line] = 0
 
     def charge(self, size_bytes: int) -> bool:

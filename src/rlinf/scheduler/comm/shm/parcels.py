@@ -38,6 +38,9 @@ SHARED_BYTES = 64 << 10
 WAIT_S = 1.0
 # Pages of free blocks go back to the system when so long nothing was allocated; a slice in each turn of the I/O thread.
 TRIM_AFTER_S = 30.0
+# A thread that is interrupted while it drops something does not always wake the I/O thread, which finds it by itself
+# after so long.
+SWEEP_AFTER_S = 5.0
 # Who could not open our arena is asked again after so long, then after twice as long, and so on.
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
@@ -205,6 +208,7 @@ class Parcels:
         self._full = False
         self._trim_due = False
         self._trimmed_at = 0
+        self._sweep_due = False
         self._closed = False
         self.arena = self._new_arena(limit_bytes, ledger)
         messenger.serve(SERVICE, self._on_message)
@@ -342,6 +346,9 @@ class Parcels:
         arena = self._open.get(at.owner_id, at.pid, at.fd)
         _, size_bytes = frame_offsets(at.frame_sizes)
         lease = self._open.lease(arena, at.index, at.generation, size_bytes, shared=at.shared)
+        if not self._sweep_due:
+            self._sweep_due = True
+            self._messenger.call_later(SWEEP_AFTER_S, self._sweep)
         if to_load:
             lease.map()
         return Arrived([], lease, at.frame_sizes)
@@ -500,6 +507,12 @@ class Parcels:
         # Written in between, or others still have blocks, which nobody says when they are released.
         self._trimmed_at = arena.generation
         self._messenger.call_later(delay_s, self._trim)
+
+    def _sweep(self) -> None:
+        self._open.serve()
+        self._sweep_due = self._open.in_use()
+        if self._sweep_due:
+            self._messenger.call_later(SWEEP_AFTER_S, self._sweep)
 
     # -- blocks of others ------------------------------------------------------------------------
 

@@ -412,6 +412,10 @@ class OpenArenas:
             while True:
                 self.dropped.popleft().settle(self)
 
+    def in_use(self) -> bool:
+        """Whether anything is held."""
+        return any(arena.holds for arena in self.arenas())
+
     def close(self) -> None:
         """Keep nothing but what is in use; from now on whoever drops that releases it."""
         self.orphan()
