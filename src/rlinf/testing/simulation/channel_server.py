@@ -1,0 +1,148 @@
+"""The process that holds a channel, around the real `ChannelState`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rlinf.scheduler.queueing import ChannelState, Deliver, Instruction, Refuse
+from rlinf.testing.simulation.ledger import Ledger
+from rlinf.testing.simulation.network import Network
+from rlinf.testing.simulation.world import Process, Violation, World
+
+SERVER = "server"
+
+
+class Put(NamedTuple):
+    """An item, or (`item` None) its announcement."""
+
+    ticket: int
+    queue: str
+    item: int | None
+    weight: int
+    size_bytes: int
+    wait: bool
+
+
+class Fill(NamedTuple):
+    """The bytes of an announced item."""
+
+    ticket: int
+    item: int
+
+
+class Get(NamedTuple):
+    """A get, or a batch that reaches a weight."""
+
+    ticket: int
+    queue: str
+    batch_weight: int | None
+    wait: bool
+
+
+class Withdraw(NamedTuple):
+    """Nobody wants an operation any more."""
+
+    ticket: int
+
+
+class Arrived(NamedTuple):
+    """Items are in the client's process; nobody has taken them."""
+
+    ticket: int
+
+
+class Confirm(NamedTuple):
+    """Items were taken."""
+
+    ticket: int
+
+
+Message = Put | Fill | Get | Withdraw | Arrived | Confirm
+
+
+class Server(Process):
+    """Hears clients one after the other, and answers each with what has gathered.
+
+    Attributes:
+        state: the machine under test.
+    """
+
+    def __init__(self, world: World, network: Network, ledger: Ledger, state: ChannelState) -> None:
+        super().__init__(world, SERVER)
+        self.state = state
+        self._network = network
+        self._ledger = ledger
+        self._gone: set[str] = set()
+        self._news: dict[str, list[Instruction]] = {}
+        network.join(self)
+
+    def receive(self, sender: str, message: list[Message]) -> None:
+        """Handle what a client sent, one after the other."""
+        for part in message:
+            if sender not in self._gone:
+                self.world.note(self.name, "hears", sender, type(part).__name__, *part)
+                self._carry_out(self._handle(sender, part))
+
+    def lost(self, peer: str) -> None:
+        """A client has gone, or is held for dead."""
+        if peer not in self._gone:
+            self.world.note(self.name, "loses", peer)
+            self._gone.add(peer)
+            self._news.pop(peer, None)
+            self._ledger.loses(peer)
+            self._carry_out(self.state.lose(peer))
+
+    def close(self) -> None:
+        """Close the channel."""
+        self.world.note(self.name, "closes")
+        self._carry_out(self.state.close())
+
+    def _handle(self, client: str, part: Message) -> list[Instruction]:
+        state, ledger = self.state, self._ledger
+        match part:
+            case Put(ticket, queue, None, weight, size_bytes, wait):
+                return state.reserve(client, ticket, queue, weight, size_bytes, wait=wait)
+            case Put(ticket, queue, item, weight, size_bytes, wait):
+                ledger.bytes_arrive(client, ticket)
+                return state.put(client, ticket, queue, item, weight, size_bytes, wait=wait)
+            case Fill(ticket, item):
+                return state.fill(client, ticket, item)
+            case Get(ticket, queue, None, wait):
+                ledger.get_arrives(client, ticket, queue)
+                return state.get(client, ticket, queue, wait=wait)
+            case Get(ticket, queue, batch_weight, wait):
+                ledger.get_arrives(client, ticket, queue)
+                return state.get_batch(client, ticket, queue, batch_weight, wait=wait)
+            case Withdraw(ticket):
+                return state.withdraw(client, ticket)
+            case Arrived(ticket):
+                return state.arrive(client, ticket)
+            case Confirm(ticket):
+                ledger.confirmed(client, ticket)
+                return state.confirm(client, ticket)
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            client = instruction.client
+            self.world.note(self.name, "says", *_in_words(instruction))
+            if client in self._gone:
+                message = f"the server answers {client}, which has gone"
+                raise Violation(message, (client,))
+            if not self._news:
+                self.later(10, self._flush)
+            self._news.setdefault(client, []).append(instruction)
+        self._ledger.follow(instructions, self.state)
+
+    def _flush(self) -> None:
+        news, self._news = self._news, {}
+        for client, parts in news.items():
+            self._network.send(self.name, client, parts)
+
+
+def _in_words(instruction: Instruction) -> tuple[Any, ...]:
+    words = (type(instruction).__name__, instruction.client, instruction.ticket)
+    if isinstance(instruction, Deliver):
+        return *words, *(item.payload for item in instruction.items)
+    if isinstance(instruction, Refuse):
+        return *words, instruction.reason.value
+    return words

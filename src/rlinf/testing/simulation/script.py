@@ -1,0 +1,159 @@
+"""What happens to the world from outside: calls of users and faults, each at its time; drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from rlinf.testing.simulation.network import GRACE_US
+
+NOWAIT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A user calls a channel.
+
+    Attributes:
+        at_us: when.
+        number: unique in a script; a put's number is also its item.
+        client: the number of the client.
+        kind: `put`, `get` or `batch`.
+        queue: the queue's name.
+        weight: of the item, or the batch's target.
+        size_bytes: of the item.
+        timeout_us: None without a deadline, NOWAIT without waiting.
+        blocking: the user's thread begins its next call when this one has ended.
+        abandon: at which step the user leaves the call: `begun`, `delivered`, `later`, or never (empty);
+            `cancel`: the user asks for its end, and waits for that.
+    """
+
+    at_us: int
+    number: int
+    client: int
+    kind: str
+    queue: str
+    weight: int
+    size_bytes: int
+    timeout_us: int | None
+    blocking: bool
+    abandon: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something breaks, or a channel is closed.
+
+    Attributes:
+        at_us: when.
+        kind: `cut`, `pause`, `die`, `pause server`, `kill server` or `close`.
+        client: the number of the client that it concerns.
+        for_us: how long it lasts; a dead client comes back after it.
+    """
+
+    at_us: int
+    kind: str
+    client: int
+    for_us: int
+
+
+Step = Call | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One story.
+
+    Attributes:
+        seed: decides the delays too.
+        num_clients: how many processes use the channel.
+        maxsize: items per queue, 0 unbounded.
+        credit_bytes: what a client may send to one queue unasked.
+        steps: in order of time.
+    """
+
+    seed: int
+    num_clients: int
+    maxsize: int
+    credit_bytes: int
+    steps: tuple[Step, ...]
+
+    @property
+    def sole_consumers(self) -> dict[str, int]:
+        """The queues from which a single client gets, one call after the other: it sees them in order."""
+        getters: dict[str, set[tuple[int, bool]]] = {}
+        for step in self.steps:
+            if isinstance(step, Call) and step.kind != "put":
+                getters.setdefault(step.queue, set()).add((step.client, step.blocking))
+        return {
+            queue: client
+            for queue, users in getters.items()
+            if len(users) == 1
+            for client, blocking in users
+            if blocking
+        }
+
+
+def draw_script(seed: int) -> Script:
+    """Return the story of a seed."""
+    draw = Random(f"script {seed}")  # noqa: S311 - not for secrets
+    num_clients = draw.randint(1, 5)
+    calm = draw.random() < 0.15
+    length_us = draw.choice((20_000, 200_000, 2_000_000))
+    calls = _Calls(draw, num_clients, length_us)
+    steps: list[Step] = [calls.draw(number) for number in range(draw.randint(10, 90))]
+    for _ in range(0 if calm else draw.randint(1, 6)):
+        steps.append(_draw_fault(draw, num_clients, length_us))
+    steps.sort(key=lambda step: step.at_us)
+    maxsize = draw.choice((0, 0, 1, 2, 5))
+    return Script(seed, num_clients, maxsize, draw.choice((1_000, 10_000, 200_000)), tuple(steps))
+
+
+class _Calls:
+    """How this story's users behave."""
+
+    def __init__(self, draw: Random, num_clients: int, length_us: int) -> None:
+        self._draw = draw
+        self._num_clients = num_clients
+        self._length_us = length_us
+        self._queues = [f"q{number}" for number in range(draw.randint(1, 3))]
+        self._put_share = draw.choice((0.4, 0.5, 0.6))
+        self._abandon_share = draw.choice((0.0, 0.1, 0.3, 0.6))
+        self._timeout_share = draw.choice((0.1, 0.4, 0.8))
+        self._blocking_share = draw.choice((0.0, 0.5, 1.0))
+        # Queues of odd stories belong to one consumer that gets one by one: what it sees is in order.
+        sole = draw.random() < 0.4
+        self._owner = {queue: draw.randrange(num_clients) if sole else None for queue in self._queues}
+
+    def draw(self, number: int) -> Call:
+        draw = self._draw
+        queue = draw.choice(self._queues)
+        kind = "put" if draw.random() < self._put_share else draw.choice(("get", "get", "batch"))
+        owner = None if kind == "put" else self._owner[queue]
+        return Call(
+            at_us=draw.randrange(self._length_us),
+            number=number,
+            client=draw.randrange(self._num_clients) if owner is None else owner,
+            kind=kind,
+            queue=queue,
+            weight=draw.randint(1, 6) if kind == "batch" else draw.randint(0, 4),
+            size_bytes=draw.choice((10, 100, 5_000, 100_000, 300_000)),
+            timeout_us=self._draw_timeout(),
+            blocking=owner is not None or draw.random() < self._blocking_share,
+            abandon=draw.choice(("begun", "delivered", "later", "cancel")) if draw.random() < self._abandon_share else "",
+        )
+
+    def _draw_timeout(self) -> int | None:
+        if self._draw.random() >= self._timeout_share:
+            return None
+        return self._draw.choice((NOWAIT, 0, 5_000, 50_000, 200_000, 3_000_000))
+
+
+def _draw_fault(draw: Random, num_clients: int, length_us: int) -> Fault:
+    kind = draw.choices(
+        ("cut", "pause", "die", "pause server", "kill server", "close"), weights=(6, 4, 5, 3, 0.7, 1)
+    )[0]
+    for_us = draw.choice((1_000, 50_000, 1_000_000, 10_000_000))
+    if draw.random() < 0.1:
+        for_us = GRACE_US + draw.randrange(GRACE_US)
+    return Fault(draw.randrange(length_us), kind, draw.randrange(num_clients), for_us)
