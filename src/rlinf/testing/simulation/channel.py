@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rlinf.scheduler.queueing import ChannelState
+from rlinf.scheduler.comm.transport.session import Session
 from rlinf.scheduler.queueing.client import ClientState
 from rlinf.testing.simulation.channel_client import UNANSWERED_US, Client, UserCall
 from rlinf.testing.simulation.channel_server import SERVER, Server
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import NOWAIT, Call, Fault, Script
+from rlinf.testing.simulation.sessions import MakeSession
 from rlinf.testing.simulation.world import Violation, World
 
 # How much later than its deadline a call may end: an eighth of it, and the turn of a thread.
@@ -27,6 +29,7 @@ class ChannelMachines:
 
     server: Callable[[int], ChannelState] = ChannelState
     client: Callable[[int], ClientState] = ClientState
+    session: MakeSession = Session
 
 
 class ChannelPart:
@@ -38,7 +41,7 @@ class ChannelPart:
         self._script = script
         self._machines = machines
         self._ledger = Ledger(script.maxsize, script.credit_bytes, script.sole_consumers)
-        self._server = Server(world, network, self._ledger, machines.server(script.maxsize))
+        self._server = Server(world, network, self._ledger, machines.server(script.maxsize), machines.session)
         self._clients: list[Client] = []  # all there ever were
         self._current: dict[int, Client] = {}
         for number in range(script.num_clients):
@@ -52,6 +55,9 @@ class ChannelPart:
         for client in self._clients:
             client.resume()
         yield
+        for process in (self._server, *self._clients):
+            if process.alive:
+                process.sessions.check_rest()
         if self._server.alive:
             self._check_nobody_waits_in_vain()
             self._server.close()
@@ -65,7 +71,8 @@ class ChannelPart:
     # -- the story -------------------------------------------------------------------------------
 
     def _start(self, number: int, name: str) -> None:
-        client = Client(self._world, self._network, self._ledger, name, self._machines.client(self._script.credit_bytes))
+        state = self._machines.client(self._script.credit_bytes)
+        client = Client(self._world, self._network, self._ledger, name, state, self._machines.session)
         self._current[number] = client
         self._clients.append(client)
 
@@ -79,6 +86,8 @@ class ChannelPart:
         match fault.kind:
             case "cut":
                 self._network.cut(client.name, SERVER, fault.for_us)
+            case "stall":
+                self._network.stall(client.name, SERVER, fault.for_us)
             case "pause" | "pause server":
                 self._pause(client if fault.kind == "pause" else self._server, fault.for_us)
             case "die":

@@ -25,6 +25,7 @@ from rlinf.testing.simulation import channel_server as wire
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import NOWAIT, Call
+from rlinf.testing.simulation.sessions import MakeSession, Sessions
 from rlinf.testing.simulation.world import Process, World
 
 INLINE_BYTES = 64 << 10
@@ -61,18 +62,19 @@ class Client(Process):
         cut_off: the server is gone, or holds this process for dead.
     """
 
-    def __init__(self, world: World, network: Network, ledger: Ledger, name: str, state: ClientState) -> None:
+    def __init__(
+        self, world: World, network: Network, ledger: Ledger, name: str, state: ClientState, make: MakeSession
+    ) -> None:
         super().__init__(world, name)
         self.state = state
         self.calls: dict[int, UserCall] = {}
         self.cut_off = False
-        self._network = network
+        self.sessions = Sessions(self, network, make)
         self._ledger = ledger
         self._draw = world.randomness("client", name)
         self._thread: deque[UserCall] = deque()  # what one thread does, one after the other; the first is under way
         self._handed: deque[tuple[Callable[..., list[ClientInstruction]], Any]] = deque()
         self._outbox: list[wire.Message] = []
-        network.join(self)
 
     # -- users' threads --------------------------------------------------------------------------
 
@@ -217,7 +219,7 @@ class Client(Process):
     def _flush(self) -> None:
         if self._outbox:
             message, self._outbox = self._outbox, []
-            self._network.send(self.name, wire.SERVER, message)
+            self.sessions.send(wire.SERVER, message)
 
 
 def _is_announced(step: Call) -> bool:

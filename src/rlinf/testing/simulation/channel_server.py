@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from rlinf.scheduler.queueing import ChannelState, Deliver, Instruction, Refuse
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.network import Network
+from rlinf.testing.simulation.sessions import MakeSession, Sessions
 from rlinf.testing.simulation.world import Process, Violation, World
 
 SERVER = "server"
@@ -67,14 +68,15 @@ class Server(Process):
         state: the machine under test.
     """
 
-    def __init__(self, world: World, network: Network, ledger: Ledger, state: ChannelState) -> None:
+    def __init__(
+        self, world: World, network: Network, ledger: Ledger, state: ChannelState, make: MakeSession
+    ) -> None:
         super().__init__(world, SERVER)
         self.state = state
-        self._network = network
+        self.sessions = Sessions(self, network, make)
         self._ledger = ledger
         self._gone: set[str] = set()
         self._news: dict[str, list[Instruction]] = {}
-        network.join(self)
 
     def receive(self, sender: str, message: list[Message]) -> None:
         """Handle what a client sent, one after the other."""
@@ -136,7 +138,7 @@ class Server(Process):
     def _flush(self) -> None:
         news, self._news = self._news, {}
         for client, parts in news.items():
-            self._network.send(self.name, client, parts)
+            self.sessions.send(client, parts)
 
 
 def _in_words(instruction: Instruction) -> tuple[Any, ...]:

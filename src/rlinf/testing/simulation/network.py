@@ -1,136 +1,187 @@
-"""What lies between processes: messages of a pair arrive in order, late, and not while the pair is cut.
-
-`Network` promises what a session between two processes promises: nothing lost and nothing twice across a cut, and an
-end of the session when the cut outlasts the grace period or a process has ended.
-"""
+"""What lies between processes: streams that are late, are cut, stall, and go on; a pair's messages stay in order."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from rlinf.testing.simulation.world import Process, World
 
-GRACE_US = 30_000_000
-_LOST = object()
+SILENT_US = 4_000_000
+"""A stream over which nothing comes for so long is silent."""
+DIAL_TIMEOUT_US = 1_000_000
+_CLOSED = object()
 
 
-class Member(Protocol):
-    """A process that others can reach."""
+class End(Protocol):
+    """What a process does with its streams."""
 
-    name: str
+    process: Process
 
-    def receive(self, sender: str, message: Any) -> None:
-        """A message came."""
+    def made(self, stream: Stream) -> None:
+        """A stream that this process began leads to the other machine now."""
 
-    def lost(self, peer: str) -> None:
-        """The session with `peer` has ended: nothing more comes, nothing more arrives."""
+    def not_made(self, stream: Stream, *, ended: bool) -> None:
+        """A stream that this process began could not be made; `ended`: because the other is not there any more."""
+
+    def heard(self, stream: Stream, frame: Any) -> None:
+        """Something came."""
+
+    def closed(self, stream: Stream, *, ended: bool) -> None:
+        """A stream has ended; `ended`: because the other has, and this is known."""
+
+    def silent(self, stream: Stream, silent_s: float) -> None:
+        """A stream stands, and nothing has come for a while."""
+
+    def alive(self, stream: Stream) -> None:
+        """The other machine has answered a probe."""
 
 
-class _Way:
-    """One direction between two processes."""
+class Stream:
+    """A connection between two processes, by their names; the first has begun it."""
 
-    __slots__ = ("delay_us", "ended", "free_at", "messages", "owed")
+    __slots__ = ("broken", "ends", "free_at", "held", "made")
 
-    def __init__(self, delay_us: Callable[[], int]) -> None:
-        self.messages: deque[Any] = deque()
-        self.owed = 0  # arrivals that a cut holds up
-        self.free_at = 0
-        self.delay_us = delay_us
-        self.ended = False
+    def __init__(self, dialler: str, acceptor: str) -> None:
+        self.ends = (dialler, acceptor)
+        self.made = False
+        self.broken = False  # what is under way is lost
+        self.free_at = dict.fromkeys(self.ends, 0)
+        self.held: list[tuple[str, Any]] = []  # what has arrived at a stall: (for whom, what)
+
+    def other(self, name: str) -> str:
+        """Return the other end's name."""
+        return self.ends[name == self.ends[0]]
 
 
 class Network:
-    """Sessions between processes, one for each pair that talks."""
+    """Makes streams between processes and breaks them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._members: dict[str, Any] = {}
-        self._ways: dict[tuple[str, str], _Way] = {}
-        self._cuts: dict[frozenset[str], int] = {}
+        self._ends: dict[str, Any] = {}  # End
+        self._streams: dict[frozenset[str], list[Stream]] = {}
+        self._obstacles: dict[frozenset[str], int] = {}
+        self._delays: dict[tuple[str, str], Callable[[], int]] = {}
+        # How long each pair could not talk, all in all.
+        self.unreachable_us: dict[frozenset[str], int] = {}
 
-    def join(self, member: Any) -> None:
+    def join(self, end: End) -> None:
         """Make a process known under its name."""
-        self._members[member.name] = member
+        self._ends[end.process.name] = end
 
-    def send(self, sender: str, receiver: str, message: Any) -> None:
-        """Send; never fails, and arrives unless the session ends before."""
-        way = self._way(sender, receiver)
-        if not way.ended:
-            way.messages.append(message)
-            self._travel(sender, receiver, way)
-        if not self._members[receiver].alive:
-            self._say_lost(receiver, sender)
+    def end_of(self, name: str) -> Any:
+        """Return what a process does with its streams."""
+        return self._ends[name]
+
+    def dial(self, dialler: str, acceptor: str) -> Stream:
+        """Begin a stream; `made` or `not_made` follows."""
+        stream = Stream(dialler, acceptor)
+        self._world.schedule(self._world.now_us + self._delay_us(dialler, acceptor), None, self._connect, (stream,))
+        return stream
+
+    def send(self, stream: Stream, sender: str, frame: Any) -> None:
+        """Send over a stream; it arrives unless the stream breaks before."""
+        receiver = stream.other(sender)
+        at_us = max(stream.free_at[receiver], self._world.now_us + self._delay_us(sender, receiver))
+        stream.free_at[receiver] = at_us
+        self._world.schedule(at_us, None, self._arrive, (stream, receiver, frame))
+
+    def close(self, stream: Stream, by: str) -> None:
+        """Close a stream; the other end finds that after what had been sent before."""
+        if stream.made:
+            self.send(stream, by, _CLOSED)
 
     def cut(self, one: str, other: str, for_us: int) -> None:
-        """Let nothing through between two processes for a while; longer than the grace period: for ever."""
-        pair = frozenset((one, other))
-        self._cuts[pair] = self._cuts.get(pair, 0) + 1
+        """Break all streams between two processes, and let none be made for a while."""
         self._world.note("network", "is cut", one, other, for_us)
-        if for_us >= GRACE_US:
-            self.end_session(one, other, GRACE_US)
-        self._world.schedule(self._world.now_us + for_us, None, self._heal, (one, other))
+        for stream in self._streams.pop(frozenset((one, other)), ()):
+            stream.broken = True
+            for name in stream.ends:
+                self._later(self._delay_us(one, other), name, self._closed, stream, name)
+        self._obstruct(one, other, for_us)
 
-    def end_session(self, one: str, other: str, after_us: int) -> None:
-        """Let both sides hold each other for dead, each at a moment of its own."""
-        for receiver, sender in ((one, other), (other, one)):
-            after = after_us + self._way(sender, receiver).delay_us()
-            self._world.schedule(self._world.now_us + after, None, self._end, (sender, receiver))
+    def stall(self, one: str, other: str, for_us: int) -> None:
+        """Hold up all that two processes say to each other for a while; streams survive it."""
+        self._world.note("network", "stalls", one, other, for_us)
+        if for_us > SILENT_US:
+            for stream in self._streams.get(frozenset((one, other)), ()):
+                for name in stream.ends:
+                    self._later(SILENT_US, name, self._silent, stream, name)
+        self._obstruct(one, other, for_us)
 
     def buried(self, name: str) -> None:
-        """A process has died: whoever talks with it hears of that after what it had sent."""
-        for receiver in sorted({other for pair in self._ways if name in pair for other in pair} - {name}):
-            self._say_lost(name, receiver)
+        """A process has died: its streams end, after what it had sent."""
+        for pair in [pair for pair in self._streams if name in pair]:
+            for stream in list(self._streams[pair]):
+                self.close(stream, name)
 
-    def _say_lost(self, sender: str, receiver: str) -> None:
-        way = self._way(sender, receiver)
-        if not way.ended:
-            way.messages.append(_LOST)
-            self._travel(sender, receiver, way)
+    # -- inside ----------------------------------------------------------------------------------
 
-    def _way(self, sender: str, receiver: str) -> _Way:
-        way = self._ways.get((sender, receiver))
-        if way is None:
-            draw = self._world.randomness("network", sender, receiver).random
-            # Mostly quick, sometimes slow: this is what reorders messages of different pairs.
-            way = _Way(lambda: int(20 + 200 * draw()) if draw() < 0.9 else int(20_000 * draw()))
-            self._ways[sender, receiver] = way
-        return way
+    def _later(self, delay_us: int, name: str, action: Callable[..., None], *args: Any) -> None:
+        self._ends[name].process.later(delay_us, action, *args)
 
-    def _travel(self, sender: str, receiver: str, way: _Way) -> None:
-        way.free_at = max(way.free_at, self._world.now_us + way.delay_us())
-        self._world.schedule(way.free_at, None, self._arrive, (sender, receiver, way))
+    def _delay_us(self, sender: str, receiver: str) -> int:
+        draw = self._delays.get((sender, receiver))
+        if draw is None:
+            random = self._world.randomness("network", sender, receiver).random
+            # Mostly quick, sometimes slow: this reorders what different pairs say.
+            draw = lambda: int(20 + 200 * random()) if random() < 0.9 else int(20_000 * random())  # noqa: E731
+            self._delays[sender, receiver] = draw
+        return draw()
 
-    def _arrive(self, sender: str, receiver: str, way: _Way) -> None:
-        if self._cuts.get(frozenset((sender, receiver))):
-            way.owed += 1
-            return
-        if way.ended:
-            return
-        message = way.messages.popleft()
-        if message is _LOST:
-            self._end(sender, receiver)
-        else:
-            member: Process = self._members[receiver]
-            member.later(0, self._members[receiver].receive, sender, message)
-
-    def _heal(self, one: str, other: str) -> None:
+    def _obstruct(self, one: str, other: str, for_us: int) -> None:
         pair = frozenset((one, other))
-        self._cuts[pair] -= 1
-        if self._cuts[pair]:
-            return
-        self._world.note("network", "is whole", one, other)
-        for sender, receiver in ((one, other), (other, one)):
-            way = self._way(sender, receiver)
-            for _ in range(way.owed):
-                self._travel(sender, receiver, way)
-            way.owed = 0
+        self._obstacles[pair] = self._obstacles.get(pair, 0) + 1
+        self.unreachable_us[pair] = self.unreachable_us.get(pair, 0) + for_us
+        self._world.schedule(self._world.now_us + for_us, None, self._clear, (pair,))
 
-    def _end(self, sender: str, receiver: str) -> None:
-        way = self._way(sender, receiver)
-        if not way.ended:
-            way.ended = True
-            way.messages.clear()
-            member: Process = self._members[receiver]
-            member.later(0, self._members[receiver].lost, sender)
+    def _clear(self, pair: frozenset[str]) -> None:
+        self._obstacles[pair] -= 1
+        if self._obstacles[pair]:
+            return
+        self._world.note("network", "is whole", *sorted(pair))
+        for stream in self._streams.get(pair, ()):
+            held, stream.held = stream.held, []
+            for receiver, frame in held:
+                self._hand(stream, receiver, frame)
+            for name in stream.ends:
+                self._later(0, name, self._ends[name].alive, stream)
+
+    def _connect(self, stream: Stream) -> None:
+        dialler, acceptor = stream.ends
+        end = self._ends[dialler]
+        if self._obstacles.get(frozenset(stream.ends)):
+            self._later(DIAL_TIMEOUT_US, dialler, lambda: end.not_made(stream, ended=False))
+        elif not self._ends[acceptor].process.alive:
+            self._later(0, dialler, lambda: end.not_made(stream, ended=True))
+        else:
+            stream.made = True
+            self._streams.setdefault(frozenset(stream.ends), []).append(stream)
+            self._later(0, dialler, end.made, stream)
+
+    def _arrive(self, stream: Stream, receiver: str, frame: Any) -> None:
+        if stream.broken:
+            return
+        if self._obstacles.get(frozenset(stream.ends)):
+            stream.held.append((receiver, frame))
+        else:
+            self._hand(stream, receiver, frame)
+
+    def _hand(self, stream: Stream, receiver: str, frame: Any) -> None:
+        if frame is _CLOSED:
+            self._later(0, receiver, self._closed, stream, receiver)
+        else:
+            self._later(0, receiver, self._ends[receiver].heard, stream, frame)
+
+    def _closed(self, stream: Stream, name: str) -> None:
+        if stream in self._streams.get(frozenset(stream.ends), ()):
+            self._streams[frozenset(stream.ends)].remove(stream)
+        # On one machine the kernel says whether a process has ended; between two it does not.
+        on_one_machine = self._world.randomness("machine", *stream.ends).random() < 0.5
+        ended = on_one_machine and not self._ends[stream.other(name)].process.alive
+        self._ends[name].closed(stream, ended=ended)
+
+    def _silent(self, stream: Stream, name: str) -> None:
+        if self._obstacles.get(frozenset(stream.ends)) and not stream.broken:
+            self._ends[name].silent(stream, SILENT_US / 1e6)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from rlinf.testing.simulation.network import GRACE_US
 
 NOWAIT = -1
+# An obstacle that lasts so long ends sessions, or may.
+LONG_US = 35_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Fault:
 
     Attributes:
         at_us: when.
-        kind: `cut`, `pause`, `die`, `pause server`, `kill server` or `close`.
+        kind: `cut`, `stall`, `pause`, `die`, `pause server`, `kill server` or `close`.
         client: the number of the client that it concerns.
         for_us: how long it lasts; a dead client comes back after it.
     """
@@ -151,9 +152,9 @@ class _Calls:
 
 def _draw_fault(draw: Random, num_clients: int, length_us: int) -> Fault:
     kind = draw.choices(
-        ("cut", "pause", "die", "pause server", "kill server", "close"), weights=(6, 4, 5, 3, 0.7, 1)
+        ("cut", "stall", "pause", "die", "pause server", "kill server", "close"), weights=(6, 4, 4, 5, 3, 0.7, 1)
     )[0]
     for_us = draw.choice((1_000, 50_000, 1_000_000, 10_000_000))
     if draw.random() < 0.1:
-        for_us = GRACE_US + draw.randrange(GRACE_US)
+        for_us = LONG_US + draw.randrange(LONG_US)
     return Fault(draw.randrange(length_us), kind, draw.randrange(num_clients), for_us)

@@ -29,14 +29,13 @@ class Process:
 
     Attributes:
         alive: it has not died.
-        paused_us: how long it has been paused, all in all.
     """
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.alive = True
-        self.paused_us = 0
+        self._paused_us = 0
         self._paused_at: int | None = None
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
@@ -47,6 +46,11 @@ class Process:
     def paused(self) -> bool:
         """It does nothing now, and will go on."""
         return self._paused_at is not None
+
+    @property
+    def paused_us(self) -> int:
+        """How long it has been paused until now, all in all."""
+        return self._paused_us + (0 if self._paused_at is None else self.world.now_us - self._paused_at)
 
     def later(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """Do something after a while, unless this process dies before."""
@@ -62,7 +66,7 @@ class Process:
         """Go on with everything that would have happened meanwhile, in its order."""
         if self._paused_at is None:
             return
-        self.paused_us += self.world.now_us - self._paused_at
+        self._paused_us += self.world.now_us - self._paused_at
         self._paused_at = None
         self.world.note(self.name, "goes on")
         backlog, self._backlog = self._backlog, []
