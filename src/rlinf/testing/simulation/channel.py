@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.comm.transport.session import Session
-from rlinf.scheduler.queueing.client import ClientState
 from rlinf.testing.simulation.channel_client import UNANSWERED_US, Client, UserCall
 from rlinf.testing.simulation.channel_server import SERVER, Server
 from rlinf.testing.simulation.ledger import Ledger
+from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import NOWAIT, Call, Fault, Script
-from rlinf.testing.simulation.sessions import MakeSession
 from rlinf.testing.simulation.world import Violation, World
 
 # How much later than its deadline a call may end: an eighth of it, and the turn of a thread.
@@ -23,25 +19,16 @@ AUDITOR = 1_000_000
 """The first number of the calls that empty the queues at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelMachines:
-    """What makes the state machines under test; a test puts broken ones in their places."""
-
-    server: Callable[[int], ChannelState] = ChannelState
-    client: Callable[[int], ClientState] = ClientState
-    session: MakeSession = Session
-
-
 class ChannelPart:
     """One channel, its server and its clients."""
 
-    def __init__(self, world: World, network: Network, script: Script, machines: ChannelMachines) -> None:
+    def __init__(self, world: World, network: Network, script: Script, machines: Machines) -> None:
         self._world = world
         self._network = network
         self._script = script
         self._machines = machines
         self._ledger = Ledger(script.maxsize, script.credit_bytes, script.sole_consumers)
-        self._server = Server(world, network, self._ledger, machines.server(script.maxsize), machines.session)
+        self._server = Server(world, network, self._ledger, machines, script.maxsize)
         self._clients: list[Client] = []  # all there ever were
         self._current: dict[int, Client] = {}
         for number in range(script.num_clients):
@@ -55,7 +42,8 @@ class ChannelPart:
         for client in self._clients:
             client.resume()
         yield
-        for process in (self._server, *self._clients):
+        processes: tuple[Server | Client, ...] = (self._server, *self._clients)
+        for process in processes:
             if process.alive:
                 process.sessions.check_rest()
         if self._server.alive:
@@ -71,8 +59,9 @@ class ChannelPart:
     # -- the story -------------------------------------------------------------------------------
 
     def _start(self, number: int, name: str) -> None:
-        state = self._machines.client(self._script.credit_bytes)
-        client = Client(self._world, self._network, self._ledger, name, state, self._machines.session)
+        client = Client(
+            self._world, self._network, self._ledger, name, self._machines, self._script.credit_bytes
+        )
         self._current[number] = client
         self._clients.append(client)
 

@@ -13,7 +13,6 @@ from typing import Any
 from rlinf.scheduler.queueing import Accept, Deliver, Grant, Instruction, Reason
 from rlinf.scheduler.queueing.client import (
     ClientInstruction,
-    ClientState,
     Confirm,
     End,
     Ending,
@@ -23,9 +22,10 @@ from rlinf.scheduler.queueing.client import (
 )
 from rlinf.testing.simulation import channel_server as wire
 from rlinf.testing.simulation.ledger import Ledger
+from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import NOWAIT, Call
-from rlinf.testing.simulation.sessions import MakeSession, Sessions
+from rlinf.testing.simulation.sessions import Sessions
 from rlinf.testing.simulation.world import Process, World
 
 INLINE_BYTES = 64 << 10
@@ -63,16 +63,18 @@ class Client(Process):
     """
 
     def __init__(
-        self, world: World, network: Network, ledger: Ledger, name: str, state: ClientState, make: MakeSession
+        self, world: World, network: Network, ledger: Ledger, name: str, machines: Machines, credit_bytes: int
     ) -> None:
         super().__init__(world, name)
-        self.state = state
+        self.state = machines.client(credit_bytes)
         self.calls: dict[int, UserCall] = {}
         self.cut_off = False
-        self.sessions = Sessions(self, network, make)
+        self.sessions = Sessions(self, network, machines.session)
         self._ledger = ledger
         self._draw = world.randomness("client", name)
-        self._thread: deque[UserCall] = deque()  # what one thread does, one after the other; the first is under way
+        self._thread: deque[UserCall] = (
+            deque()
+        )  # what one thread does, one after the other; the first is under way
         self._handed: deque[tuple[Callable[..., list[ClientInstruction]], Any]] = deque()
         self._outbox: list[wire.Message] = []
 

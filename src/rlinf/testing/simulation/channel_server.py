@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.queueing import ChannelState, Deliver, Instruction, Refuse
+from rlinf.scheduler.queueing import Deliver, Instruction, Refuse
 from rlinf.testing.simulation.ledger import Ledger
+from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
-from rlinf.testing.simulation.sessions import MakeSession, Sessions
+from rlinf.testing.simulation.sessions import Sessions
 from rlinf.testing.simulation.world import Process, Violation, World
 
 SERVER = "server"
@@ -69,11 +70,11 @@ class Server(Process):
     """
 
     def __init__(
-        self, world: World, network: Network, ledger: Ledger, state: ChannelState, make: MakeSession
+        self, world: World, network: Network, ledger: Ledger, machines: Machines, maxsize: int
     ) -> None:
         super().__init__(world, SERVER)
-        self.state = state
-        self.sessions = Sessions(self, network, make)
+        self.state = machines.server(maxsize)
+        self.sessions = Sessions(self, network, machines.session)
         self._ledger = ledger
         self._gone: set[str] = set()
         self._news: dict[str, list[Instruction]] = {}
@@ -109,11 +110,10 @@ class Server(Process):
                 return state.put(client, ticket, queue, item, weight, size_bytes, wait=wait)
             case Fill(ticket, item):
                 return state.fill(client, ticket, item)
-            case Get(ticket, queue, None, wait):
-                ledger.get_arrives(client, ticket, queue)
-                return state.get(client, ticket, queue, wait=wait)
             case Get(ticket, queue, batch_weight, wait):
                 ledger.get_arrives(client, ticket, queue)
+                if batch_weight is None:
+                    return state.get(client, ticket, queue, wait=wait)
                 return state.get_batch(client, ticket, queue, batch_weight, wait=wait)
             case Withdraw(ticket):
                 return state.withdraw(client, ticket)

@@ -109,7 +109,9 @@ class Ledger:
         key = (client, item.queue)
         self._unaccepted_bytes[key] = held = self._unaccepted_bytes.get(key, 0) + item.size_bytes
         if held > max(self._credit_bytes, item.size_bytes):
-            raise Violation(f"the server holds {held} bytes for {client} that it did not admit", (item.number,))
+            raise Violation(
+                f"the server holds {held} bytes for {client} that it did not admit", (item.number,)
+            )
 
     def confirmed(self, client: str, ticket: int) -> None:
         """The server is told that items were taken."""
@@ -172,7 +174,9 @@ class Ledger:
             raise Violation(f"{ticket} is served before {next(iter(queue.getters), None)}", items)
         head = [item for _, item in queue.available[: len(items)]]
         if items != head:
-            raise Violation(f"items {items} are delivered to {ticket}; the head of the queue is {head}", items)
+            raise Violation(
+                f"items {items} are delivered to {ticket}; the head of the queue is {head}", items
+            )
         del queue.getters[ticket]
         del queue.available[: len(items)]
         self._deliveries[ticket] = items

@@ -65,6 +65,7 @@ class Network:
         self._delays: dict[tuple[str, str], Callable[[], int]] = {}
         # How long each pair could not talk, all in all.
         self.unreachable_us: dict[frozenset[str], int] = {}
+        self._clear_us: dict[frozenset[str], int] = {}
 
     def join(self, end: End) -> None:
         """Make a process known under its name."""
@@ -74,10 +75,16 @@ class Network:
         """Return what a process does with its streams."""
         return self._ends[name]
 
+    def clear_since_us(self, pair: frozenset[str]) -> int:
+        """Return since when nothing stands between two processes."""
+        return self._world.now_us if self._obstacles.get(pair) else self._clear_us.get(pair, 0)
+
     def dial(self, dialler: str, acceptor: str) -> Stream:
         """Begin a stream; `made` or `not_made` follows."""
         stream = Stream(dialler, acceptor)
-        self._world.schedule(self._world.now_us + self._delay_us(dialler, acceptor), None, self._connect, (stream,))
+        self._world.schedule(
+            self._world.now_us + self._delay_us(dialler, acceptor), None, self._connect, (stream,)
+        )
         return stream
 
     def send(self, stream: Stream, sender: str, frame: Any) -> None:
@@ -141,6 +148,7 @@ class Network:
         if self._obstacles[pair]:
             return
         self._world.note("network", "is whole", *sorted(pair))
+        self._clear_us[pair] = self._world.now_us
         for stream in self._streams.get(pair, ()):
             held, stream.held = stream.held, []
             for receiver, frame in held:
@@ -151,6 +159,8 @@ class Network:
     def _connect(self, stream: Stream) -> None:
         dialler, acceptor = stream.ends
         end = self._ends[dialler]
+        if not end.process.alive:
+            return
         if self._obstacles.get(frozenset(stream.ends)):
             self._later(DIAL_TIMEOUT_US, dialler, lambda: end.not_made(stream, ended=False))
         elif not self._ends[acceptor].process.alive:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-
 NOWAIT = -1
 # An obstacle that lasts so long ends sessions, or may.
 LONG_US = 35_000_000
@@ -98,12 +97,12 @@ class Script:
 def draw_script(seed: int) -> Script:
     """Return the story of a seed."""
     draw = Random(f"script {seed}")  # noqa: S311 - not for secrets
-    num_clients = draw.randint(1, 5)
+    num_clients = draw.randint(1, 6)
     calm = draw.random() < 0.15
     length_us = draw.choice((20_000, 200_000, 2_000_000))
     calls = _Calls(draw, num_clients, length_us)
-    steps: list[Step] = [calls.draw(number) for number in range(draw.randint(10, 90))]
-    for _ in range(0 if calm else draw.randint(1, 6)):
+    steps: list[Step] = [calls.draw(number) for number in range(draw.choice((20, 60, 180)))]
+    for _ in range(0 if calm else draw.randint(1, 12)):
         steps.append(_draw_fault(draw, num_clients, length_us))
     steps.sort(key=lambda step: step.at_us)
     maxsize = draw.choice((0, 0, 1, 2, 5))
@@ -141,18 +140,21 @@ class _Calls:
             size_bytes=draw.choice((10, 100, 5_000, 100_000, 300_000)),
             timeout_us=self._draw_timeout(),
             blocking=owner is not None or draw.random() < self._blocking_share,
-            abandon=draw.choice(("begun", "delivered", "later", "cancel")) if draw.random() < self._abandon_share else "",
+            abandon=draw.choice(("begun", "delivered", "later", "cancel"))
+            if draw.random() < self._abandon_share
+            else "",
         )
 
     def _draw_timeout(self) -> int | None:
         if self._draw.random() >= self._timeout_share:
             return None
-        return self._draw.choice((NOWAIT, 0, 5_000, 50_000, 200_000, 3_000_000))
+        return self._draw.choice((NOWAIT, 0, 400, 1_000, 10_000, 200_000, 3_000_000))
 
 
 def _draw_fault(draw: Random, num_clients: int, length_us: int) -> Fault:
     kind = draw.choices(
-        ("cut", "stall", "pause", "die", "pause server", "kill server", "close"), weights=(6, 4, 4, 5, 3, 0.7, 1)
+        ("cut", "stall", "pause", "die", "pause server", "kill server", "close"),
+        weights=(6, 4, 4, 5, 3, 0.7, 1),
     )[0]
     for_us = draw.choice((1_000, 50_000, 1_000_000, 10_000_000))
     if draw.random() < 0.1:

@@ -19,6 +19,11 @@ from rlinf.scheduler.comm.transport.session import (
 from rlinf.testing.simulation.network import Network, Stream
 from rlinf.testing.simulation.world import Process, Violation, World
 
+# Whoever was heard so lately is there.
+RECENT_US = 1_000_000
+# So late may a death be noticed once nothing stands between.
+NOTICED_US = 3_000_000
+
 MakeSession = Callable[[str, str, int, float], "Session[Any]"]
 
 
@@ -37,7 +42,18 @@ class User(Protocol):
 class _Half:
     """One half of a session, and the streams it has."""
 
-    __slots__ = ("ack_due", "dialling", "num_heard", "num_said", "peer", "pumping", "session", "stream", "wake_us")
+    __slots__ = (
+        "ack_due",
+        "dialling",
+        "heard_us",
+        "num_heard",
+        "num_said",
+        "peer",
+        "pumping",
+        "session",
+        "stream",
+        "wake_us",
+    )
 
     def __init__(self, peer: str, session: Session[Any]) -> None:
         self.peer = peer
@@ -45,6 +61,7 @@ class _Half:
         self.stream: Stream | None = None  # the session's
         self.dialling: Stream | None = None
         self.num_said = self.num_heard = 0
+        self.heard_us = -RECENT_US
         self.pumping = False
         self.ack_due = False
         self.wake_us: int | None = None
@@ -85,10 +102,9 @@ class Sessions:
             if session.state is State.DEAD:
                 continue
             if session.state is not State.CONNECTED or session.num_unacknowledged:
-                raise Violation(
-                    f"{self.process.name} rests with {session.num_unacknowledged} messages for {half.peer}, {session.state.value}",
-                    (self.process.name, half.peer),
-                )
+                rest = f"{session.num_unacknowledged} messages for {half.peer}, {session.state.value}"
+                message = f"{self.process.name} rests with {rest}"
+                raise Violation(message, (self.process.name, half.peer))
 
     # -- streams ---------------------------------------------------------------------------------
 
@@ -115,6 +131,7 @@ class Sessions:
     def heard(self, stream: Stream, frame: Any) -> None:
         """A frame came."""
         half = self._half(stream.other(self.process.name))
+        half.heard_us = self._world.now_us
         if isinstance(frame, Hello):
             self._welcome(half, stream, frame)
         elif isinstance(frame, Welcome):
@@ -125,7 +142,9 @@ class Sessions:
 
     def closed(self, stream: Stream, *, ended: bool) -> None:
         """A stream has ended."""
-        half = self._half(stream.other(self.process.name))
+        half = self._halves.get(stream.other(self.process.name))
+        if half is None:
+            return
         if half.stream is stream:
             half.stream = None
             half.session.cut(self._now_s, "cut")
@@ -138,15 +157,15 @@ class Sessions:
 
     def silent(self, stream: Stream, silent_s: float) -> None:
         """Nothing comes over a stream."""
-        half = self._half(stream.other(self.process.name))
-        if half.stream is stream:
+        half = self._halves.get(stream.other(self.process.name))
+        if half is not None and half.stream is stream:
             half.session.silent(self._now_s, silent_s)
             self._step(half)
 
     def alive(self, stream: Stream) -> None:
         """The other machine has answered a probe."""
-        half = self._half(stream.other(self.process.name))
-        if half.stream is stream:
+        half = self._halves.get(stream.other(self.process.name))
+        if half is not None and half.stream is stream:
             half.session.heard()
             self._step(half)
 
@@ -255,17 +274,26 @@ class Sessions:
 
     def _end(self, half: _Half) -> None:
         self._world.note(self.process.name, "gives up", half.peer, half.session.reason)
-        self._check_end(half.peer)
+        self._check_end(half)
         self._leave_stream(half)
         self._leave_dial(half)
         self._user.lost(half.peer)
 
-    def _check_end(self, peer: str) -> None:
+    def _check_end(self, half: _Half) -> None:
         """Check that whoever is given up has ended, was out of reach too long, or has given this process up."""
-        other = self._network.end_of(peer)
-        if not other.process.alive or other.has_given_up(self.process.name):
-            return
+        peer, other = half.peer, self._network.end_of(half.peer)
         pair = frozenset((self.process.name, peer))
+        if not other.process.alive:
+            since_us = max(other.process.died_us, self._network.clear_since_us(pair))
+            if self._world.now_us - since_us > NOTICED_US + self.process.paused_us:
+                message = f"{self.process.name} notices late that {peer} has died"
+                raise Violation(message, (self.process.name, peer))
+            return
+        if other.has_given_up(self.process.name):
+            return
+        if 0 <= self._world.now_us - half.heard_us < RECENT_US:
+            message = f"{self.process.name} gives {peer} up, which it has just heard"
+            raise Violation(message, (self.process.name, peer))
         paused_us = self.process.paused_us + other.process.paused_us
         if self._network.unreachable_us.get(pair, 0) + paused_us < GRACE_S * 1e6:
             message = f"{self.process.name} gives {peer} up, which could be reached"

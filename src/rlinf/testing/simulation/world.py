@@ -29,12 +29,14 @@ class Process:
 
     Attributes:
         alive: it has not died.
+        died_us: when it did.
     """
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.alive = True
+        self.died_us = -1
         self._paused_us = 0
         self._paused_at: int | None = None
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -76,6 +78,7 @@ class Process:
     def die(self) -> None:
         """End at once, as by SIGKILL."""
         self.alive = False
+        self.died_us = self.world.now_us
         self._backlog.clear()
         self.world.note(self.name, "dies")
 
