@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, TypeVar
 
 from rlinf.scheduler.comm.forking import forked_error, generation
-from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.promise import Fate, Promise
 from rlinf.scheduler.errors import ResultTimeout
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ class AsyncHandle(Generic[T]):
     __slots__ = (
         "_awaited_by",
         "_error",
+        "_fate",
         "_finish",
         "_finished",
         "_generation",
@@ -52,6 +53,7 @@ class AsyncHandle(Generic[T]):
     ) -> None:
         self.what = what
         self._source: Any = source
+        self._fate = source.fate if isinstance(source, Promise) else Fate()
         self._generation = generation()
         self._finish = finish
         # Of waiting threads only; a signal handler may wait for the handle that it interrupted.
@@ -97,8 +99,10 @@ class AsyncHandle(Generic[T]):
             except CancelledError:
                 pass
         value = self._take()
-        # A store and a return: an interruption comes before both, and then the value may still go back, or after.
-        self._source.taken = True
+        fate = self._fate
+        # Stores and a return: an interruption comes before all, and then the value may still go back, or after.
+        fate.mark[0] = 1
+        fate.taken = True
         return value
 
     def result(self) -> T:
@@ -155,7 +159,9 @@ class AsyncHandle(Generic[T]):
             finally:
                 self._awaited_by.discard(woken)
         value = self._take()
-        self._source.taken = True
+        fate = self._fate
+        fate.mark[0] = 1
+        fate.taken = True
         return value
 
     def _check_process(self) -> None:
@@ -179,9 +185,9 @@ class AsyncHandle(Generic[T]):
             value = source.result(0)
             if finish is not None:
                 value = finish(value)
-        except (Exception, CancelledError) as error:
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - kept for whoever waits
             self._error = error
-            source.taken = True  # by nobody, but it would stand in the way of all others
+            self._fate.taken = True  # by nobody, but it would stand in the way of all others
         else:
             self._value = value
         self._finished = True

@@ -20,16 +20,35 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NOWHERE = bytearray(1)
+
+
+class Fate:
+    """What became of a value: known to both sides, also when the promise itself is gone.
+
+    Whoever waited says that it has the value by stores, right before its `return`: CPython lets no signal handler run
+    in between. Until then the value may still go back to where it came from.
+
+    Attributes:
+        taken: whoever waited has it.
+        mark: one byte that says the same to other processes, where the value lies in shared memory.
+    """
+
+    __slots__ = ("mark", "taken")
+
+    def __init__(self) -> None:
+        self.taken = False
+        self.mark: Any = _NOWHERE
+
 
 class Promise(Generic[T]):
     """A value or an error to come. It is completed once, by the thread that owns what is under way.
 
     Attributes:
-        taken: whoever waited has the value: one attribute store, so that nothing can come in between that and the
-            `return` of the caller. Until then the value may still go back to where it came from.
+        fate: what became of the value.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_done", "_error", "_gates", "_value", "taken")
+    __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_done", "_error", "_gates", "_value", "fate")
 
     def __init__(self) -> None:
         self._done = False
@@ -39,7 +58,7 @@ class Promise(Generic[T]):
         # One locked lock for each waiting thread; whoever completes opens all of them.
         self._gates: deque[Any] = deque()
         self._callbacks: deque[Callable[[Any], Any]] = deque()
-        self.taken = False
+        self.fate = Fate()
 
     # -- its owner -------------------------------------------------------------------------------
 
@@ -103,7 +122,7 @@ class Promise(Generic[T]):
         gate.acquire()
         self._gates.append(gate)
         # Completed before the gate was there: then nobody opens it.
-        if self._done:
+        if self.done():
             return True
         gate.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
         return self._done

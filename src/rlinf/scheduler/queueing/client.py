@@ -72,10 +72,13 @@ class _Phase(Enum):
 
 
 class _Operation:
-    __slots__ = ("ending", "inline_bytes", "is_over", "phase", "queue_name", "ticket")
+    __slots__ = ("ending", "inline_bytes", "is_get", "is_over", "phase", "queue_name", "ticket")
 
-    def __init__(self, ticket: int, queue_name: QueueName, inline_bytes: int) -> None:
+    def __init__(
+        self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_get: bool = False
+    ) -> None:
         self.ticket = ticket
+        self.is_get = is_get
         self.queue_name = queue_name
         self.inline_bytes = inline_bytes
         self.phase = _Phase.SENT
@@ -134,7 +137,7 @@ class ClientState:
 
     def get(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
         """Begin a get or a batch."""
-        self._operations[ticket] = _Operation(ticket, queue_name, 0)
+        self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
         return [Send(ticket)]
 
     def taken(self, ticket: int) -> list[ClientInstruction]:
@@ -150,8 +153,16 @@ class ClientState:
         return self._leave(ticket, Ending.TIMED_OUT)
 
     def cancel(self, ticket: int) -> list[ClientInstruction]:
-        """An operation was given up by somebody who waits for its end."""
-        return self._leave(ticket, Ending.CANCELLED)
+        """An operation was given up by somebody who waits for its end.
+
+        A get ends at once: whatever the server says, it takes nothing. A put may be in its queue by now.
+        """
+        out = self._leave(ticket, Ending.CANCELLED)
+        operation = self._operations.get(ticket)
+        if operation is not None and operation.is_get and not operation.is_over:
+            operation.is_over = True
+            out.append(End(ticket, Ending.CANCELLED))
+        return out
 
     def abandon(self, ticket: int) -> list[ClientInstruction]:
         """Nobody waits for an operation any more: its caller was interrupted, its handle dropped."""
@@ -217,10 +228,9 @@ class ClientState:
         """Operations that have not ended, deliveries that nobody has taken among them."""
         return len(self._operations)
 
-    def is_delivered(self, ticket: int) -> bool:
-        """Whether the items of a get are here, and not taken."""
-        operation = self._operations.get(ticket)
-        return operation is not None and operation.phase is _Phase.DELIVERED
+    def knows(self, ticket: int) -> bool:
+        """Whether something of an operation is still to come, from the server or from whoever began it."""
+        return ticket in self._operations
 
     def _leave(self, ticket: int, ending: Ending) -> list[ClientInstruction]:
         operation = self._operations.get(ticket)

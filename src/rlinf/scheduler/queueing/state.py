@@ -22,7 +22,8 @@ from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, 
 class ChannelState:
     """Named queues that appear on demand and vanish when empty and idle.
 
-    Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. An operation is known by its client's name and a ticket that is unique among that client's operations.
+    Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. An
+    operation is known by its client's name and a ticket that is unique among that client's operations.
     Every event returns the instructions that follow from it, in order, for this client and for others.
 
     >>> state = ChannelState()
@@ -79,12 +80,17 @@ class ChannelState:
         item = Item(None, check_weight(weight), size_bytes)
         return self._put(client, ticket, queue_name, item, complete=False, wait=wait)
 
-    def fill(self, client: str, ticket: int, payload: Any) -> list[Instruction]:
-        """The bytes of a granted item are here; dropped if its put was withdrawn in between."""
+    def fill(
+        self, client: str, ticket: int, payload: Any, size_bytes: int | None = None
+    ) -> list[Instruction]:
+        """The bytes of a granted item are here, so many if that was not known; dropped if its put was withdrawn."""
         putter = self._operation(client, ticket)
         if not isinstance(putter, Putter) or not putter.has_room or putter.complete:
             return []
         putter.item.payload = payload
+        if size_bytes is not None:
+            putter.queue.reserved_bytes += size_bytes - putter.item.size_bytes
+            putter.item.size_bytes = size_bytes
         out: list[Instruction] = []
         putter.queue.fill(putter, out)
         self._settle((putter.queue,), out)
@@ -188,6 +194,16 @@ class ChannelState:
         """Return what was delivered to a getter and is not confirmed."""
         getter = self._delivery(client, ticket)
         return [] if getter is None or getter.items is None else getter.items
+
+    def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
+        """Return the tickets of a client whose items were delivered and are not confirmed, with these items."""
+        known = self._clients.get(client)
+        operations = known.operations.values() if known else ()
+        return [
+            (getter.ticket, getter.items)
+            for getter in operations
+            if isinstance(getter, Getter) and getter.items is not None
+        ]
 
     def num_items(self, queue_name: QueueName) -> int:
         """Return how many items a getter of this queue can take."""
