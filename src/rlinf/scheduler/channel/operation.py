@@ -122,16 +122,17 @@ class Operation:
 class OperationPromise(Promise[Any]):
     """The end of an operation that somebody holds a handle of; `cancel` withdraws it."""
 
-    __slots__ = ("_withdraw",)
+    __slots__ = ("_operation", "_withdraw")
 
-    def __init__(self, withdraw: Callable[[OperationPromise], None]) -> None:
+    def __init__(self, withdraw: Callable[[Operation, OperationPromise], None], operation: Operation) -> None:
         super().__init__()
+        self._operation = operation
         self._withdraw = withdraw
 
     def cancel(self) -> bool:
         """Give a get up, unless it is over; whether a put still can be is its server's decision."""
         if not self.done():
-            self._withdraw(self)
+            self._withdraw(self._operation, self)
         return self.cancelled()
 
 
