@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.queueing import Accept, Deliver, Grant, Instruction, Reason
+from rlinf.scheduler.queueing import Deliver, Grant, Reason, Refuse
 from rlinf.scheduler.queueing.client import (
     ClientInstruction,
     Confirm,
@@ -29,6 +29,9 @@ from rlinf.testing.simulation.sessions import Sessions
 from rlinf.testing.simulation.world import Process, World
 
 INLINE_BYTES = 64 << 10
+# So soon, and so late, a process looks whether delivered items were taken.
+LOOK_US = 2_000
+MAX_LOOK_US = 1_000_000
 UNANSWERED_US = 1_000_000
 """An operation without waiting has ended by then."""
 
@@ -39,17 +42,16 @@ class UserCall:
     Attributes:
         step: what was asked.
         outcome: how it ended; empty while it has not.
-        items: what was delivered and not taken yet.
-        given_up: its user has asked for its end; what comes now is not taken.
+        items: what was delivered.
+        ended_us: when its operation was over, whether its user has looked or not.
     """
 
-    __slots__ = ("began_us", "ended_us", "given_up", "items", "outcome", "paused_us", "step")
+    __slots__ = ("began_us", "ended_us", "items", "outcome", "paused_us", "step")
 
     def __init__(self, step: Call) -> None:
         self.step = step
         self.outcome = ""
         self.items: list[int] | None = None
-        self.given_up = False
         self.began_us = self.ended_us = self.paused_us = 0
 
 
@@ -76,7 +78,9 @@ class Client(Process):
             deque()
         )  # what one thread does, one after the other; the first is under way
         self._handed: deque[tuple[Callable[..., list[ClientInstruction]], Any]] = deque()
-        self._outbox: list[wire.Message] = []
+        self._delivered: dict[int, UserCall] = {}
+        self._confirmed: list[int] = []
+        self._outbox: list[wire.Operation] = []
 
     # -- users' threads --------------------------------------------------------------------------
 
@@ -107,30 +111,31 @@ class Client(Process):
     def _abandon(self, call: UserCall) -> None:
         """The user is interrupted, or drops the handle."""
         if not call.outcome:
-            self._hand_over(self.state.abandon, call.step.number)
+            self._hand_over(self._io_abandon, call)
             self._end(call, "abandoned")
 
     def _cancel(self, call: UserCall) -> None:
         """The user asks for the end and waits for it."""
         if not call.outcome:
-            call.given_up = True
-            self._hand_over(self.state.cancel, call.step.number)
+            self._hand_over(self._io_cancel, call)
 
     def _wake(self, call: UserCall) -> None:
         """The user finds items: from here on it alone decides whether they are taken."""
         if call.outcome or call.items is None:
             return
-        if call.given_up:
-            self._end(call, "cancelled")
-        elif call.step.abandon == "delivered":
+        if call.step.abandon == "delivered":
             self._abandon(call)
-        else:
-            self._ledger.takes(self.name, call.items)
-            self._end(call, "taken", *call.items)
-            self._hand_over(self.state.taken, call.step.number)
+            return
+        # One store; the I/O thread sees it when it looks the next time.
+        self._ledger.takes(self.name, call.items)
+        self._end(call, "taken", *call.items)
+        if not call.step.blocking:
+            self._hand_over(self._io_nothing, call)
 
     def _end(self, call: UserCall, outcome: str, *items: int) -> None:
-        call.outcome, call.ended_us = outcome, self.world.now_us
+        call.outcome = outcome
+        if call.items is None:
+            call.ended_us = self.world.now_us
         self.world.note(self.name, "ends", call.step.kind, call.step.number, outcome, *items)
         if call.step.kind == "put":
             self._ledger.put_ends(call.step.number, outcome)
@@ -146,10 +151,14 @@ class Client(Process):
 
     # -- the I/O thread --------------------------------------------------------------------------
 
-    def receive(self, _sender: str, message: list[Instruction]) -> None:
+    def receive(self, _sender: str, message: wire.News) -> None:
         """News from the server."""
-        for part in message:
-            self._carry_out(self._hear(part))
+        accepted, answers = message
+        for ticket in accepted:
+            self._carry_out(self.state.accepted(ticket))
+        for answer in answers:
+            self._carry_out(self._hear(answer))
+        self._look()
         self._flush()
 
     def lost(self, _peer: str) -> None:
@@ -158,23 +167,49 @@ class Client(Process):
         self.cut_off = True
         self._carry_out(self.state.lose())
 
-    def _hear(self, part: Instruction) -> list[ClientInstruction]:
-        match part:
-            case Accept(_, ticket):
-                return self.state.accepted(ticket)
+    def _hear(self, answer: wire.Answer) -> list[ClientInstruction]:
+        match answer:
             case Grant(_, ticket):
                 return self.state.granted(ticket)
             case Deliver(_, ticket, items):
                 return self.state.delivered(ticket, [item.payload for item in items])
-            case _:
-                withdrawn = part.reason is Reason.CANCELLED
-                return self.state.refused(part.ticket, part.reason.value, withdrawn=withdrawn)
+            case Refuse(_, ticket, reason, _):
+                return self.state.refused(ticket, reason.value, withdrawn=reason is Reason.CANCELLED)
 
     def _turn(self) -> None:
         while self._handed:
             action, what = self._handed.popleft()
             self._carry_out(action(what))
+        self._look()
         self._flush()
+
+    def _look(self) -> None:
+        """See what users took, or left, of what was delivered."""
+        for ticket, call in [(ticket, call) for ticket, call in self._delivered.items() if call.outcome]:
+            del self._delivered[ticket]
+            self._carry_out(
+                self.state.taken(ticket) if call.outcome == "taken" else self.state.abandon(ticket)
+            )
+
+    def _look_later(self, call: UserCall, after_us: int) -> None:
+        """Look by itself, ever more rarely; the first time, say what has arrived and was not taken."""
+        self._look()
+        if call.step.number in self._delivered:
+            if after_us == LOOK_US:
+                self._outbox.append(wire.Arrived(call.step.number))
+            self.later(after_us, self._look_later, call, min(2 * after_us, MAX_LOOK_US))
+        self._flush()
+
+    def _io_nothing(self, _call: UserCall) -> list[ClientInstruction]:
+        return []
+
+    def _io_abandon(self, call: UserCall) -> list[ClientInstruction]:
+        self._delivered.pop(call.step.number, None)
+        return self.state.abandon(call.step.number)
+
+    def _io_cancel(self, call: UserCall) -> list[ClientInstruction]:
+        # What was delivered is over: its user may be taking it.
+        return self.state.cancel(call.step.number) if call.items is None else []
 
     def _io_begin(self, call: UserCall) -> list[ClientInstruction]:
         step = call.step
@@ -207,20 +242,24 @@ class Client(Process):
                 case Withdraw(ticket):
                     self._outbox.append(wire.Withdraw(ticket))
                 case Confirm(ticket):
-                    self._outbox.append(wire.Confirm(ticket))
+                    self._confirmed.append(ticket)
 
     def _tell(self, call: UserCall, ending: Ending, detail: Any) -> None:
         """Hand an end to the user, who finds it a little later."""
         if ending is Ending.DELIVERED:
-            call.items = detail
-            self._outbox.append(wire.Arrived(call.step.number))
-            self.later(self._draw.randrange(100), self._wake, call)
+            call.items, call.ended_us = detail, self.world.now_us
+            self._delivered[call.step.number] = call
+            self.later(LOOK_US, self._look_later, call, LOOK_US)
+            # Most users wait for it; some look at their handles some time.
+            soon = call.step.blocking or self._draw.random() < 0.7
+            self.later(self._draw.randrange(100 if soon else 3_000_000), self._wake, call)
         elif not call.outcome:
             self._end(call, detail if ending is Ending.REFUSED else ending.value)
 
     def _flush(self) -> None:
-        if self._outbox:
-            message, self._outbox = self._outbox, []
+        if self._outbox or self._confirmed:
+            message = (self._confirmed, self._outbox)
+            self._confirmed, self._outbox = [], []
             self.sessions.send(wire.SERVER, message)
 
 
@@ -228,7 +267,7 @@ def _is_announced(step: Call) -> bool:
     return step.size_bytes > INLINE_BYTES
 
 
-def _opening(step: Call) -> wire.Message:
+def _opening(step: Call) -> wire.Operation:
     """Return the message that begins an operation."""
     wait = step.timeout_us != NOWAIT
     if step.kind == "put":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.queueing import Deliver, Instruction, Refuse
+from rlinf.scheduler.queueing import Accept, Deliver, Grant, Instruction, Refuse
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
@@ -53,13 +53,12 @@ class Arrived(NamedTuple):
     ticket: int
 
 
-class Confirm(NamedTuple):
-    """Items were taken."""
-
-    ticket: int
-
-
-Message = Put | Fill | Get | Withdraw | Arrived | Confirm
+Operation = Put | Fill | Get | Withdraw | Arrived
+Operations = tuple[list[int], list[Operation]]
+"""What a client sends: tickets whose items were taken, and operations in order."""
+Answer = Grant | Deliver | Refuse
+News = tuple[list[int], list[Answer]]
+"""What the server sends: tickets of accepted puts, and other answers in order."""
 
 
 class Server(Process):
@@ -77,14 +76,20 @@ class Server(Process):
         self.sessions = Sessions(self, network, machines.session)
         self._ledger = ledger
         self._gone: set[str] = set()
-        self._news: dict[str, list[Instruction]] = {}
+        self._news: dict[str, News] = {}
 
-    def receive(self, sender: str, message: list[Message]) -> None:
+    def receive(self, sender: str, message: Operations) -> None:
         """Handle what a client sent, one after the other."""
-        for part in message:
-            if sender not in self._gone:
-                self.world.note(self.name, "hears", sender, type(part).__name__, *part)
-                self._carry_out(self._handle(sender, part))
+        if sender in self._gone:
+            return
+        confirmed, operations = message
+        for ticket in confirmed:
+            self.world.note(self.name, "hears", sender, "Confirm", ticket)
+            self._ledger.confirmed(sender, ticket)
+            self._carry_out(self.state.confirm(sender, ticket))
+        for operation in operations:
+            self.world.note(self.name, "hears", sender, type(operation).__name__, *operation)
+            self._carry_out(self._handle(sender, operation))
 
     def lost(self, peer: str) -> None:
         """A client has gone, or is held for dead."""
@@ -92,6 +97,10 @@ class Server(Process):
             self.world.note(self.name, "loses", peer)
             self._gone.add(peer)
             self._news.pop(peer, None)
+            for ticket, items in self.state.deliveries(peer):
+                if self._ledger.is_marked(peer, [item.payload for item in items]):
+                    self._ledger.confirmed(peer, ticket)
+                    self._carry_out(self.state.confirm(peer, ticket))
             self._ledger.loses(peer)
             self._carry_out(self.state.lose(peer))
 
@@ -100,9 +109,9 @@ class Server(Process):
         self.world.note(self.name, "closes")
         self._carry_out(self.state.close())
 
-    def _handle(self, client: str, part: Message) -> list[Instruction]:
+    def _handle(self, client: str, operation: Operation) -> list[Instruction]:
         state, ledger = self.state, self._ledger
-        match part:
+        match operation:
             case Put(ticket, queue, None, weight, size_bytes, wait):
                 return state.reserve(client, ticket, queue, weight, size_bytes, wait=wait)
             case Put(ticket, queue, item, weight, size_bytes, wait):
@@ -119,9 +128,6 @@ class Server(Process):
                 return state.withdraw(client, ticket)
             case Arrived(ticket):
                 return state.arrive(client, ticket)
-            case Confirm(ticket):
-                ledger.confirmed(client, ticket)
-                return state.confirm(client, ticket)
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -132,13 +138,17 @@ class Server(Process):
                 raise Violation(message, (client,))
             if not self._news:
                 self.later(10, self._flush)
-            self._news.setdefault(client, []).append(instruction)
+            accepted, answers = self._news.setdefault(client, ([], []))
+            if isinstance(instruction, Accept):
+                accepted.append(instruction.ticket)
+            else:
+                answers.append(instruction)
         self._ledger.follow(instructions, self.state)
 
     def _flush(self) -> None:
         news, self._news = self._news, {}
-        for client, parts in news.items():
-            self.sessions.send(client, parts)
+        for client, its_news in news.items():
+            self.sessions.send(client, its_news)
 
 
 def _in_words(instruction: Instruction) -> tuple[Any, ...]:

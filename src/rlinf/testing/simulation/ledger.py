@@ -11,6 +11,9 @@ from rlinf.testing.simulation.world import Violation
 
 Ticket = tuple[str, int]
 
+# Of a larger item its server sees that it was taken, even if the taker dies before it says so.
+MARKED_BYTES = 64 << 10
+
 # How a put may have ended, for its user, whose item was accepted; empty: its process died.
 _MAY_BE_ACCEPTED = frozenset(("accepted", "unanswered", "abandoned", "lost", ""))
 
@@ -26,6 +29,7 @@ class _Item:
     begun: int  # its place among all puts
     order: int = -1  # its place among all that its queue accepted
     put_outcome: str = ""
+    marked_by: str = ""
     taken_by: list[str] = field(default_factory=list)
 
 
@@ -78,9 +82,11 @@ class Ledger:
         self._items[item].put_outcome = outcome
 
     def takes(self, client: str, items: Sequence[int]) -> None:
-        """Items become a user's."""
+        """Items become a user's; a large one is marked."""
         for item in items:
             known = self._items[item]
+            if known.size_bytes > MARKED_BYTES:
+                known.marked_by = client
             known.taken_by.append(client)
             live = [taker for taker in known.taken_by if taker not in self._gone]
             if len(live) > 1:
@@ -90,6 +96,10 @@ class Ledger:
                 if known.order < queue.last_taken and client not in self._gone:
                     raise Violation(f"{client} gets item {item} of {known.queue} out of order", (item,))
                 queue.last_taken = known.order
+
+    def is_marked(self, client: str, items: Sequence[int]) -> bool:
+        """Return whether the server sees that a client has taken these items."""
+        return any(self._items[item].marked_by == client for item in items)
 
     def dies(self, client: str) -> None:
         """A client is dead: what it has taken may come to another."""

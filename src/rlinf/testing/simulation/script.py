@@ -106,7 +106,7 @@ def draw_script(seed: int) -> Script:
         steps.append(_draw_fault(draw, num_clients, length_us))
     steps.sort(key=lambda step: step.at_us)
     maxsize = draw.choice((0, 0, 1, 2, 5))
-    return Script(seed, num_clients, maxsize, draw.choice((1_000, 10_000, 200_000)), tuple(steps))
+    return Script(seed, num_clients, maxsize, draw.choice((200, 6_000, 200_000)), tuple(steps))
 
 
 class _Calls:
@@ -116,6 +116,8 @@ class _Calls:
         self._draw = draw
         self._num_clients = num_clients
         self._length_us = length_us
+        # In some stories everything happens in bursts.
+        self._step_us = draw.choice((1, length_us // 10))
         self._queues = [f"q{number}" for number in range(draw.randint(1, 3))]
         self._put_share = draw.choice((0.4, 0.5, 0.6))
         self._abandon_share = draw.choice((0.0, 0.1, 0.3, 0.6))
@@ -131,7 +133,7 @@ class _Calls:
         kind = "put" if draw.random() < self._put_share else draw.choice(("get", "get", "batch"))
         owner = None if kind == "put" else self._owner[queue]
         return Call(
-            at_us=draw.randrange(self._length_us),
+            at_us=draw.randrange(self._length_us) // self._step_us * self._step_us,
             number=number,
             client=draw.randrange(self._num_clients) if owner is None else owner,
             kind=kind,
