@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from rlinf.scheduler.queueing import Accept, Deliver, Grant, Instruction, Refuse
+from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.machines import Machines
-from rlinf.testing.simulation.network import Network
-from rlinf.testing.simulation.sessions import Sessions
-from rlinf.testing.simulation.world import Process, Violation, World
+from rlinf.testing.simulation.world import Violation
 
 SERVER = "server"
+CHANNEL = "channel"
 
 
 class Put(NamedTuple):
@@ -61,22 +61,22 @@ News = tuple[list[int], list[Answer]]
 """What the server sends: tickets of accepted puts, and other answers in order."""
 
 
-class Server(Process):
+class ChannelServer:
     """Hears clients one after the other, and answers each with what has gathered.
 
     Attributes:
         state: the machine under test.
     """
 
-    def __init__(
-        self, world: World, network: Network, ledger: Ledger, machines: Machines, maxsize: int
-    ) -> None:
-        super().__init__(world, SERVER)
+    def __init__(self, host: Host, ledger: Ledger, machines: Machines, maxsize: int) -> None:
+        self.host = host
+        self.name = host.name
+        self.world = host.world
         self.state = machines.server(maxsize)
-        self.sessions = Sessions(self, network, machines.session)
         self._ledger = ledger
         self._gone: set[str] = set()
         self._news: dict[str, News] = {}
+        host.serve(CHANNEL, self)
 
     def receive(self, sender: str, message: Operations) -> None:
         """Handle what a client sent, one after the other."""
@@ -137,7 +137,7 @@ class Server(Process):
                 message = f"the server answers {client}, which has gone"
                 raise Violation(message, (client,))
             if not self._news:
-                self.later(10, self._flush)
+                self.host.later(10, self._flush)
             accepted, answers = self._news.setdefault(client, ([], []))
             if isinstance(instruction, Accept):
                 accepted.append(instruction.ticket)
@@ -148,7 +148,7 @@ class Server(Process):
     def _flush(self) -> None:
         news, self._news = self._news, {}
         for client, its_news in news.items():
-            self.sessions.send(client, its_news)
+            self.host.send(client, CHANNEL, its_news)
 
 
 def _in_words(instruction: Instruction) -> tuple[Any, ...]:

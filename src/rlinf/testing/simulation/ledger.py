@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Refuse
+from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, QueueName, Refuse
 from rlinf.testing.simulation.world import Violation
 
 Ticket = tuple[str, int]
@@ -24,7 +24,7 @@ class _Item:
 
     number: int
     producer: str
-    queue: str
+    queue: QueueName
     size_bytes: int
     begun: int  # its place among all puts
     order: int = -1  # its place among all that its queue accepted
@@ -52,26 +52,31 @@ class Ledger:
     """Follows every item from its producer to its consumer.
 
     Args:
-        maxsize: items per queue, 0 unbounded.
         sole_consumers: queues that one client empties one by one.
+        maxsize: items per queue, 0 unbounded.
+        max_bytes: bytes per queue, unless it is a single larger item; 0 unbounded.
+        credit_bytes: what a client may send to a queue unasked, unless it is a single larger item.
     """
 
-    def __init__(self, maxsize: int, credit_bytes: int, sole_consumers: Iterable[str]) -> None:
+    def __init__(
+        self, sole_consumers: Iterable[QueueName], *, maxsize: int = 0, max_bytes: int = 0, credit_bytes: int
+    ) -> None:
         self._maxsize = maxsize
+        self._max_bytes = max_bytes
         self._credit_bytes = credit_bytes
         self._sole = set(sole_consumers)
         self._gone: set[str] = set()
         self._items: dict[int, _Item] = {}
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[QueueName, _Queue] = {}
         self._puts: dict[Ticket, _Item] = {}
-        self._gets: dict[Ticket, str] = {}
+        self._gets: dict[Ticket, QueueName] = {}
         self._deliveries: dict[Ticket, list[int]] = {}
         self._inline: dict[Ticket, bool] = {}
-        self._unaccepted_bytes: dict[tuple[str, str], int] = {}
+        self._unaccepted_bytes: dict[tuple[str, QueueName], int] = {}
 
     # -- what users see --------------------------------------------------------------------------
 
-    def put_begins(self, client: str, item: int, queue: str, size_bytes: int) -> None:
+    def put_begins(self, client: str, item: int, queue: QueueName, size_bytes: int) -> None:
         """A user puts an item; its ticket is its number."""
         begun = len(self._items)
         self._items[item] = self._puts[client, item] = _Item(item, client, queue, size_bytes, begun)
@@ -107,7 +112,7 @@ class Ledger:
 
     # -- what the server says --------------------------------------------------------------------
 
-    def get_arrives(self, client: str, ticket: int, queue: str) -> None:
+    def get_arrives(self, client: str, ticket: int, queue: QueueName) -> None:
         """The server is asked for items."""
         self._gets[client, ticket] = queue
         self._queue(queue).getters[client, ticket] = None
@@ -131,7 +136,6 @@ class Ledger:
         """The server is told that a client has gone; if it lives, it is as good as dead."""
         self._gone.add(client)
         for ticket in [ticket for ticket in self._deliveries if ticket[0] == client]:
-            self._sole.discard(self._gets[ticket])  # its successor may have got later items before
             self._give_back(ticket)
         for queue in self._queues.values():
             for line in (queue.getters, queue.granted):
@@ -177,6 +181,13 @@ class Ledger:
         held = len(queue.available) + len(queue.granted)
         if 0 < self._maxsize < held - queue.num_returned:
             raise Violation(f"{item.queue} holds {held} items of {self._maxsize}", (item.number,))
+        if self._max_bytes and held > 1 and not queue.num_returned:
+            items = [self._items[number] for _, number in queue.available]
+            items += [self._puts[ticket] for ticket in queue.granted]
+            held_bytes = sum(each.size_bytes for each in items)
+            if held_bytes > self._max_bytes:
+                message = f"{item.queue} holds {held_bytes} bytes of {self._max_bytes}"
+                raise Violation(message, (item.number,))
 
     def _deliver(self, ticket: Ticket, items: list[int]) -> None:
         queue = self._queues[self._gets[ticket]]
@@ -205,6 +216,8 @@ class Ledger:
             self._unaccepted_bytes[ticket[0], item.queue] -= item.size_bytes
 
     def _give_back(self, ticket: Ticket) -> None:
+        if ticket[0] in self._gone:
+            self._sole.discard(self._gets[ticket])  # its successor may have got later items before
         for item in self._deliveries.pop(ticket, ()):
             known = self._items[item]
             queue = self._queues[known.queue]
@@ -239,7 +252,7 @@ class Ledger:
             if drained and not item.taken_by:
                 raise Violation(f"item {item.number} was accepted and is lost", (item.number,))
 
-    def _queue(self, name: str) -> _Queue:
+    def _queue(self, name: QueueName) -> _Queue:
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = _Queue()

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.testing.simulation.channel import ChannelPart
+from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.machines import Machines
-from rlinf.testing.simulation.network import Network
 from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.world import Violation, World
+
+PARTS = (ChannelPart,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,7 @@ def run_script(script: Script, machines: Machines | None = None) -> Report:
     violation: str | None = None
     about: frozenset[Any] = frozenset()
     try:
-        part = ChannelPart(world, Network(world), script, machines or Machines())
-        world.run()
-        for _ in part.finish():
-            world.run()
+        Cluster(world, script, machines or Machines()).run(PARTS)
     except Violation as broken:
         violation, about = str(broken), broken.about
     except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 NOWAIT = -1
+SERVER_NUMBER = -2
 # An obstacle that lasts so long ends sessions, or may.
 LONG_US = 35_000_000
 
@@ -18,14 +19,15 @@ class Call:
         at_us: when.
         number: unique in a script; a put's number is also its item.
         client: the number of the client.
-        kind: `put`, `get` or `batch`.
-        queue: the queue's name.
+        kind: `put`, `get` or `batch` of a channel, `send` or `recv` of a mailbox.
+        queue: the queue's name, or the topic.
         weight: of the item, or the batch's target.
         size_bytes: of the item.
         timeout_us: None without a deadline, NOWAIT without waiting.
         blocking: the user's thread begins its next call when this one has ended.
         abandon: at which step the user leaves the call: `begun`, `delivered`, `later`, or never (empty);
             `cancel`: the user asks for its end, and waits for that.
+        peer: the number of the process at the other end of `send` and `recv`.
     """
 
     at_us: int
@@ -38,6 +40,7 @@ class Call:
     timeout_us: int | None
     blocking: bool
     abandon: str
+    peer: int = SERVER_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,15 @@ class Fault:
         at_us: when.
         kind: `cut`, `stall`, `pause`, `die`, `pause server`, `kill server` or `close`.
         client: the number of the client that it concerns.
-        for_us: how long it lasts; a dead client comes back after it.
+        for_us: how long it lasts; another process takes a dead one's place after it.
+        other: to whom it is cut, or its connection stalls.
     """
 
     at_us: int
     kind: str
     client: int
     for_us: int
+    other: int = SERVER_NUMBER
 
 
 Step = Call | Fault
@@ -79,19 +84,18 @@ class Script:
     steps: tuple[Step, ...]
 
     @property
-    def sole_consumers(self) -> dict[str, int]:
+    def calls(self) -> list[Call]:
+        """What users do."""
+        return [step for step in self.steps if isinstance(step, Call)]
+
+    @property
+    def sole_consumers(self) -> set[str]:
         """The queues from which a single client gets, one call after the other: it sees them in order."""
         getters: dict[str, set[tuple[int, bool]]] = {}
-        for step in self.steps:
-            if isinstance(step, Call) and step.kind != "put":
+        for step in self.calls:
+            if step.kind in ("get", "batch"):
                 getters.setdefault(step.queue, set()).add((step.client, step.blocking))
-        return {
-            queue: client
-            for queue, users in getters.items()
-            if len(users) == 1
-            for client, blocking in users
-            if blocking
-        }
+        return {queue for queue, users in getters.items() if len(users) == 1 and next(iter(users))[1]}
 
 
 def draw_script(seed: int) -> Script:
