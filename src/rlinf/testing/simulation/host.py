@@ -36,6 +36,10 @@ class Host(Process):
         """Give a service what others send it."""
         self._services[name] = service
 
+    def service(self, name: str) -> Any:
+        """Return a service."""
+        return self._services[name]
+
     def send(self, peer: str, service: str, message: Any) -> None:
         """Send to a service of another process."""
         self.sessions.send(peer, (service, message))

@@ -11,6 +11,10 @@ from rlinf.scheduler.queueing import ChannelState
 from rlinf.scheduler.queueing.client import ClientState
 
 
+def _bounded_in_bytes(max_bytes: int) -> ChannelState:
+    return ChannelState(max_bytes=max_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Machines:
     """What makes each machine.
@@ -18,9 +22,11 @@ class Machines:
     Attributes:
         server: a channel's server, from its `maxsize`.
         client: a process's side of a channel, from its credit in bytes.
+        receiver: the queues of a mailbox, from their bound in bytes.
         session: half of a session, from the own name, the other's, an id, and the time in seconds.
     """
 
     server: Callable[[int], ChannelState] = ChannelState
     client: Callable[[int], ClientState] = ClientState
+    receiver: Callable[[int], ChannelState] = _bounded_in_bytes
     session: Callable[[str, str, int, float], Session[Any]] = Session

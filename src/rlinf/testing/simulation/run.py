@@ -9,10 +9,11 @@ from typing import Any
 from rlinf.testing.simulation.channel import ChannelPart
 from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.machines import Machines
+from rlinf.testing.simulation.mailbox import MailboxPart
 from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.world import Violation, World
 
-PARTS = (ChannelPart,)
+PARTS = (ChannelPart, MailboxPart)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class _Calls:
         self._draw = draw
         self._num_clients = num_clients
         self._length_us = length_us
+        self._letter_share = draw.choice((0.0, 0.3, 0.5)) if num_clients > 1 else 0.0
         # In some stories everything happens in bursts.
         self._step_us = draw.choice((1, length_us // 10))
         self._queues = [f"q{number}" for number in range(draw.randint(1, 3))]
@@ -132,24 +133,57 @@ class _Calls:
         self._owner = {queue: draw.randrange(num_clients) if sole else None for queue in self._queues}
 
     def draw(self, number: int) -> Call:
+        return self._draw_letter(number) if self._draw.random() < self._letter_share else self._draw_item(number)
+
+    def _draw_item(self, number: int) -> Call:
+        """A call of the channel."""
         draw = self._draw
         queue = draw.choice(self._queues)
         kind = "put" if draw.random() < self._put_share else draw.choice(("get", "get", "batch"))
         owner = None if kind == "put" else self._owner[queue]
         return Call(
-            at_us=draw.randrange(self._length_us) // self._step_us * self._step_us,
+            at_us=self._draw_time(),
             number=number,
             client=draw.randrange(self._num_clients) if owner is None else owner,
             kind=kind,
             queue=queue,
             weight=draw.randint(1, 6) if kind == "batch" else draw.randint(0, 4),
-            size_bytes=draw.choice((10, 100, 5_000, 100_000, 300_000)),
+            size_bytes=self._draw_size(),
             timeout_us=self._draw_timeout(),
             blocking=owner is not None or draw.random() < self._blocking_share,
-            abandon=draw.choice(("begun", "delivered", "later", "cancel"))
-            if draw.random() < self._abandon_share
-            else "",
+            abandon=self._draw_abandon(),
         )
+
+    def _draw_letter(self, number: int) -> Call:
+        """A send or a recv."""
+        draw = self._draw
+        kind = "send" if draw.random() < 0.5 else "recv"
+        topic = draw.choice(("ordered", "any"))
+        client = draw.randrange(self._num_clients)
+        return Call(
+            at_us=self._draw_time(),
+            number=number,
+            client=client,
+            kind=kind,
+            queue=topic,
+            weight=0,
+            size_bytes=self._draw_size(),
+            timeout_us=draw.choice((400, 10_000, 1_000_000, 20_000_000)),
+            blocking=(kind == "recv" and topic == "ordered") or draw.random() < self._blocking_share,
+            abandon=self._draw_abandon(),
+            peer=(client + draw.randrange(1, self._num_clients)) % self._num_clients,
+        )
+
+    def _draw_time(self) -> int:
+        return self._draw.randrange(self._length_us) // self._step_us * self._step_us
+
+    def _draw_size(self) -> int:
+        return self._draw.choice((10, 100, 5_000, 100_000, 300_000))
+
+    def _draw_abandon(self) -> str:
+        if self._draw.random() >= self._abandon_share:
+            return ""
+        return self._draw.choice(("begun", "delivered", "later", "cancel"))
 
     def _draw_timeout(self) -> int | None:
         if self._draw.random() >= self._timeout_share:
@@ -165,4 +199,5 @@ def _draw_fault(draw: Random, num_clients: int, length_us: int) -> Fault:
     for_us = draw.choice((1_000, 50_000, 1_000_000, 10_000_000))
     if draw.random() < 0.1:
         for_us = LONG_US + draw.randrange(LONG_US)
-    return Fault(draw.randrange(length_us), kind, draw.randrange(num_clients), for_us)
+    other = draw.choice((SERVER_NUMBER, draw.randrange(num_clients)))
+    return Fault(draw.randrange(length_us), kind, draw.randrange(num_clients), for_us, other)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-MAX_EVENTS = 200_000
+MAX_EVENTS = 100_000
 """A world that has not come to rest after so many events never will."""
 
 
