@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from rlinf.scheduler.comm.transport.session import Session
 from rlinf.scheduler.queueing import ChannelState
@@ -168,6 +169,8 @@ MUTANTS = {
     "serves the latest getter first": replace(Machines(), server=_with_queue(_LatestFirstQueue)),
     "admits one too many": replace(Machines(), server=_with_queue(_RoomyQueue)),
     "lets puts overtake an announced one": replace(Machines(), server=_with_queue(_StreamlessQueue)),
+    "gives letters back to the tail": replace(Machines(), receiver=partial(_with_queue(_TailQueue), 0)),
+    "holds letters without end": replace(Machines(), receiver=lambda _max_bytes: ChannelState()),
     "forgets to withdraw": replace(Machines(), client=ForgetsToWithdraw),
     "takes what it withdrew": replace(Machines(), client=TakesWhatItWithdrew),
     "spends without end": replace(Machines(), client=SpendsWithoutEnd),

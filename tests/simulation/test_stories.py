@@ -56,6 +56,11 @@ def test_stories_are_about_everything_that_can_go_wrong():
     assert endings >= {"full", "empty", "impossible"}
 
 
+def test_stories_are_about_channels_and_mailboxes():
+    kinds = {call.kind for seed in range(20) for call in draw_script(seed).calls}
+    assert kinds == {"put", "get", "batch", "send", "recv"}
+
+
 def test_a_story_is_told_with_its_history(capsys):
     assert main(["--seed", "3"]) == 0
     assert f"seed 3: every promise was kept; history {simulate(3).digest}" in capsys.readouterr().out

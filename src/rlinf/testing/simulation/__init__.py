@@ -6,8 +6,13 @@ leave their calls at every step: all of it decided by a seed, so that a story th
 world.py           virtual time, processes, the history
 network.py         streams between processes
 sessions.py        the real sessions over them: nothing lost and nothing twice
-channel*.py        a channel: server, clients and their users around the real machines
-ledger.py          what a channel promises, checked at every step
+host.py            a process: its sessions and the services on them
+users.py           the users' threads of a process
+cluster.py         all processes, what breaks, and the parts that run there
+channel*.py        a part: a channel, around the real machines of its server and its clients
+mailbox.py         a part: a mailbox in every process, around the same machines
+ledger.py          what queues promise, checked at every step
+machines.py        the machines under test
 script.py          what happens in the story of a seed
 run.py             tell a story
 shrink.py          a short history of one that fails

@@ -128,6 +128,8 @@ class Mailbox(Users):
         """See `Users`."""
         step = call.step
         peer = self._to[step.number]
+        if call.outcome:
+            return
         if step.kind == "recv":
             queue = (step.peer, step.queue)
             self.ledger.get_arrives(OWN, step.number, queue)
@@ -312,7 +314,8 @@ class MailboxPart:
         number = AUDITOR
         for mailbox in live:
             for depth in mailbox.state.depths():
-                peer, topic = depth.name
+                name: Any = depth.name
+                peer, topic = name
                 for _ in range(depth.num_items + depth.num_putters):
                     mailbox.call(Call(0, number, mailbox.number, "recv", topic, 0, 0, 2_000, False, "", peer))
                     number += 1

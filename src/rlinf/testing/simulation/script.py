@@ -133,7 +133,9 @@ class _Calls:
         self._owner = {queue: draw.randrange(num_clients) if sole else None for queue in self._queues}
 
     def draw(self, number: int) -> Call:
-        return self._draw_letter(number) if self._draw.random() < self._letter_share else self._draw_item(number)
+        return (
+            self._draw_letter(number) if self._draw.random() < self._letter_share else self._draw_item(number)
+        )
 
     def _draw_item(self, number: int) -> Call:
         """A call of the channel."""
