@@ -1,8 +1,8 @@
 """One process's connection to one channel, as its users' threads see it.
 
-All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item, hands
-its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the only one
-that touches what is under way. So an interruption of the user's thread, at whatever moment, finds nothing half done.
+All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item,
+hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the
+only one that touches what is under way. So an interruption of the user's thread finds nothing half done.
 """
 
 from __future__ import annotations

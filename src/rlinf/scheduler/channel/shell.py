@@ -1,4 +1,4 @@
-"""What a process does on a channel, as `queueing.ClientState` decides it: messages to the server and back, and timers."""
+"""What a process does on a channel, as `queueing.ClientState` decides it: messages, timers, and ends of operations."""
 
 from __future__ import annotations
 
