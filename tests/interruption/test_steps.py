@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import pytest
+
 from interruptions import Steps
 
 
@@ -41,6 +43,7 @@ def test_what_a_finally_clause_gives_back_is_lost_when_the_signal_comes_there():
     assert interrupt(move, deque(range(100)), []) != set()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_finalizer_of_python_gives_back_may_be_lost():
     class Loan:
         def __init__(self, item, taken):

@@ -127,7 +127,7 @@ def interrupted_waits_for_puts(_pipe, _member, name, rounds, seed, interrupt):
                 (number, channel.put(item_of(number), async_op=True, timeout_s=DEADLINE_S))
             )
         )
-        if number % 2:
+        if number % 2 and handles:
             interruptions.attempt(lambda: handles[-1][1].wait(DEADLINE_S))
     for _, handle in handles:
         handle.wait(DEADLINE_S)
