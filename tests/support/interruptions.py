@@ -18,7 +18,7 @@ SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().ra
 # Steps are many and cheap: a call has some hundreds of them.
 NUM_STEPS = 4 * NUM_ROUNDS
 # How long an interrupted process may take for all its calls.
-LIMIT_S = 10 + NUM_ROUNDS / 20
+LIMIT_S = 30 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
 SHORTEST_S, LONGEST_S = 1e-5, 5e-3
 
