@@ -98,15 +98,16 @@ def test_a_publisher_that_is_interrupted_the_first_time_may_publish_under_that_n
 
 def test_a_signal_handler_may_use_a_channel_in_the_middle_of_any_exchange(job, interrupt, rounds):
     _, channel = job.hold()
-    rounds = NUM_ROUNDS // 3
-    job.start(roles.send_back, "victim:0", rounds, where=THERE, name="peer:0")
+    num_exchanges = rounds // 3
+    job.start(roles.send_back, "victim:0", num_exchanges, where=THERE, name="peer:0")
     victim = job.start(
         roles.exchanges_beside_a_handler_that_uses_a_channel,
         channel.name,
         "peer:0",
-        rounds,
+        num_exchanges,
         SEED,
+        interrupt,
         name="victim:0",
     )
     num_signals, num_ended = victim.result(LIMIT_S)
-    assert num_signals == num_ended > rounds // 10
+    assert num_signals == num_ended > num_exchanges // 10

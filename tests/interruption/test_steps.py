@@ -1,6 +1,9 @@
 """The interruptions find what they are there to find."""
 
+import weakref
 from collections import deque
+
+import pytest
 
 from interruptions import Steps
 
@@ -41,18 +44,37 @@ def test_what_a_finally_clause_gives_back_is_lost_when_the_signal_comes_there():
     assert interrupt(move, deque(range(100)), []) != set()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_finalizer_of_python_gives_back_may_be_lost():
+    lent, returned = [], []
+
     class Loan:
-        def __init__(self, item, taken):
-            self.item, self.taken = item, taken
-
         def __del__(self):
-            self.taken.append(self.item)
+            returned.append(1)
 
-    def move(items, taken):
-        loan = Loan(items[0], taken)
-        len(items)
+    def lend():
+        loan = Loan()
+        lent.append(1)
         del loan
-        items.popleft()
 
-    assert interrupt(move, deque(range(100)), []) != set()
+    steps = Steps(0)
+    for _ in range(100):
+        steps.attempt(lend)
+    assert len(returned) < len(lent)
+
+
+def test_what_a_reference_of_c_gives_back_is_not():
+    returned, refs = [], []
+
+    class Loan:
+        pass
+
+    def lend():
+        loan = Loan()
+        refs.append(weakref.ref(loan, returned.append))
+        del loan
+
+    steps = Steps(0)
+    for _ in range(100):
+        steps.attempt(lend)
+    assert len(returned) == len(refs) > 20

@@ -15,7 +15,7 @@ import numpy as np
 from interruptions import Alarms
 from job_processes import DEADLINE_S
 from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf.scheduler.errors import ChannelClosed, ChannelTimeout
 
 ARRAY_ELEMENTS = 20_000
 LARGE_EVERY = 4
@@ -127,7 +127,7 @@ def interrupted_waits_for_puts(_pipe, _member, name, rounds, seed, interrupt):
                 (number, channel.put(item_of(number), async_op=True, timeout_s=DEADLINE_S))
             )
         )
-        if number % 2:
+        if number % 2 and handles:
             interruptions.attempt(lambda: handles[-1][1].wait(DEADLINE_S))
     for _, handle in handles:
         handle.wait(DEADLINE_S)
@@ -148,12 +148,16 @@ def interrupted_beside_another_thread(_pipe, _member, name, rounds, seed, interr
             if len(handles) >= 8:
                 handles[-8].wait(DEADLINE_S)
 
+    def get_own():
+        with contextlib.suppress(ChannelTimeout):  # the put before may have been interrupted
+            channel.get("own", timeout_s=0.001)
+
     other = threading.Thread(target=put_on)
     other.start()
     interruptions = interrupt(seed)
     for turn in range(rounds):
         interruptions.attempt(lambda turn=turn: channel.put(turn, queue_name="own", timeout_s=DEADLINE_S))
-        interruptions.attempt(lambda: channel.get("own", timeout_s=0.001))
+        interruptions.attempt(get_own)
     enough.set()
     other.join(DEADLINE_S)
     assert not other.is_alive()

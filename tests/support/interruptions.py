@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import collections
 import functools
 import itertools
@@ -17,7 +18,7 @@ SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().ra
 # Steps are many and cheap: a call has some hundreds of them.
 NUM_STEPS = 4 * NUM_ROUNDS
 # How long an interrupted process may take for all its calls.
-LIMIT_S = 20 + NUM_ROUNDS / 20
+LIMIT_S = 30 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
 SHORTEST_S, LONGEST_S = 1e-5, 5e-3
 
@@ -109,9 +110,10 @@ class Steps:
 def _signal_at(step):
     """A function for `sys.setprofile` that signals at its `step`-th call.
 
-    None of it is Python code, in which the signal would be handled: it is so as soon as this has returned.
+    None of it is Python code, in which the signal would be handled, and `interrupt_main`, unlike `raise_signal`, leaves
+    that to the interpreter: it is done at the first moment after this at which a signal would be.
     """
-    fire = map(bool, map(signal.raise_signal, [signal.SIGUSR1]))
+    fire = map(bool, map(_thread.interrupt_main, [signal.SIGUSR1]))
     answers = itertools.chain(itertools.repeat(False, 3 * step), fire, itertools.repeat(False))
     # It is called with three arguments; `min` asks for the key of each.
     return functools.partial(min, key=functools.partial(next, answers))

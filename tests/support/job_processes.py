@@ -22,7 +22,7 @@ from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer
 from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.weights import Weights
 
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
 HERE, THERE = "here", "there"
 
 _numbers = itertools.count()
