@@ -180,7 +180,7 @@ def lease(opened, arena, block, *, size_bytes=None, shared=False):
     return opened.lease(opened.get(owner_id, pid, fd), block.index, block.generation, size, shared=shared)
 
 
-def _read(pipe, place):
+def _read(pipe, place):  # noqa: C901 - one branch for each order
     opened = readers()
     leases, arrays = {}, {}
     children = []

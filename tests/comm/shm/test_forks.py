@@ -191,7 +191,9 @@ def test_a_child_for_which_nothing_could_be_held_in_time_is_killed_rather_than_r
     go_on, ours = os.pipe()
     open_of = kernel.open_of
 
-    def refuse_here(pid, fd, parent=os.getpid()):
+    parent = os.getpid()
+
+    def refuse_here(pid, fd):
         if os.getpid() == parent:
             raise OSError(errno.EMFILE, "too many open files")
         os.read(go_on, 1)  # the child holds later than its parent drops
@@ -213,7 +215,9 @@ def test_a_child_holds_by_itself_what_its_parent_could_not_hold_for_it(arena, op
     arrays = full_of(arena, opened, 7)
     open_of = kernel.open_of
 
-    def refuse_here(pid, fd, parent=os.getpid()):
+    parent = os.getpid()
+
+    def refuse_here(pid, fd):
         if os.getpid() == parent:
             raise OSError(errno.EMFILE, "too many open files")
         return open_of(os.getpid(), fd)

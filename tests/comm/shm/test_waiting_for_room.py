@@ -188,8 +188,8 @@ def test_many_threads_that_take_and_drop_blocks_leave_all_of_them_free(new_arena
                 wrong.append("no room")
                 return
             mark = (number * 200 + turn) % 251
-            block.memory[:: 4096] = mark
-            if set(block.memory[:: 4096]) != {mark}:
+            block.memory[::4096] = mark
+            if set(block.memory[::4096]) != {mark}:
                 wrong.append("two have one block")
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]

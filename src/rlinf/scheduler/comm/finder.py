@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.promise import Promise
 
 
 class Search:
@@ -24,7 +24,7 @@ class Search:
     def __init__(self, found: Callable[[Endpoint], None], failed: Callable[[BaseException], None]) -> None:
         self.found = found
         self.failed = failed
-        self.lookup: Future[Entry] | None = None
+        self.lookup: Promise[Entry] | None = None
 
 
 class Finder:
@@ -70,7 +70,7 @@ class Finder:
         if search.lookup is not None:
             search.lookup.cancel()
 
-    def _looked_up(self, name: str, search: Search, lookup: Future[Entry]) -> None:
+    def _looked_up(self, name: str, search: Search, lookup: Promise[Entry]) -> None:
         if lookup.cancelled():
             return
         error = lookup.exception()

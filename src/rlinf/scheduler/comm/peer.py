@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -322,17 +321,6 @@ def decode_head(head: msgspec.Raw, type_: Any) -> Any:
         msgspec.DecodeError: it has another shape.
     """
     return framing.decode_head(head) if type_ is None else msgspec.msgpack.decode(head, type=type_)
-
-
-def complete(future: Future[Any], result: Any = None, *, error: BaseException | None = None) -> None:
-    """Complete a future unless that was done already."""
-    try:
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-    except InvalidStateError:
-        logger.debug("a future was completed twice")
 
 
 def run_guarded(callback: Callable[..., None], *args: Any) -> None:

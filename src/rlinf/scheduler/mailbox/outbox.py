@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Key, Publisher
 from rlinf.scheduler.comm.transfer import Transfer, Transfers
 from rlinf.scheduler.errors import CommError, PeerDied
@@ -172,7 +173,7 @@ class _Lane:
         answer = self._outbox.messenger.request(self._endpoint, PUT, put, frames, snapshot=False)
         answer.add_done_callback(lambda done: self._answered(sending.ticket, done))
 
-    def _answered(self, ticket: int, answer: Future[Reply]) -> None:
+    def _answered(self, ticket: int, answer: Promise[Reply]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()

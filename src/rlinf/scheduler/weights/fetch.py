@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, Reading, Replicas, Want
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
@@ -139,7 +140,7 @@ class Fetch(Transfer):
         if not self.over:
             self._messenger.submit(self._give_up)
 
-    def _ask(self, publisher: Endpoint, want: Want) -> Future[Reply]:
+    def _ask(self, publisher: Endpoint, want: Want) -> Promise[Reply]:
         return self._messenger.request(publisher, FETCH, FetchWeights(self._name, self._min_version, want))
 
     def _on_heard(self, there: Key) -> None:

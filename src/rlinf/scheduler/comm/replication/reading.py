@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -13,6 +12,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, Answer, Copy, Key, Kind, Want
 from rlinf.scheduler.comm.replication.replicas import Replicas
 from rlinf.scheduler.errors import SharedMemoryUnreadable
@@ -41,7 +41,7 @@ class Reading:
         service: str,
         publisher: Endpoint,
         *,
-        ask: Callable[[Want], Future[Reply]],
+        ask: Callable[[Want], Promise[Reply]],
         done: Callable[[Key | None, Arrived | None, BaseException | None], None],
         heard: Callable[[Key], None] | None = None,
         unreadable: str = "",
@@ -54,7 +54,7 @@ class Reading:
         self._done = done
         self._heard = heard
         self._want = Want(messenger.endpoint, unreadable=unreadable)
-        self._asked: Future[Reply] | None = None
+        self._asked: Promise[Reply] | None = None
         self._over = False
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Reading:
         self._asked = self._question(self._want)
         self._asked.add_done_callback(self._answered)
 
-    def _answered(self, reply: Future[Reply]) -> None:
+    def _answered(self, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
         error = reply.exception()
@@ -101,7 +101,7 @@ class Reading:
         self._asked = self._messenger.request(replica, f"{self._service}.copy", head)
         self._asked.add_done_callback(partial(self._replica_answered, replica, key))
 
-    def _replica_answered(self, replica: Endpoint, key: Key, reply: Future[Reply]) -> None:
+    def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
         failed = reply.exception() is not None
