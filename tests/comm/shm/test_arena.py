@@ -303,7 +303,9 @@ def test_collecting_cycles_inside_of_the_arena_is_harmless():
             holder = Holder()
             holder.itself, holder.block = holder, block
             shared = bool(number % 2)
-            holder.lease = home.run(lambda block=block, shared=shared: lease(opened, arena, block, shared=shared))
+            holder.lease = home.run(
+                lambda block=block, shared=shared: lease(opened, arena, block, shared=shared)
+            )
             holder.array = holder.lease.array()
             del holder, block
     finally:

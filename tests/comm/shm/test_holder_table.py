@@ -173,7 +173,7 @@ def test_what_a_gone_process_held_is_released_when_the_owner_looks_or_another_ta
 
 
 def test_an_owner_that_renews_and_a_process_that_holds_never_both_succeed(shared):
-    """Each as fast as it can: the process says of which generation it is sure, and the owner finds none but the last."""
+    """Each as fast as it can: the process says of which generation it is sure; the owner finds none but the last."""
     fd, table = shared
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["arena_peers"])
