@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import arena_peers
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, framing
 from rlinf.scheduler.comm.transfer import GRACE_S
 from rlinf.scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
@@ -46,7 +47,7 @@ def test_a_tensor_is_copied_once_from_shared_memory_into_its_target(trio):
     assert torch.equal(target, torch.arange(SIZE))
     assert arena.generation == 1
     del handle
-    assert arena.unused()
+    arena_peers.eventually(arena.unused)
 
 
 def test_a_received_array_is_a_view_that_gives_its_block_back(trio):
@@ -59,7 +60,7 @@ def test_a_received_array_is_a_view_that_gives_its_block_back(trio):
     assert array.sum() == 2 * SIZE
     assert not arena.unused()
     del array, handle
-    assert arena.unused()
+    arena_peers.eventually(arena.unused)
 
 
 def test_large_and_small_objects_keep_their_order(trio):

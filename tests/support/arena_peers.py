@@ -180,56 +180,60 @@ def lease(opened, arena, block, *, size_bytes=None, shared=False):
     return opened.lease(opened.get(owner_id, pid, fd), block.index, block.generation, size, shared=shared)
 
 
-def _read(pipe, place):  # noqa: C901 - one branch for each order
-    opened = readers()
-    leases, arrays = {}, {}
-    children = []
+class _Readers:
+    """What a reader's process does; its children do the same, one line an order."""
 
-    def run(name, *args):
-        if name == "hold":
-            (block,) = args
-            leases[block.index] = lease(opened, place, block)
-            arrays[block.index] = leases[block.index].array()
-        elif name == "contents":
-            return contents(arrays[args[0]])
-        elif name == "drop":
-            for index in args:
-                del leases[index], arrays[index]
-            gc.collect()
-        elif name == "fork":
-            ours, theirs = os.pipe()
-            child = os.fork()
-            if child == 0:
-                os.close(theirs)
-                # It obeys the same commands, one a line; its parent's pipe is not its own.
-                serve_child(ours, args[0])
+    def __init__(self, place):
+        self._opened = readers()
+        self._place = place
+        self._leases, self._arrays = {}, {}
+        self._children = []
+
+    def hold(self, block):
+        self._leases[block.index] = lease(self._opened, self._place, block)
+        self._arrays[block.index] = self._leases[block.index].array()
+
+    def contents(self, index):
+        return contents(self._arrays[int(index)])
+
+    def drop(self, index):
+        del self._leases[int(index)], self._arrays[int(index)]
+
+    def fork(self, report):
+        orders, ours = os.pipe()
+        child = os.fork()
+        if child == 0:
             os.close(ours)
-            children.append(theirs)
-            return child
-        elif name == "tell child":
-            os.write(children[args[0]], (args[1] + "\n").encode())
-        return None
+            self._obey(orders, os.open(report, os.O_WRONLY))
+        os.close(orders)
+        self._children.append(ours)
+        return child
 
-    def serve_child(orders, report):
-        sink = os.open(report, os.O_WRONLY)
+    def tell_child(self, number, order):
+        os.write(self._children[number], (order + "\n").encode())
+
+    def _obey(self, orders, report):
         for line in os.fdopen(orders, closefd=False):
-            order, *indexes = line.split()
-            try:
-                value = run(order, *map(int, indexes))
-            except Exception as error:  # noqa: BLE001 - the test reads it
-                value = repr(error)
-            os.write(sink, f"{value}\n".encode())
+            name, *args = line.split()
+            os.write(report, f"{outcome(getattr(self, name), *args)[0]}\n".encode())
         os._exit(0)
 
-    while True:
-        try:
-            order = pipe.recv()
-        except EOFError:
-            os._exit(0)
-        try:
-            pipe.send((run(*order), None))
-        except Exception as error:  # noqa: BLE001 - the test raises it
-            pipe.send((None, error))
+
+def outcome(function, *args):
+    """What a function gives, and what it raises."""
+    try:
+        return function(*args), None
+    except Exception as error:  # noqa: BLE001 - the test raises it
+        return repr(error), error
+
+
+def _read(pipe, place):
+    here = _Readers(place)
+    with contextlib.suppress(EOFError):
+        while True:
+            name, *args = pipe.recv()
+            pipe.send(outcome(getattr(here, name), *args))
+    os._exit(0)
 
 
 SURE_AT = 999  # the cell of a block that nobody uses

@@ -1,6 +1,7 @@
 """What a process has received stays valid in the children that it forks, or is out of their reach."""
 
 import errno
+import faulthandler
 import os
 import select
 import signal
@@ -38,6 +39,7 @@ class Child:
         self._answers, answers = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            faulthandler.disable()  # one child is meant to be killed
             os.close(self._orders)
             os.close(self._answers)
             for name in os.fdopen(orders):
@@ -155,14 +157,14 @@ def test_a_child_that_outlives_its_parent_and_the_owner_keeps_what_it_has(tmp_pa
     del block
     os.set_inheritable(sink, False)
     # The reader's end ends its child too: so what it is to do is told before.
-    reader.call("tell child", 0, f"contents {index}")
+    reader.call("tell_child", 0, f"contents {index}")
     assert os.read(sink, 100) == b"7\n"
     reader.call("drop", index)
     use_everything(arena, 99)
-    reader.call("tell child", 0, f"contents {index}")
+    reader.call("tell_child", 0, f"contents {index}")
     assert os.read(sink, 100) == b"7\n"
     arena.close()
-    reader.call("tell child", 0, f"contents {index}")
+    reader.call("tell_child", 0, f"contents {index}")
     assert os.read(sink, 100) == b"7\n"
     reader.kill()
     eventually(lambda: not arena_peers.is_alive(child))
@@ -189,9 +191,7 @@ def test_a_child_for_which_nothing_could_be_held_in_time_is_killed_rather_than_r
 ):
     arrays = full_of(arena, opened, 7)
     go_on, ours = os.pipe()
-    open_of = kernel.open_of
-
-    parent = os.getpid()
+    open_of, parent = kernel.open_of, os.getpid()
 
     def refuse_here(pid, fd):
         if os.getpid() == parent:
@@ -213,9 +213,7 @@ def test_a_child_for_which_nothing_could_be_held_in_time_is_killed_rather_than_r
 
 def test_a_child_holds_by_itself_what_its_parent_could_not_hold_for_it(arena, opened, monkeypatch):
     arrays = full_of(arena, opened, 7)
-    open_of = kernel.open_of
-
-    parent = os.getpid()
+    open_of, parent = kernel.open_of, os.getpid()
 
     def refuse_here(pid, fd):
         if os.getpid() == parent:

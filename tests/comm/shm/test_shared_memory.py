@@ -240,6 +240,18 @@ def test_a_consumer_that_cannot_open_any_more_gets_bytes(two):
     peers.eventually(lambda: producer.call(peers.all_free))
 
 
+def test_a_consumer_that_can_open_again_gets_descriptors_again(two):
+    producer, consumer = two
+    consumer.call(peers.run_out_of_descriptors)
+    with pytest.raises(SharedMemoryUnreadable, match="too many open files"):
+        producer.call(peers.send, consumer.name, 1)
+    assert not producer.call(peers.reads, consumer.endpoint.process_id)
+    consumer.call(peers.get_descriptors)
+    peers.eventually(lambda: producer.call(peers.reads, consumer.endpoint.process_id))
+    send(producer, consumer, 2, num_items=3)
+    assert consumer.call(peers.num_in_shared_memory) == 3
+
+
 # -- leaving -------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Threads that wait for room, with a real I/O thread."""
 
+import random
 import signal
 import sys
 import threading
@@ -206,8 +207,7 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.parametrize("after_s", [0.0003, 0.002])
-def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, after_s, monkeypatch):
+def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, monkeypatch):
     """A signal handler that raises, at random moments of taking, holding and dropping."""
     # What a `__del__` raises is reported with its frames, which would keep blocks.
     monkeypatch.setattr(sys, "unraisablehook", lambda _report: None)
@@ -219,18 +219,21 @@ def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, a
 
     def use():
         kept = []
-        for _ in range(50):
-            block = arena.allocate(100_000, wait_s=DEADLINE_S)
+        for _ in range(100):
+            block = arena.allocate(100_000)
+            if block is None:  # a wake was lost
+                home.submit(opened.serve)
+                continue
             home.submit(lambda block=block: kept.append(lease(opened, arena, block)))
             block = None
             kept.clear()
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    num_interrupted = 0
+    num_interrupted, moments = 0, random.Random(7)
     try:
-        for _ in range(300):
+        while num_interrupted < 300:
             try:
-                signal.setitimer(signal.ITIMER_REAL, after_s)
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0001, 0.002))
                 use()
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupted:
@@ -238,7 +241,6 @@ def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, a
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert num_interrupted > 100
     # A wake may be lost, but not what there is to do: whoever looks next finds it.
     eventually(lambda: home.run(opened.serve) is None and arena.unused())
     blocks = [arena.allocate(100_000, wait_s=1) for _ in range(2 * MIB // 102_400)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NOWHERE = bytearray(1)
-_CANCELLED: tuple[Any, BaseException | None] = (None, CancelledError())
+_CANCELLED = object()
 
 
 class Fate:
@@ -72,7 +73,7 @@ class Promise(Generic[T]):
 
     def set_cancelled(self) -> None:
         """Complete it as given up; nothing happens if it is complete."""
-        self._complete(_CANCELLED)
+        self._complete((_CANCELLED, None))
 
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""
@@ -106,11 +107,12 @@ class Promise(Generic[T]):
 
     def cancelled(self) -> bool:
         """Whether it was given up."""
-        return self._outcome.get(None) is _CANCELLED
+        outcome = self._outcome.get(None)
+        return outcome is not None and outcome[0] is _CANCELLED
 
     def cancel(self) -> bool:
         """Give up what is under way, unless it is complete; whether it was given up."""
-        if self._complete(_CANCELLED) and self.cancelled():
+        if self._complete((_CANCELLED, None)):
             self.on_cancelled()
         return self.cancelled()
 
@@ -173,6 +175,32 @@ class Promise(Generic[T]):
         except ValueError:
             return False
         return True
+
+
+class PromiseRef(weakref.ref[Promise[Any]]):
+    """Stands for a promise that only whoever waits for it keeps.
+
+    Given a deque's `append` as its callback, it is in that deque once the promise is gone: the interpreter puts it there
+    itself, so that no interruption comes in between, as it may in a `__del__`.
+
+    Attributes:
+        ticket: what the promise was of.
+    """
+
+    __slots__ = ("ticket",)
+    ticket: int
+
+
+class Wake:
+    """Calls something when it is dropped. An interruption may prevent that, so it may only hurry what happens anyhow."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def __del__(self) -> None:
+        self._tell()
 
 
 class Deadline:

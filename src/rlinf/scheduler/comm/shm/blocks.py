@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm.holders import GROUP, HolderTable
 from rlinf.scheduler.comm.shm.kernel import PAGE_BYTES
 from rlinf.scheduler.comm.shm.layout import Layout
@@ -23,18 +24,6 @@ from rlinf.scheduler.comm.shm.maps import Bytes, array_interface
 # So many blocks are looked at in one turn of the I/O thread, and so much memory is given back in one.
 MAX_BLOCKS_A_TURN = 500
 MAX_TRIMMED_BYTES_A_TURN = 32 << 20
-
-
-class Wake:
-    """Calls something when it is dropped; the last thing that an object does which refers to it."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-
-    def __del__(self) -> None:
-        self._tell()
 
 
 class Block:
