@@ -12,7 +12,10 @@ from rlinf.scheduler.weights.state_dicts import StateDictWriter
 from weights_job import DEADLINE_S, wait_until
 from weights_peers import numbers_in, state
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.timeout(60, method="thread"),  # the other method needs the signal that these tests use
+]
 
 
 @pytest.mark.parametrize("machine", ["here", "there"])
@@ -92,7 +95,9 @@ def test_a_publisher_that_was_interrupted_while_it_took_its_name_has_it(job, mon
 
 def test_a_signal_handler_may_publish_while_another_version_is_published(job):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
-    in_handler = []
+    in_handler = [0]
+    for name in ("policy", "reference"):
+        actor.publish(name, state(0, elements=100), 0)
 
     def publish(_number, _frame):
         version = len(in_handler)
@@ -103,7 +108,7 @@ def test_a_signal_handler_may_publish_while_another_version_is_published(job):
     before = signal.signal(signal.SIGALRM, publish)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.001)
-        for version in range(200):
+        for version in range(1, 200):
             actor.publish("policy", state(version), version)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
