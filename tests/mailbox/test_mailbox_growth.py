@@ -1,0 +1,141 @@
+"""Mailboxes keep nothing of what is over; whoever waits hears when somebody leaves or stands still."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.comm.transfer import GRACE_S
+from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied
+from rlinf.scheduler.mailbox import Mailbox
+from weights_job import wait_until
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def boxes(pair, names):
+    both = []
+    for messenger, directory, name in zip(pair, names, ("env:0", "rollout:0"), strict=True):
+        both.append(Mailbox(messenger, directory, name, limit_bytes=100_000))
+        directory.register(name, messenger.endpoint)
+    return both
+
+
+def nothing_is_left(box):
+    inbox, outbox = box._inbox, box._outbox
+    return not (
+        inbox.num_queues()
+        or inbox._coming
+        or inbox._receiving
+        or inbox.replicas.num_kept()
+        or outbox.publisher.num_published()
+        or outbox.transfers.under_way
+        or any(lane.sendings or lane.client.num_open for lane in outbox._lanes.values())
+    )
+
+
+def test_topics_that_are_done_are_forgotten(boxes):
+    env, rollout = boxes
+    for turn in range(50):
+        groups = [("env", 0), ("rollout", 0)]
+        topic = groups if turn % 2 else groups[::-1]
+        receiving = rollout.broadcast(None, topic, ("env", 0), timeout_s=DEADLINE_S)
+        env.broadcast(np.zeros(10_000 * (turn % 3)), topic, ("env", 0), timeout_s=DEADLINE_S).wait()
+        receiving.wait()
+        env.send(turn, "rollout:0", timeout_s=DEADLINE_S).wait()
+        assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == turn
+    del receiving
+    for box in boxes:
+        box.recv("env:0", timeout_s=DEADLINE_S).cancel()  # something to do
+        wait_until(lambda box=box: nothing_is_left(box), box._inbox.messenger)
+
+
+def test_nothing_is_kept_of_a_peer_that_is_gone(boxes):
+    env, rollout = boxes
+    env.send("unread", "rollout:0", timeout_s=DEADLINE_S).wait()
+    waiting = [env.send(bytes(90_000), "rollout:0", timeout_s=DEADLINE_S) for _ in range(5)]
+    receiving = env.recv("rollout:0", timeout_s=DEADLINE_S)
+    waiting[0].wait(DEADLINE_S)
+    rollout._inbox.messenger.close()
+    with pytest.raises(PeerDied, match="rollout:0"):
+        receiving.wait(DEADLINE_S)
+    for handle in waiting[1:]:
+        with pytest.raises(PeerDied, match="rollout:0"):
+            handle.wait(DEADLINE_S)
+    wait_until(lambda: nothing_is_left(env) and not env._outbox._lanes, env._inbox.messenger)
+
+
+def test_what_waits_when_its_own_process_leaves_fails(boxes):
+    env, rollout = boxes
+    waiting = [
+        rollout.recv("env:0", timeout_s=DEADLINE_S),
+        rollout.recv("actor:0", timeout_s=DEADLINE_S),
+        rollout.send("nobody", "actor:0", timeout_s=DEADLINE_S),
+    ]
+    rollout._inbox.messenger.close()
+    for handle in waiting:
+        assert isinstance(handle.exception(), CommError)
+    with pytest.raises(CommError, match="left the cluster"):
+        rollout.recv("env:0")
+    with pytest.raises(CommError, match="left the cluster"):
+        rollout.send(1, "env:0")
+    del env
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.1, 0.5])
+def test_a_deadline_holds_when_the_receiver_stands_still(boxes, timeout_s):
+    env, rollout = boxes
+    env.send("first", "rollout:0", timeout_s=DEADLINE_S).wait()
+    go_on = threading.Event()
+    rollout._inbox.messenger.submit(lambda: go_on.wait(DEADLINE_S))
+    started = time.monotonic()
+    with pytest.raises(CommTimeout, match="waiting for its acknowledgement"):
+        env.send("late", "rollout:0", timeout_s=timeout_s).wait()
+    assert timeout_s <= time.monotonic() - started < timeout_s + 2 * GRACE_S + 0.2
+    go_on.set()
+    rollout.recv("env:0", timeout_s=DEADLINE_S).wait()
+
+
+def test_a_send_whose_deadline_passes_for_want_of_room_has_sent_nothing(boxes):
+    env, rollout = boxes
+    env.send(bytes(90_000), "rollout:0", timeout_s=DEADLINE_S).wait()
+    for size in (100, 20_000, 1_000_000):
+        with pytest.raises(CommTimeout, match="room in its mailbox, which holds 90"):
+            env.send(bytes(size) + bytes(20_000), "rollout:0", timeout_s=0.05).wait()
+    assert len(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == 90_000
+    env.send("after", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "after"
+
+
+def test_small_items_without_room_are_bounded_by_a_credit(boxes):
+    env, rollout = boxes
+    size, num_items = 50_000, 100
+    sending = [env.send(bytes(size), "rollout:0", timeout_s=DEADLINE_S) for _ in range(num_items)]
+    sending[0].wait(DEADLINE_S)
+    coming = rollout._inbox._coming
+    wait_until(lambda: len(coming) >= 20, rollout._inbox.messenger)
+    assert len(coming) * size <= 1 << 20
+    for _ in range(num_items):
+        assert len(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == size
+    for handle in sending:
+        handle.wait(DEADLINE_S)
+
+
+def test_an_item_that_was_taken_gives_its_memory_back_although_its_handle_is_kept(new_messenger, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("rlinf.scheduler.mailbox.inbox.SWEEP_S", 0.01)
+    messenger = new_messenger("alone:0")
+    DirectoryServer(messenger)
+    directory = DirectoryClient(messenger, messenger.endpoint)
+    box = Mailbox(messenger, directory, "alone:0")
+    directory.register("alone:0", messenger.endpoint)
+    box.send_tensor(torch.ones(50_000), "alone:0", timeout_s=DEADLINE_S).wait()
+    target = torch.zeros(50_000)
+    handle = box.recv_tensor(target, "alone:0", timeout_s=DEADLINE_S)
+    assert handle.wait() is target
+    wait_until(messenger.parcels.arena.unused, messenger)
+    assert handle.wait() is target
+    assert target.all()

@@ -1,0 +1,174 @@
+"""Signals in the middle of fetch and publish: no half version, no handle and no name that cannot be used again."""
+
+import signal
+import threading
+
+import pytest
+
+from alarms import Interrupted
+from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.errors import NameTaken, WeightsError
+from rlinf.scheduler.weights.state_dicts import StateDictWriter
+from weights_job import DEADLINE_S, wait_until
+from weights_peers import numbers_in, state
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.timeout(60, method="thread"),  # the other method needs the signal that these tests use
+]
+
+
+@pytest.mark.parametrize("machine", ["here", "there"])
+def test_an_interrupted_fetch_leaves_no_half_version_and_can_be_waited_for_again(job, alarms, machine):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0", machine)
+    alarm, into = alarms(1, max_delay_s=0.002), state(-1)
+    for version in range(200):
+        actor.publish("policy", state(version), version)
+        handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
+        if not alarm.interrupt(handle.wait):
+            assert len(numbers_in(into)) == 1
+        assert handle.wait() == version
+        assert numbers_in(into) == {version}
+    assert alarm.num_raised > 20
+
+
+def test_a_second_interruption_while_a_version_is_copied_leaves_a_handle_that_copies_it_again(
+    job, monkeypatch
+):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    actor.publish("policy", state(1), 1)
+    into, num_rows = state(-1), 0
+    write = StateDictWriter._write_array
+
+    def interrupted(writer, *args):
+        nonlocal num_rows
+        num_rows += 1
+        write(writer, *args)
+        if num_rows in (3, 5):
+            raise Interrupted
+
+    monkeypatch.setattr(StateDictWriter, "_write_array", interrupted)
+    handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
+    with pytest.raises(Interrupted):
+        handle.wait()
+    assert len(numbers_in(into)) == 2
+    assert handle.wait() == 1
+    assert numbers_in(into) == {1}
+
+
+def test_an_interrupted_publish_arrives_as_a_whole_or_not_at_all(job, alarms):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    alarm, into, newest = alarms(2, max_delay_s=0.001), state(-1), 0
+    actor.publish("policy", state(0), 0)
+    for version in range(1, 200):
+        weights = state(version)
+        published = alarm.interrupt(
+            lambda weights=weights, version=version: actor.publish("policy", weights, version)
+        )
+        there = rollout.fetch("policy", into, timeout_s=DEADLINE_S).wait()
+        assert numbers_in(into) == {there}
+        # What was interrupted may still come, after it was asked for first.
+        assert there == version if published else newest <= there <= version
+        newest = there
+    actor.publish("policy", state(1000), 1000)
+    assert rollout.fetch("policy", into, timeout_s=DEADLINE_S).wait() == 1000
+    assert alarm.num_raised > 20
+
+
+def test_a_publisher_that_was_interrupted_while_it_took_its_name_has_it(job, monkeypatch):
+    actor, other, rollout = job.member("actor:0"), job.member("actor:1"), job.member("rollout:0")
+    register = DirectoryClient.register
+
+    def interrupted(client, *args):
+        register(client, *args)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryClient, "register", interrupted)
+        with pytest.raises(Interrupted):
+            actor.publish("policy", state(1), 1)
+    with pytest.raises(NameTaken):
+        other.publish("policy", state(1), 1)
+    actor.publish("policy", state(2), 2)
+    assert rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 2
+
+
+def test_a_signal_handler_may_publish_while_another_version_is_published(job):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    in_handler = [0]
+    for name in ("policy", "reference"):
+        actor.publish(name, state(0, elements=100), 0)
+
+    def publish(_number, _frame):
+        version = len(in_handler)
+        in_handler.append(version)
+        actor.publish("reference", state(version, num_tensors=1, elements=100), version)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+    before = signal.signal(signal.SIGALRM, publish)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        for version in range(1, 200):
+            actor.publish("policy", state(version), version)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(in_handler) > 5
+    assert rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 199
+
+
+def test_threads_that_publish_at_once_leave_the_newest_version(job):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    refused = []
+
+    def publish(first):
+        for version in range(first, 60, 3):
+            try:
+                actor.publish("policy", state(version), version)
+            except WeightsError as error:
+                refused.append(str(error))
+
+    threads = [threading.Thread(target=publish, args=(first,)) for first in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    into = state(-1)
+    assert rollout.fetch("policy", into, timeout_s=DEADLINE_S).wait() == 59
+    assert numbers_in(into) == {59}
+    assert all("versions grow" in text for text in refused)
+
+
+def test_large_weights_are_written_by_the_publishing_thread_and_never_on_the_io_thread(job, monkeypatch):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
+    writers = []
+    for name in ("actor:0", "rollout:0"):
+        parcels = job.messengers[name].parcels
+        pack = parcels.pack
+
+        def note(*args, pack=pack, **options):
+            writers.append(threading.current_thread().name)
+            return pack(*args, **options)
+
+        monkeypatch.setattr(parcels, "pack", note)
+    for version in range(3):
+        actor.publish("policy", state(version), version)
+        rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait()
+    assert writers.count("MainThread") == 3
+    assert sum(name.startswith("comm-replicas_0") for name in writers) == 3
+    assert len(writers) == 6
+
+
+def test_a_fetch_that_is_interrupted_while_it_waits_leaves_nothing_at_its_publisher(job, alarms):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    actor.publish("policy", state(1), 1)
+    alarm = alarms(5, max_delay_s=0.003)
+    for _ in range(50):
+        alarm.interrupt(
+            lambda: rollout.fetch(
+                "policy", state(-1, elements=10), min_version=2, timeout_s=DEADLINE_S
+            ).wait()
+        )
+    wait_until(lambda: not actor._versions.num_waiting(), job.driver)
+    actor.publish("policy", state(2), 2)
+    assert rollout.fetch("policy", state(-1), min_version=2, timeout_s=DEADLINE_S).wait() == 2
