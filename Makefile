@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 MODE ?= disaggregated
 SECONDS ?= 60
-BENCHMARKS := placement calls comm channel
+BENCHMARKS := placement calls comm channel growth
 BENCH ?=
 
 .PHONY: help demo test check bench fuzz clean

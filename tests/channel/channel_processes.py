@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel import lane
 from rlinf.testing.local import LocalRuntime
-
-
-def run_with_lanes(min_uses, target, *args):
-    """Run one of the functions below; a thread has its own way to a channel from its `min_uses`-th wait on."""
-    lane.MIN_USES = min_uses
-    target(*args)
 
 
 def hold_channels(address, pipe):

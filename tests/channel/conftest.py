@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, lane, set_runtime
+from rlinf.scheduler.channel import Channel, set_runtime
 from rlinf.scheduler.errors import WorkerError
 from rlinf.testing.local import LocalRuntime
 
@@ -104,8 +104,7 @@ class HostedRuntime(LocalRuntime):
 class Sockets(Backend):
     """Every part is a process: the test, the holder of the channels, and each task."""
 
-    def __init__(self, min_uses=lane.MIN_USES):
-        self.min_uses = min_uses
+    def __init__(self):
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["channel_processes"])
         self.runtime = HostedRuntime(self)
@@ -118,11 +117,9 @@ class Sockets(Backend):
         self.host = self.spawn(hold_channels)
 
     def spawn(self, target, *args):
-        from channel_processes import run_with_lanes
-
         ours, theirs = self.context.Pipe()
-        arguments = (self.min_uses, target, self.runtime.address, theirs, *args)
-        process = self.context.Process(target=run_with_lanes, args=arguments, daemon=True)
+        arguments = (self.runtime.address, theirs, *args)
+        process = self.context.Process(target=target, args=arguments, daemon=True)
         process.start()
         theirs.close()
         self.children.append(process)
@@ -171,23 +168,6 @@ def socket_processes():
 def sockets(socket_processes):
     set_runtime(socket_processes.runtime)
     yield socket_processes
-    set_runtime(None)
-
-
-@pytest.fixture(scope="session")
-def lane_processes():
-    backend = Sockets(min_uses=1)
-    backend.start()
-    yield backend
-    backend.close()
-
-
-@pytest.fixture
-def lanes(lane_processes, monkeypatch):
-    """As `sockets`, and every blocking operation goes its thread's own way from the first one on."""
-    monkeypatch.setattr(lane, "MIN_USES", 1)
-    set_runtime(lane_processes.runtime)
-    yield lane_processes
     set_runtime(None)
 
 
@@ -259,6 +239,6 @@ def on_ray(ray_workers):
     set_runtime(None)
 
 
-@pytest.fixture(params=["in_process", "sockets", "lanes", pytest.param("on_ray", marks=pytest.mark.ray)])
+@pytest.fixture(params=["in_process", "sockets", pytest.param("on_ray", marks=pytest.mark.ray)])
 def backend(request):
     return request.getfixturevalue(request.param)

@@ -399,7 +399,10 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(backend):
         lambda: channel.put("x", weight=-1),
         lambda: channel.put("x", weight=math.nan),
         lambda: channel.put("x", weight="3"),
-        lambda: channel.put("x", queue_name=3),
+        lambda: channel.put("x", queue_name=3.5),
+        lambda: channel.put("x", queue_name=True),
+        lambda: channel.put("x", queue_name=("step", None)),
+        lambda: channel.put("x", queue_name=2**64),
         lambda: channel.put("x", queue_name="a", key="b"),
         lambda: channel.put("x", queue_name="\ud800"),
         lambda: channel.put("x", timeout_s=-1),
@@ -417,6 +420,27 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(backend):
     with pytest.raises(CodecError):
         channel.put(threading.Lock())
     assert channel.stats().num_puts == 0
+
+
+def test_a_queue_may_be_named_by_a_number_or_a_tuple(backend):
+    channel = backend.create()
+    names = ["3", 3, ("step", 7), ("step", (7, "a"), -1)]
+    for name in names:
+        channel.put(name, key=name)
+    assert [queue.name for queue in channel.stats().queues] == names
+    assert [channel.get(key=name, timeout_s=DEADLINE_S) for name in names] == names
+    with pytest.raises(ChannelTimeout, match=r"queue \('step', 7\)"):
+        channel.get(("step", 7), timeout_s=0)
+
+
+def test_a_handle_has_another_name_of_awaiting_it(backend):
+    channel = backend.create()
+    channel.put(1)
+
+    async def main():
+        return await channel.get(async_op=True).async_wait()
+
+    assert asyncio.run(main()) == 1
 
 
 def test_extreme_weights_travel(backend):

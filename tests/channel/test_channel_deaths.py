@@ -121,8 +121,7 @@ def test_the_death_of_the_channel_ends_every_wait_at_once(sockets):
         Channel.connect(channel.name, timeout_s=DEADLINE_S)
 
 
-def test_a_server_that_does_not_answer_is_named_at_the_deadline(sockets, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.channel.connection.GRACE_S", 0.05)
+def test_a_server_that_does_not_answer_is_named_at_the_deadline(sockets):
     server, channel = sockets.start_server()
     channel.put("x")
     server.stop()
@@ -136,8 +135,7 @@ def test_a_server_that_does_not_answer_is_named_at_the_deadline(sockets, monkeyp
     assert channel.stats().num_getters == 0
 
 
-def test_a_put_whose_server_does_not_answer_says_that_its_outcome_is_unknown(sockets, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.channel.connection.GRACE_S", 0.05)
+def test_a_put_whose_server_does_not_answer_says_that_its_outcome_is_unknown(sockets):
     server, channel = sockets.start_server()
     assert channel.qsize() == 0
     server.stop()

@@ -73,13 +73,17 @@ class NaiveChannel:
             events.append(("refuse", client, ticket, "empty"))
         return events
 
-    def cancel(self, client, ticket):
+    def withdraw(self, client, ticket):
         for queue in self.queues.values():
             for line in (queue.puts, queue.gets):
                 for waiter in line:
                     if (waiter.client, waiter.ticket) == (client, ticket):
                         line.remove(waiter)
                         return [("refuse", client, ticket, "cancelled"), *self.settle(queue)]
+            items = queue.deliveries.pop((client, ticket), None)
+            if items is not None:
+                queue.items = sorted(queue.items + items)
+                return [("refuse", client, ticket, "cancelled"), *self.settle(queue)]
         return []
 
     def arrive(self, client, ticket):
@@ -90,14 +94,6 @@ class NaiveChannel:
     def confirm(self, client, ticket):
         for queue in self.queues.values():
             if queue.deliveries.pop((client, ticket), None) is not None:
-                return self.settle(queue)
-        return []
-
-    def give_back(self, client, ticket):
-        for queue in self.queues.values():
-            items = queue.deliveries.pop((client, ticket), None)
-            if items is not None:
-                queue.items = sorted(queue.items + items)
                 return self.settle(queue)
         return []
 

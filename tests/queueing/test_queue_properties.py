@@ -1,4 +1,4 @@
-"""Any order of puts, gets, batches, cancels, deaths and closes: nothing lost, nothing twice, order kept."""
+"""Any order of puts, gets, batches, withdrawals, deaths and closes: nothing lost, nothing twice, order kept."""
 
 from __future__ import annotations
 
@@ -112,11 +112,12 @@ class ChannelMachine(RuleBasedStateMachine):
         )
 
     @rule(data=st.data())
-    def cancel(self, data):
+    def withdraw(self, data):
         if self.open:
             ticket = data.draw(st.sampled_from(sorted(self.open)))
             client = self.open[ticket]
-            self.check(self.state.cancel(client, ticket), self.model.cancel(client, ticket))
+            self.delivering.pop(ticket, None)
+            self.check(self.state.withdraw(client, ticket), self.model.withdraw(client, ticket))
 
     @rule(data=st.data())
     def arrive(self, data):
@@ -132,13 +133,6 @@ class ChannelMachine(RuleBasedStateMachine):
             client, payloads = self.delivering.pop(ticket)
             self.confirmed.extend(payloads)
             self.check(self.state.confirm(client, ticket), self.model.confirm(client, ticket))
-
-    @rule(data=st.data())
-    def give_back(self, data):
-        if self.delivering:
-            ticket = data.draw(st.sampled_from(sorted(self.delivering)))
-            client, _ = self.delivering.pop(ticket)
-            self.check(self.state.give_back(client, ticket), self.model.give_back(client, ticket))
 
     @rule(client=CLIENTS)
     def lose(self, client):

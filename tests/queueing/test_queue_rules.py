@@ -80,7 +80,7 @@ def test_a_waiting_batch_holds_nothing_but_its_place_in_line():
     state.get_batch("batch", 1, Q, 2)
     assert state.num_items(Q) == 1
     assert state.get("single", 1, Q) == []
-    assert delivered(state.cancel("batch", 1)) == [("single", ["item0"])]
+    assert delivered(state.withdraw("batch", 1)) == [("single", ["item0"])]
 
 
 def test_two_batches_share_nothing_out():
@@ -159,7 +159,7 @@ def test_a_withdrawn_announcement_frees_its_room_and_those_behind_it():
     state.reserve("p", 1, Q)
     state.put("p", 2, Q, "small")
     assert state.put("q", 1, Q, "waits") == []
-    news = state.cancel("p", 1)
+    news = state.withdraw("p", 1)
     assert refused(news) == [("p", Reason.CANCELLED)]
     assert [i for i in news if isinstance(i, Accept)] == [Accept("p", 2), Accept("q", 1)]
     assert state.fill("p", 1, "too late") == []
@@ -196,7 +196,7 @@ def test_giving_back_may_exceed_the_bound_and_puts_wait_until_it_is_met_again():
     state = filled([0, 0], maxsize=2)
     state.get("c", 1, Q)
     state.put("p", 10, Q, "refill")
-    state.give_back("c", 1)
+    state.withdraw("c", 1)
     assert state.num_items(Q) == 3
     assert state.put("p", 11, Q, "waits") == []
     assert Accept("p", 11) not in state.get("c", 2, Q)
@@ -265,7 +265,7 @@ def test_a_closed_channel_does_not_wait_for_items_that_arrived_and_keeps_those_t
     state.close()
     state.get("waits", 1, Q)
     assert refused(state.arrive("slow", 1)) == [("waits", Reason.CLOSED)]
-    state.give_back("slow", 1)
+    state.withdraw("slow", 1)
     assert delivered(state.get("later", 1, Q)) == [("later", ["item0"])]
 
 
@@ -335,3 +335,59 @@ def test_a_hundred_thousand_puts_under_a_waiting_batch_cost_the_same_each():
     assert state.num_items(Q) == 0
     # Ten times the puts; a scan of the queue on each would make it a hundred times the work.
     assert large < 40 * max(small, 0.005)
+
+
+def test_what_is_given_up_after_it_was_delivered_comes_before_what_its_client_asks_for_next():
+    state = filled([0, 0])
+    state.get("c", 1, Q)
+    news = state.withdraw("c", 1)
+    assert refused(news) == [("c", Reason.CANCELLED)]
+    assert delivered(state.get("c", 2, Q)) == [("c", ["item0"])]
+
+
+def test_giving_back_many_deliveries_costs_the_same_for_each_whatever_their_order():
+    def num_comparisons(size):
+        class Order(int):
+            count = 0
+
+            def __lt__(self, other):
+                Order.count += 1
+                return int(self) < int(other)
+
+        fifo = WeightedFifo()
+        for _ in range(size):
+            fifo.push(Item(None))
+        taken = [fifo.take() for _ in range(size)]
+        for item in taken:
+            item.order = Order(item.order)
+            fifo.restore([item])
+        assert [fifo.take().order for _ in range(size)] == list(range(size))
+        return Order.count
+
+    assert num_comparisons(8000) < 8 * 3 * num_comparisons(1000)
+
+
+def test_a_bound_in_bytes_lets_one_larger_item_in_and_nothing_besides():
+    state = ChannelState(max_bytes=100)
+    assert state.put("p", 1, Q, "large", 0, 1000) == [Accept("p", 1)]
+    assert state.put("p", 2, Q, "small", 0, 1) == []
+    assert Accept("p", 2) in state.get("c", 1, Q)
+    assert state.put("p", 3, Q, "fits", 0, 99) == [Accept("p", 3)]
+    assert refused(state.put("p", 4, Q, "no room", 0, 1, wait=False)) == [("p", Reason.FULL)]
+
+
+def test_a_weight_of_any_size_is_counted_and_shown():
+    state = ChannelState()
+    state.put("p", 1, Q, "heavy", 1e20)
+    state.put("p", 2, Q, "heavier", 1e308)
+    state.put("p", 3, Q, "heavier", 1e308)
+    (depth,) = state.depths()
+    assert depth.weight == float("inf")
+    assert delivered(state.get_batch("c", 1, Q, 1e20)) == [("c", ["heavy"])]
+
+
+def test_a_name_may_be_any_tuple_of_strings_and_numbers():
+    state = ChannelState()
+    for ticket, name in enumerate(["3", 3, ("step", 7), ("step", (7, "a"))]):
+        state.put("p", ticket, name, name)
+    assert [depth.name for depth in state.depths()] == ["3", 3, ("step", 7), ("step", (7, "a"))]

@@ -513,7 +513,7 @@ class ChannelTimeout(ChannelError, TimeoutError):
     """
 
     def __init__(
-        self, channel: str, queue_name: str, operation: str, waited_s: float, state: str = ""
+        self, channel: str, queue_name: object, operation: str, waited_s: float, state: str = ""
     ) -> None:
         super().__init__(channel, state)
         self.args = (channel, queue_name, operation, waited_s, state)
@@ -524,7 +524,7 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
     def __str__(self) -> str:
         tail = f" ({self.state})" if self.state else ""
-        subject = f"channel '{self.channel}', queue '{self.queue_name}'"
+        subject = f"channel '{self.channel}', queue {self.queue_name!r}"
         return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
 
 

@@ -1,7 +1,7 @@
 """Channels: named FIFO queues between workers.
 
 - `client.py`: what users hold; `arguments.py`: what it accepts
-- `connections.py`, `connection.py`, `operation.py`, `refusals.py`: a process's side, operations under way
+- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `refusals.py`: a process's side, operations under way
 - `server.py`: the process that holds the queues, around the state machine of `queueing`
 - `wire.py`: what the two say to each other
 - `spec.py`: what a channel is, as data

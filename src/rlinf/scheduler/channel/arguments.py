@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.errors import ChannelArgumentError
-from rlinf.scheduler.queueing import check_batch_weight, check_maxsize, check_weight
+from rlinf.scheduler.queueing import QueueName, check_batch_weight, check_maxsize, check_weight
 
 DEFAULT_QUEUE = "default"
 # The largest integer that travels as one.
@@ -15,18 +15,17 @@ MAX_INTEGER = 2**63 - 1
 FOREVER_S = 1e9
 
 
-def checked_queue_name(channel: str, queue_name: Any, key: Any) -> str:
+def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
     """Return the queue that is meant by `queue_name` and its other name `key`."""
     if key is not None:
         if queue_name not in (DEFAULT_QUEUE, key):
             problem = f"queue_name={queue_name!r} and key={key!r} are two names of one argument"
             raise ChannelArgumentError(channel, problem)
         queue_name = key
-    if not isinstance(queue_name, str):
-        raise ChannelArgumentError(channel, f"a queue's name is a string, not {queue_name!r}")
-    if not _is_text(queue_name):
-        raise ChannelArgumentError(channel, f"a queue's name is text, not {queue_name!r}")
-    return queue_name
+    if type(queue_name) is not str or not queue_name.isascii():
+        _check_queue_name(channel, queue_name, queue_name)
+    name: QueueName = queue_name
+    return name
 
 
 def checked_timeout(channel: str, timeout_s: Any) -> float | None:
@@ -67,6 +66,19 @@ def checked_name(name: Any) -> str:
         problem = f"a channel's name is text without ':', which separates it from a rank, not {name!r}"
         raise ChannelArgumentError(name, problem)
     return name
+
+
+def _check_queue_name(channel: str, part: Any, whole: Any) -> None:
+    """Raise unless it is text, a whole number of 64 bits, or a tuple of such."""
+    if isinstance(part, tuple):
+        for inner in part:
+            _check_queue_name(channel, inner, whole)
+    elif isinstance(part, str):
+        if not _is_text(part):
+            raise ChannelArgumentError(channel, f"a queue's name is text, not {whole!r}")
+    elif type(part) is not int or not -MAX_INTEGER <= part <= MAX_INTEGER:
+        problem = f"a queue's name is a string, a whole number or a tuple of these, not {whole!r}"
+        raise ChannelArgumentError(channel, problem)
 
 
 def _is_text(name: str) -> bool:

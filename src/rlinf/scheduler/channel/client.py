@@ -15,10 +15,11 @@ from rlinf.scheduler.channel.arguments import (
     checked_timeout,
     checked_weight,
 )
-from rlinf.scheduler.channel.connection import CONTROL_TIMEOUT_S, Connection
-from rlinf.scheduler.channel.operation import BlockingOperation, HandleOperation
+from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
+from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.runtime import current_connections, current_runtime
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.errors import (
@@ -30,6 +31,7 @@ from rlinf.scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
+from rlinf.scheduler.queueing import QueueName
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -122,32 +124,32 @@ class Channel:
         self,
         item: Any,
         weight: float = 0,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         async_op: Literal[False] = False,
         timeout_s: float | None = None,
         *,
-        key: str | None = None,
+        key: QueueName | None = None,
     ) -> None: ...
     @overload
     def put(
         self,
         item: Any,
         weight: float = 0,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         *,
         async_op: Literal[True],
         timeout_s: float | None = None,
-        key: str | None = None,
+        key: QueueName | None = None,
     ) -> AsyncHandle[None]: ...
     def put(
         self,
         item: Any,
         weight: float = 0,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         async_op: bool = False,
         timeout_s: float | None = None,
         *,
-        key: str | None = None,
+        key: QueueName | None = None,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
 
@@ -168,11 +170,17 @@ class Channel:
             ChannelClosed: the channel is closed; the item is still the caller's alone.
             CodecError: the item cannot be pickled.
         """
-        wait_s = checked_timeout(self.name, timeout_s)
-        return self._put(item, weight, checked_queue_name(self.name, queue_name, key), async_op, wait_s)
+        queue = checked_queue_name(self.name, queue_name, key)
+        operation = Operation("put", queue, checked_timeout(self.name, timeout_s))
+        return self._put(item, weight, operation, async_op)
 
     def put_nowait(
-        self, item: Any, weight: float = 0, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None
+        self,
+        item: Any,
+        weight: float = 0,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        *,
+        key: QueueName | None = None,
     ) -> None:
         """Put an item if there is room now.
 
@@ -180,33 +188,34 @@ class Channel:
             ChannelFull: there is none.
             ChannelClosed: the channel is closed.
         """
-        self._put(item, weight, checked_queue_name(self.name, queue_name, key), False, wire.NOWAIT)
+        queue = checked_queue_name(self.name, queue_name, key)
+        self._put(item, weight, Operation("put", queue, None, wait=False), False)
 
     @overload
     def get(
         self,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         async_op: Literal[False] = False,
         timeout_s: float | None = None,
         *,
-        key: str | None = None,
+        key: QueueName | None = None,
     ) -> Any: ...
     @overload
     def get(
         self,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         *,
         async_op: Literal[True],
         timeout_s: float | None = None,
-        key: str | None = None,
+        key: QueueName | None = None,
     ) -> AsyncHandle[Any]: ...
     def get(
         self,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         async_op: bool = False,
         timeout_s: float | None = None,
         *,
-        key: str | None = None,
+        key: QueueName | None = None,
     ) -> Any:
         """Take the item at the head of a queue, when there is one and it is this getter's turn.
 
@@ -215,48 +224,49 @@ class Channel:
             ChannelClosed: the channel is closed, and the queue is drained.
             CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
         """
-        wait_s = checked_timeout(self.name, timeout_s)
-        return self._get(checked_queue_name(self.name, queue_name, key), None, async_op, wait_s)
+        queue = checked_queue_name(self.name, queue_name, key)
+        return self._get(Operation("get", queue, checked_timeout(self.name, timeout_s)), async_op)
 
-    def get_nowait(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> Any:
+    def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Take the item at the head of a queue if there is one now.
 
         Raises:
             ChannelEmpty: there is none, or getters that came before wait for it.
             ChannelClosed: the channel is closed, and the queue is drained.
         """
-        return self._get(checked_queue_name(self.name, queue_name, key), None, False, wire.NOWAIT)
+        queue = checked_queue_name(self.name, queue_name, key)
+        return self._get(Operation("get", queue, None, wait=False), False)
 
     @overload
     def get_batch(
         self,
         batch_weight: float | None = None,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         async_op: Literal[False] = False,
         timeout_s: float | None = None,
         *,
-        key: str | None = None,
+        key: QueueName | None = None,
         target_weight: float | None = None,
     ) -> list[Any]: ...
     @overload
     def get_batch(
         self,
         batch_weight: float | None = None,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         *,
         async_op: Literal[True],
         timeout_s: float | None = None,
-        key: str | None = None,
+        key: QueueName | None = None,
         target_weight: float | None = None,
     ) -> AsyncHandle[list[Any]]: ...
     def get_batch(
         self,
         batch_weight: float | None = None,
-        queue_name: str = DEFAULT_QUEUE,
+        queue_name: QueueName = DEFAULT_QUEUE,
         async_op: bool = False,
         timeout_s: float | None = None,
         *,
-        key: str | None = None,
+        key: QueueName | None = None,
         target_weight: float | None = None,
     ) -> Any:
         """Take the shortest run of first items whose weights reach `batch_weight`, all at once, as a list.
@@ -271,9 +281,10 @@ class Channel:
             BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
                 the others, which the error holds.
         """
-        queue_name = checked_queue_name(self.name, queue_name, key)
+        queue = checked_queue_name(self.name, queue_name, key)
         target = checked_batch_weight(self.name, batch_weight, target_weight)
-        return self._get(queue_name, target, async_op, checked_timeout(self.name, timeout_s))
+        limit_s = checked_timeout(self.name, timeout_s)
+        return self._get(Operation("get_batch", queue, limit_s, batch_weight=target), async_op)
 
     def __iter__(self) -> Iterator[Any]:
         """Take the items of the default queue, until the channel is closed and drained."""
@@ -293,26 +304,25 @@ class Channel:
                 return
             yield item
 
-    def qsize(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> int:
+    def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
         """Return how many items a queue holds."""
-        size: int = self._ask("query", checked_queue_name(self.name, queue_name, key))[0]
-        return size
+        return self._query(queue_name, key).num_items
 
-    def empty(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> bool:
+    def empty(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
         """Return whether a queue holds nothing."""
-        return self.qsize(queue_name, key=key) == 0
+        return self._query(queue_name, key).num_items == 0
 
-    def full(self, queue_name: str = DEFAULT_QUEUE, *, key: str | None = None) -> bool:
+    def full(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
         """Return whether a put to a queue would have to wait."""
-        return bool(self._ask("query", checked_queue_name(self.name, queue_name, key))[1])
+        return self._query(queue_name, key).is_full
 
     def stats(self) -> ChannelStats:
         """Return what went through the channel and what is in it."""
-        return ChannelStats.from_wire(self._ask("stats"))
+        return ChannelStats.from_wire(self._connection().ask(wire.Stats(), wire.ChannelState))
 
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed."""
-        self._ask("close")
+        self._connection().ask(wire.Close())
 
     def delete(self, timeout_s: float | None = None) -> None:
         """Close the channel, drop what it holds, end its process and free its name.
@@ -327,51 +337,35 @@ class Channel:
             ChannelUnanswered: the channel's process did not answer in time.
         """
         limit_s = checked_timeout(self.name, timeout_s)
-        self._connection().ask("delete", timeout_s=CONTROL_TIMEOUT_S if limit_s is None else limit_s)
+        self._connection().ask(wire.Delete(), timeout_s=DELETE_TIMEOUT_S if limit_s is None else limit_s)
+
+    def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
+        queue = checked_queue_name(self.name, queue_name, key)
+        state: wire.QueueState = self._connection().ask(wire.Query(queue), wire.QueueState)
+        return state
 
     def _put(
-        self, item: Any, weight: float, queue_name: str, async_op: bool, wait_s: float | None
+        self, item: Any, weight: float, operation: Operation, async_op: bool
     ) -> AsyncHandle[None] | None:
-        weight = checked_weight(self.name, weight)
-        timeout_s = None if wait_s == wire.NOWAIT else wait_s
+        operation.weight = checked_weight(self.name, weight)
         connection = self._connection()
-        parcel = connection.pack(item, blocks=not async_op, wait_s=wait_s)
+        connection.pack(operation, encode(item), blocks=not async_op)
         if not async_op:
-            connection.check_may_block()
-            connection.run_put(queue_name, timeout_s, parcel, weight, wait_s)
+            connection.run(operation)
             return None
-        operation = HandleOperation("put", queue_name, timeout_s)
-        future = connection.future(operation)
-        connection.put(operation, parcel, weight, wait_s)
-        return AsyncHandle(future, None, self._what(operation.kind, queue_name))
+        return AsyncHandle(connection.start(operation), None, self._what(operation))
 
-    def _get(self, queue_name: str, batch_weight: float | None, async_op: bool, wait_s: float | None) -> Any:
-        kind = "get" if batch_weight is None else "get_batch"
-        timeout_s = None if wait_s == wire.NOWAIT else wait_s
-        load = _load_first if batch_weight is None else _load_all
+    def _get(self, operation: Operation, async_op: bool) -> Any:
+        load = _load_first if operation.batch_weight is None else _load_all
         connection = self._connection()
         if not async_op:
-            connection.check_may_block()
-            blocking = BlockingOperation(kind, queue_name, timeout_s, batch_weight)
-            return connection.run_get(blocking, wait_s, load)
-        operation = HandleOperation(kind, queue_name, timeout_s, batch_weight)
+            return connection.run(operation, load)
 
         def take(items: list[Arrived]) -> Any:
-            try:
-                value = load(items)
-            except CodecError:
-                # Back in the queue it would stand in everybody's way.
-                connection.take(operation, items)
-                raise
-            connection.take(operation, items)
-            return value
+            connection.look_after(operation)
+            return load(items)
 
-        future = connection.future(operation)
-        connection.get(operation, wait_s)
-        return AsyncHandle(future, take, self._what(kind, queue_name))
-
-    def _ask(self, *head: Any) -> Any:
-        return self._connection().ask(*head)
+        return AsyncHandle(connection.start(operation), take, self._what(operation))
 
     def _connection(self) -> Connection:
         connection = self._cached
@@ -379,8 +373,8 @@ class Channel:
             connection = self._cached = current_connections().to(self._ref)
         return connection
 
-    def _what(self, kind: str, queue_name: str) -> str:
-        return f"{kind} on channel '{self.name}', queue '{queue_name}'"
+    def _what(self, operation: Operation) -> str:
+        return f"{operation.kind} on channel '{self.name}', queue {operation.queue_name!r}"
 
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)

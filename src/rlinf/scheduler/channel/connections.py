@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from rlinf.scheduler.channel.connection import Connection
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
@@ -18,26 +16,23 @@ class Connections:
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
         self._by_id: dict[str, Connection] = {}
-        self._lock = threading.Lock()
         messenger.on_peer_lost(self._on_peer_lost)
 
     def to(self, ref: ChannelRef) -> Connection:
         """Return the connection to a channel; a new one where there is none or it was lost."""
-        with self._lock:
-            connection = self._by_id.get(ref.spec.channel_id)
-            if connection is None or connection.lost is not None:
-                self._by_id = {ident: known for ident, known in self._by_id.items() if known.lost is None}
-                connection = self._by_id[ref.spec.channel_id] = Connection(self._messenger, ref)
-            return connection
+        channel_id = ref.spec.channel_id
+        known = self._by_id.get(channel_id)
+        if known is not None:
+            return known
+        # One step, and a connection that nothing was handed over to does nothing.
+        return self._by_id.setdefault(channel_id, Connection(self._messenger, ref, self._forget))
 
     def close(self) -> None:
         """End everything that waits in this process; what was taken here is confirmed first."""
         for connection in list(self._by_id.values()):
-            if connection.lost is None:
-                connection.flush()
-                if not self._messenger.on_io_thread():
-                    connection.settle_puts(CLOSE_TIMEOUT_S)
-                connection.lose("this process left the cluster")
+            if not self._messenger.on_io_thread():
+                connection.settle_puts(CLOSE_TIMEOUT_S)
+            connection.leave("this process left the cluster")
 
     def abandon(self, reason: str) -> None:
         """Make every connection unusable in a forked child; the parent's operations go on."""
@@ -48,10 +43,7 @@ class Connections:
         for connection in list(self._by_id.values()):
             if connection.ref.endpoint.process_id == process_id:
                 connection.lose(f"the connection to '{connection.ref.spec.address}' dropped")
-                self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
-        with self._lock:
-            channel_id = connection.ref.spec.channel_id
-            if self._by_id.get(channel_id) is connection:
-                del self._by_id[channel_id]
+        if self._by_id.get(connection.ref.spec.channel_id) is connection:
+            del self._by_id[connection.ref.spec.channel_id]

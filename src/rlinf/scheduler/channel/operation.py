@@ -1,16 +1,32 @@
-"""One operation of a client that is under way, and how its end reaches whoever waits."""
+"""One operation of a process on a channel, from its call to its end: where a user's thread and the I/O thread meet.
+
+The user's thread makes the operation, hands it over, and waits for its promise. What it says afterwards are attribute
+stores: `fate.taken` (it has the items) or `abandoned` (it was interrupted). The I/O thread looks at them.
+"""
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.comm.loop import Timer
+from rlinf.scheduler.comm.promise import Fate, Promise
+from rlinf.scheduler.queueing import QueueName
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.comm.parcel import Arrived
+    from rlinf.scheduler.comm.parcels import Parcel
+
+# One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
+_next_ticket = itertools.count(1).__next__
+
+# How long the server may take to answer what does not wait.
+ANSWER_S = 5.0
+# What is there now is given to whoever waits a millisecond, too: the answer takes its time.
+MIN_ANSWER_S = 0.01
 
 
 class Operation:
@@ -19,140 +35,120 @@ class Operation:
     Attributes:
         kind: "put", "get" or "get_batch".
         queue_name: its queue.
-        timeout_s: its deadline, None without.
+        timeout_s: its deadline, in seconds after `started`; None without.
+        wait: whether the server may keep it waiting.
         batch_weight: what a batch has to reach.
-        ticket: its number, given when it starts.
+        weight: of the item of a put.
+        parcel: the item of a put, until the server has answered.
+        ticket: its number.
+        abandoned: nobody waits for it any more.
+        blocks: its caller waits for it, and will take what it brings at once.
+        timer: of its deadline.
+        fate: what became of its items.
     """
 
-    __slots__ = ("batch_weight", "kind", "queue_name", "started", "ticket", "timeout_s")
+    __slots__ = (
+        "abandoned",
+        "batch_weight",
+        "blocks",
+        "fate",
+        "find_promise",
+        "kind",
+        "parcel",
+        "queue_name",
+        "started",
+        "ticket",
+        "timeout_s",
+        "timer",
+        "wait",
+        "weight",
+    )
 
     def __init__(
-        self, kind: str, queue_name: str, timeout_s: float | None, batch_weight: float | None = None
+        self,
+        kind: str,
+        queue_name: QueueName,
+        timeout_s: float | None,
+        *,
+        wait: bool = True,
+        batch_weight: float | None = None,
+        weight: float = 0,
     ) -> None:
         self.kind = kind
         self.queue_name = queue_name
         self.timeout_s = timeout_s
+        # Who waits no time at all gets what is there.
+        self.wait = wait and timeout_s != 0
         self.batch_weight = batch_weight
-        self.ticket = 0
+        self.weight = weight
+        self.parcel: Parcel | None = None
+        self.ticket = _next_ticket()
         self.started = time.monotonic()
+        self.abandoned = False
+        self.blocks = False
+        self.timer: Timer | None = None
+        self.find_promise: Callable[[], Promise[Any] | None] = _nobody
+        self.fate = Fate()
 
     @property
     def waited_s(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self.started
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until its deadline, None without; what does not wait has ANSWER_S."""
+        limit_s = max(self.timeout_s, MIN_ANSWER_S) if self.timeout_s is not None else None
+        if not self.wait:
+            limit_s = ANSWER_S
+        return None if limit_s is None else max(0.0, limit_s - self.waited_s)
 
-class PendingOperation(Operation, ABC):
-    """One whose end comes on the I/O thread."""
+    @property
+    def grace_s(self) -> float:
+        """How long after its deadline the server's word on it is waited for."""
+        return 0.0 if not self.wait else min(ANSWER_S, max(0.1, (self.timeout_s or 0.0) / 10))
 
-    __slots__ = ()
-
-    @abstractmethod
-    def succeed(self, value: Any) -> bool:
-        """End well; False if nobody can take the value any more. On the I/O thread."""
-
-    @abstractmethod
-    def fail(self, error: BaseException) -> None:
-        """End badly. On the I/O thread, mostly."""
-
-
-class BlockingOperation(PendingOperation):
-    """An operation whose caller waits in its own thread."""
-
-    __slots__ = ("_ended", "error", "value")
-
-    def __init__(
-        self, kind: str, queue_name: str, timeout_s: float | None, batch_weight: float | None = None
+    def promise_to(
+        self, promise: Promise[Any], on_dropped: Callable[[weakref.ref[Promise[Any]]], None] | None = None
     ) -> None:
-        super().__init__(kind, queue_name, timeout_s, batch_weight)
-        self.value: Any = None
-        self.error: BaseException | None = None
-        # A bare lock: making one costs a tenth of an Event.
-        self._ended = threading.Lock()
-        self._ended.acquire()
-
-    def succeed(self, value: Any) -> bool:
-        """See `PendingOperation.succeed`."""
-        self.value = value
-        self._ended.release()
-        return True
-
-    def fail(self, error: BaseException) -> None:
-        """See `PendingOperation.fail`."""
-        self.error = error
-        self._ended.release()
-
-    def wait(self, limit_s: float | None) -> bool:
-        """Wait for the end; False if it did not come within `limit_s` seconds."""
-        return self._ended.acquire(timeout=-1 if limit_s is None else min(limit_s, threading.TIMEOUT_MAX))
-
-
-class HandleOperation(PendingOperation):
-    """An operation that somebody holds a handle of.
-
-    A get ends with its handle: once nobody can take its item any more, `on_dropped` is called. A put goes on.
-    """
-
-    __slots__ = ("_future", "timer")
-
-    def __init__(
-        self, kind: str, queue_name: str, timeout_s: float | None, batch_weight: float | None = None
-    ) -> None:
-        super().__init__(kind, queue_name, timeout_s, batch_weight)
-        self.timer: Timer | None = None
-        self._future: Callable[[], OperationFuture | None] = _nobody
-
-    def attach(
-        self, future: OperationFuture, on_dropped: Callable[[weakref.ref[OperationFuture]], None]
-    ) -> None:
-        """Give the operation the future that its handle waits on."""
-        if self.kind == "put":
-            self._future = lambda: future
+        """Let `promise` be its end; with `on_dropped`, nobody but its handle keeps it, and it is called then."""
+        self.fate = promise.fate
+        if on_dropped is None:
+            self.find_promise = lambda: promise
         else:
-            self._future = weakref.ref(future, on_dropped)
+            self.find_promise = weakref.ref(promise, on_dropped)
 
-    def succeed(self, value: Any) -> bool:
-        """See `PendingOperation.succeed`."""
-        future = self._end()
-        if future is None:
-            return False
-        try:
-            future.set_result(value)
-        except InvalidStateError:
-            return False
-        return True
 
-    def fail(self, error: BaseException) -> None:
-        """See `PendingOperation.fail`."""
-        future = self._end()
-        if future is not None and not future.done():
-            future.set_exception(error)
+class OperationPromise(Promise[Any]):
+    """The end of an operation that somebody holds a handle of; `cancel` withdraws it."""
 
-    def _end(self) -> OperationFuture | None:
-        if self.timer is not None:
-            self.timer.cancel()
-        future = self._future()
-        if self.kind == "put":
-            # Its future refers to it; without this the pair would wait for the cycle collector.
-            self._future = _nobody
-        return future
+    __slots__ = ("_operation", "_withdraw")
+
+    def __init__(self, withdraw: Callable[[Operation, OperationPromise], None], operation: Operation) -> None:
+        super().__init__()
+        self._operation = operation
+        self._withdraw = withdraw
+
+    def cancel(self) -> bool:
+        """Give a get up, unless it is over; whether a put still can be is its server's decision."""
+        if not self.done():
+            self._withdraw(self._operation, self)
+        return self.cancelled()
 
 
 def _nobody() -> None:
     return None
 
 
-class OperationFuture(Future[Any]):
-    """The end of an operation, to come; `cancel` withdraws the operation."""
+def mark_of(items: list[Arrived]) -> Any:
+    """Where a consumer notes that it has taken items, for the server to see even if the consumer dies then."""
+    for item in items:
+        mark = item.mark()
+        if mark is not None:
+            return mark
+    return bytearray(1)
 
-    def __init__(self, withdraw: Callable[[], bool]) -> None:
-        super().__init__()
-        self._withdraw = withdraw
 
-    def cancel(self) -> bool:
-        """Give a get up, unless it is over; whether a put still can be is its server's decision."""
-        if self.done() or not self._withdraw():
-            return self.cancelled()
-        super().cancel()
-        self.set_running_or_notify_cancel()
-        return True
+def is_marked(items: Iterable[Arrived]) -> bool:
+    """Whether a consumer had taken these items."""
+    return any(mark[0] for item in items if (mark := item.mark()) is not None)

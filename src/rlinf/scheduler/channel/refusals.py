@@ -1,10 +1,9 @@
-"""Why a server refused an operation, as the error that its caller sees."""
+"""How an operation ended, as the error that its caller sees."""
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError
+from typing import Any
 
-from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.errors import (
     BatchImpossible,
@@ -13,24 +12,27 @@ from rlinf.scheduler.errors import (
     ChannelEmpty,
     ChannelFull,
     ChannelTimeout,
-    SharedMemoryUnreadable,
+    SchedulerError,
 )
-from rlinf.scheduler.queueing import Reason
+from rlinf.scheduler.queueing import Ending, Reason
 
 
-def refusal_error(channel: str, operation: Operation, reason: str, state: str) -> BaseException:
-    """Return the error of a refused operation.
+def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any) -> SchedulerError:
+    """Return the error of an operation that timed out or was refused.
 
     Args:
         channel: the channel's name.
-        operation: what was refused.
-        reason: one of `queueing.Reason` or of `wire`.
-        state: what its queue looked like, in a phrase.
+        operation: which one.
+        ending: how it ended.
+        detail: what its queue looked like, in a phrase; for a refused one (reason, that phrase).
     """
-    queue = f"queue '{operation.queue_name}'"
+    if ending is Ending.TIMED_OUT:
+        return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, detail)
+    reason, state = detail
+    if operation.timeout_s is not None and reason in (Reason.FULL.value, Reason.EMPTY.value):
+        return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, state)
+    queue = f"queue {operation.queue_name!r}"
     match reason:
-        case wire.TIMED_OUT:
-            return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, state)
         case Reason.CLOSED.value:
             return ChannelClosed(channel)
         case Reason.FULL.value:
@@ -40,9 +42,5 @@ def refusal_error(channel: str, operation: Operation, reason: str, state: str) -
         case Reason.IMPOSSIBLE.value:
             batch = f"a batch of weight {operation.batch_weight}"
             return BatchImpossible(channel, f"{queue} cannot come to {batch}: it is full with {state}")
-        case wire.UNREADABLE:
-            return SharedMemoryUnreadable(state)
-        case Reason.CANCELLED.value:
-            return CancelledError()
         case _:
             return ChannelArgumentError(channel, f"{queue}: {state}")

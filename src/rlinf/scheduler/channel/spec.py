@@ -6,6 +6,9 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.errors import ChannelNotFound
@@ -87,10 +90,13 @@ class ChannelStats:
     queues: tuple[QueueDepth, ...]
 
     @classmethod
-    def from_wire(cls, fields: list[Any]) -> ChannelStats:
+    def from_wire(cls, state: wire.ChannelState) -> ChannelStats:
         """Return the figures that the channel's server sent."""
-        num_puts, bytes_in, closed, depths = fields
-        queues = tuple(QueueDepth(*depth) for depth in depths)
+        num_puts, bytes_in, closed = state.num_accepted, state.accepted_bytes, state.closed
+        queues = tuple(
+            QueueDepth(wire.as_name(depth.name), *msgspec.structs.astuple(depth)[1:])
+            for depth in state.depths
+        )
         num_items = sum(queue.num_items for queue in queues)
         size_bytes = sum(queue.size_bytes for queue in queues)
         return cls(

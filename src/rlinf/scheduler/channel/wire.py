@@ -1,57 +1,200 @@
 """What a channel's clients and its server say to each other.
 
-A client opens the channel once, by a request to the control service. From then on both sides send notices,
-each with as much as has gathered, so that many small operations share one message:
+A client opens the channel once, by a request to the control service. From then on both sides send notices, each with
+as much as has gathered, so that many small operations share one message: `Operations` with the frames of its puts and
+fills, in order, one way, and `News` with the frames of its deliveries the other way.
 
-    client -> server   [confirmed tickets, operations]       with the frames of its PUTs and FILLs, in order
-    server -> client   [accepted tickets, news]              with the frames of its DELIVEREDs, in order
-    server -> client   None                                  the server leaves
-
-The frames of an item are its bytes, or one descriptor of shared memory (see `comm.parcel`): then its bytes stay
-where the producer wrote them, and the server keeps them there.
-
-Every operation has a ticket, unique in its client's process, and every answer names it. Operations are lists:
-
-    [PUT, ticket, queue, weight, wait_s, number of frames]   -> accepted, or REFUSED
-    [RESERVE, ticket, queue, weight, wait_s, size in bytes]  -> GRANTED, or REFUSED
-    [FILL, ticket, number of frames]                         -> accepted, or REFUSED (timed out, closed)
-    [GET, ticket, queue, wait_s, batch weight or None]       -> DELIVERED, or REFUSED
-    [CANCEL, ticket]                                         -> REFUSED, if it still waits
-    [ARRIVED, ticket]  the items are in the client's process; nobody has taken them yet
-    [GIVE_BACK, ticket]  nobody will take them
-    [RESEND, ticket]  they lie in shared memory that the client cannot open    -> DELIVERED, as bytes from now on
-
-wait_s is None (no deadline), a number of seconds, or NOWAIT. The server alone decides whether an operation
-met its deadline: so a get that timed out has taken nothing, and a put that timed out has put nothing.
-
-A delivered item stays in the server until its ticket is confirmed, and returns to the head of its queue when
-the consumer gives it back or its connection drops.
+The frames of an item are its bytes, or one descriptor of shared memory: then its bytes stay where the producer wrote
+them, and the server keeps them there. Every operation has a ticket, unique in its client's process, and every answer
+names it. The client keeps the clock: at its deadline it withdraws an operation, and the server's answer says whether
+that came in time. A delivered item stays in the server until its ticket is confirmed, and returns to the head of its
+queue when the client withdraws or is gone.
 """
 
 from __future__ import annotations
 
-PUT = 0
-RESERVE = 1
-FILL = 2
-GET = 3
-CANCEL = 4
-ARRIVED = 5
-GIVE_BACK = 6
-RESEND = 7
+from typing import Any, TypeVar
 
-GRANTED = 0  # [GRANTED, ticket]
-DELIVERED = 1  # [DELIVERED, ticket, [number of frames of each item]]
-REFUSED = 2  # [REFUSED, ticket, reason, state of the queue]
+import msgspec
 
-NOWAIT = -1
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.queueing import QueueName
 
-# Reasons beside those of `queueing.Reason`.
-TIMED_OUT = "timed out"
-INVALID = "invalid"
-UNREADABLE = "unreadable"
+T = TypeVar("T")
 
-# Larger items are announced to a bounded queue before their bytes move; smaller ones travel at once.
+# Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
+# So much of one client may lie at the server of a bounded channel before it was accepted, for each queue.
+CREDIT_BYTES = 256 << 10
+
+
+class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
+    """Put an item -> accepted, `Refused`, or `Granted` if the server cannot read its shared memory."""
+
+    ticket: int
+    queue: Any
+    weight: float | int
+    wait: bool
+    num_frames: int
+
+
+class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
+    """Announce an item -> `Granted` or `Refused`."""
+
+    ticket: int
+    queue: Any
+    weight: float | int
+    wait: bool
+    size_bytes: int
+
+
+class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
+    """The bytes of an announced item -> accepted or `Refused`."""
+
+    ticket: int
+    num_frames: int
+
+
+class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
+    """Get one item, or a batch of a weight -> `Delivered` or `Refused`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    batch_weight: float | int | None
+
+
+class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
+    """Nobody wants an operation any more -> `Refused`, unless it was over before."""
+
+    ticket: int
+
+
+class Arrived(msgspec.Struct, tag=5, array_like=True, gc=False):
+    """The items of a delivery are in the client's process; nobody has taken them yet."""
+
+    ticket: int
+
+
+class Resend(msgspec.Struct, tag=6, array_like=True, gc=False):
+    """A delivery lies in shared memory that the client cannot open -> `Delivered`, as bytes."""
+
+    ticket: int
+
+
+Operation = Put | Reserve | Fill | Get | Withdraw | Arrived | Resend
+
+
+class Operations(msgspec.Struct, array_like=True):
+    """Client to server: tickets whose items were taken, and operations in order."""
+
+    confirmed: list[int]
+    operations: list[Operation]
+
+
+class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
+    """There is room for an item that was announced; or its shared memory cannot be read (`problem`)."""
+
+    ticket: int
+    problem: str = ""
+
+
+class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
+    """The items of a get: the number of frames of each."""
+
+    ticket: int
+    num_frames: list[int]
+
+
+class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
+    """An operation failed: a reason of `queueing.Reason` or INVALID, and what its queue looks like."""
+
+    ticket: int
+    reason: str
+    state: str
+
+
+INVALID = "invalid"
+
+
+class News(msgspec.Struct, array_like=True):
+    """Server to client: tickets of accepted puts, and other answers in order; `left`: the server is no more."""
+
+    accepted: list[int]
+    answers: list[Granted | Delivered | Refused]
+    left: bool = False
+
+
+class Open(msgspec.Struct, tag=0, array_like=True):
+    """A client begins -> None."""
+
+    endpoint: Endpoint
+
+
+class Close(msgspec.Struct, tag=1, array_like=True):
+    """Refuse puts from now on -> None."""
+
+
+class Delete(msgspec.Struct, tag=2, array_like=True):
+    """Close, free the name, leave -> None."""
+
+
+class Query(msgspec.Struct, tag=3, array_like=True):
+    """Ask about a queue -> `QueueState`."""
+
+    queue: Any
+
+
+class Stats(msgspec.Struct, tag=4, array_like=True):
+    """Ask about everything -> `ChannelState`."""
+
+
+Control = Open | Close | Delete | Query | Stats
+
+
+class QueueState(msgspec.Struct, array_like=True):
+    """How many items a queue holds, and whether a put to it would wait."""
+
+    num_items: int
+    is_full: bool
+
+
+class Depth(msgspec.Struct, array_like=True):
+    """`queueing.QueueDepth` as it travels."""
+
+    name: Any
+    num_items: int
+    weight: float | int
+    size_bytes: int
+    num_getters: int
+    num_putters: int
+    num_delivering: int
+
+
+class ChannelState(msgspec.Struct, array_like=True):
+    """What the channel has accepted since its beginning, and what each of its queues holds."""
+
+    num_accepted: int
+    accepted_bytes: int
+    closed: bool
+    depths: list[Depth]
+
+
+def read(head: Any, kind: type[T] | Any) -> T | Any:
+    """Return the record of a kind (or of one of several) that a message's head stands for.
+
+    Raises:
+        msgspec.ValidationError: it is something else.
+    """
+    return msgspec.convert(head, kind)
+
+
+def as_name(queue: Any) -> QueueName:
+    """Return a queue's name as it was before it travelled: lists were tuples."""
+    if type(queue) is list:
+        return tuple(as_name(part) for part in queue)
+    name: QueueName = queue
+    return name
 
 
 def operations_service(channel_id: str) -> str:
@@ -60,7 +203,7 @@ def operations_service(channel_id: str) -> str:
 
 
 def control_service(channel_id: str) -> str:
-    """Where a channel's server takes requests: open, close, delete, query, stats."""
+    """Where a channel's server takes requests."""
     return f"channel/{channel_id}/control"
 
 

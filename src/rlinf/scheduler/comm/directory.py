@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,7 +231,7 @@ class DirectoryClient:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""
         self.unregister_async(name).result()
 
-    def unregister_async(self, name: str) -> Future[Reply]:
+    def unregister_async(self, name: str) -> RequestFuture:
         """The future of `unregister`."""
         return self._request(Unregister(name))
 
@@ -257,13 +256,14 @@ class DirectoryClient:
         """
         return self.lookup_async(name, timeout_s).result()
 
-    def lookup_async(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Future[Entry]:
+    def lookup_async(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Promise[Entry]:
         """The future of `lookup`; cancelling it withdraws the question."""
         asked = self._request(LookUp(name, timeout_s), Entry, timeout_s + ANSWER_TIMEOUT_S)
         found = _Found(asked.cancel)
 
-        def pass_on(reply: Future[Reply]) -> None:
+        def pass_on(reply: RequestFuture) -> None:
             if reply.cancelled():
+                found.set_cancelled()
                 return
             error = reply.exception()
             if error is not None:
@@ -292,9 +292,12 @@ class _Found(Promise[Entry]):
         super().__init__()
         self._withdraw = withdraw
 
-    def on_cancelled(self) -> None:
-        """See `Promise`."""
+    def cancel(self) -> bool:
+        """Withdraw the question, unless it is answered."""
+        if self.done():
+            return self.cancelled()
         self._withdraw()
+        return True
 
 
 def _as_names(names: str | Sequence[str]) -> list[str]:

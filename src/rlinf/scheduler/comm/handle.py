@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, TypeVar
 
 from rlinf.scheduler.comm.forking import forked_error, generation
+from rlinf.scheduler.comm.promise import Fate, Promise
 from rlinf.scheduler.errors import ResultTimeout
 
 T = TypeVar("T")
@@ -22,19 +23,22 @@ class AsyncHandle(Generic[T]):
 
     The operation goes on whether anybody waits or not, and ends by itself at its own deadline. Only an `await`
     that is cancelled, while nobody else awaits the handle, cancels it too (`asyncio.shield` prevents that). What
-    remains to be done with the answer (decoding it, the functions given to `then`) is done once, in the thread
-    of whoever asks for the result first, never on the I/O thread. A handle that failed and was dropped does no
+    remains to be done with the answer (decoding it, the functions given to `then`) is done in the thread of whoever
+    asks for the result first, never on the I/O thread. If an interruption (Ctrl-C, a signal handler that raises) ends
+    that, the handle is as before, and the next `wait` does it again. A handle that failed and was dropped does no
     harm.
 
     Args:
         source: completes when the operation does.
-        finish: makes the result of what `source` holds; None takes it as it is.
+        finish: makes the result of what `source` holds; None takes it as it is. It may be called again after an
+            interruption, so nothing that it does must prevent that.
         what: what goes on, for messages, e.g. "recv from 'rollout:3'".
     """
 
     __slots__ = (
         "_awaited_by",
         "_error",
+        "_fate",
         "_finish",
         "_finished",
         "_generation",
@@ -44,12 +48,16 @@ class AsyncHandle(Generic[T]):
         "what",
     )
 
-    def __init__(self, source: Future[Any], finish: Callable[[Any], T] | None = None, what: str = "") -> None:
+    def __init__(
+        self, source: Promise[Any] | Future[Any], finish: Callable[[Any], T] | None = None, what: str = ""
+    ) -> None:
         self.what = what
-        self._source = source
+        self._source: Any = source
+        self._fate = source.fate if isinstance(source, Promise) else Fate()
         self._generation = generation()
         self._finish = finish
-        self._lock = threading.Lock()
+        # Of waiting threads only; a signal handler may wait for the handle that it interrupted.
+        self._lock = threading.RLock()
         self._finished = False
         self._awaited_by: set[asyncio.Future[None]] = set()
         self._value: Any = None
@@ -58,13 +66,14 @@ class AsyncHandle(Generic[T]):
     @classmethod
     def completed(cls, value: T, what: str = "") -> AsyncHandle[T]:
         """A handle that is done."""
-        source: Future[T] = Future()
+        source: Promise[T] = Promise()
         source.set_result(value)
         return cls(source, None, what)
 
     def done(self) -> bool:
         """Whether the operation is over, well or not: then `wait` does not block."""
-        return self._source.done()
+        done: bool = self._source.done()
+        return done
 
     def wait(self, timeout_s: float | None = None) -> T:
         """The result.
@@ -89,7 +98,12 @@ class AsyncHandle(Generic[T]):
                     raise ResultTimeout(self.what or "the operation", time.monotonic() - started) from error
             except CancelledError:
                 pass
-        return self._take()
+        value = self._take()
+        fate = self._fate
+        # Stores and a return: an interruption comes before all, and then the value may still go back, or after.
+        fate.mark[0] = 1
+        fate.taken = True
+        return value
 
     def result(self) -> T:
         """The result; the same as `wait()`."""
@@ -105,7 +119,8 @@ class AsyncHandle(Generic[T]):
 
     def cancel(self) -> bool:
         """Give the operation up; False if it is over. A cancelled `recv` or `get` takes nothing."""
-        return self._source.cancel()
+        cancelled: bool = self._source.cancel()
+        return cancelled
 
     def then(self, function: Callable[[T], U]) -> AsyncHandle[U]:
         """A handle of `function(result)`.
@@ -116,13 +131,17 @@ class AsyncHandle(Generic[T]):
         """
         return AsyncHandle(self._source, lambda _: function(self._take()), self.what)
 
+    async def async_wait(self) -> T:
+        """The result; the same as awaiting the handle."""
+        return await self
+
     def __await__(self) -> Generator[Any, None, T]:
         if not self._source.done():
             self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
 
-            def wake(_source: Future[Any]) -> None:
+            def wake(_source: Any) -> None:
                 try:
                     loop.call_soon_threadsafe(_set_done, woken)
                 except RuntimeError:  # the event loop was closed meanwhile: nobody is left to tell
@@ -139,29 +158,38 @@ class AsyncHandle(Generic[T]):
                 raise
             finally:
                 self._awaited_by.discard(woken)
-        return self._take()
+        value = self._take()
+        fate = self._fate
+        fate.mark[0] = 1
+        fate.taken = True
+        return value
 
     def _check_process(self) -> None:
         if self._generation != generation() and not self._source.done():
             raise forked_error(self.what or "an operation")
 
     def _take(self) -> T:
-        with self._lock:
-            if not self._finished:
-                self._settle()
+        if not self._finished:
+            with self._lock:
+                if not self._finished:
+                    self._settle()
         if self._error is not None:
             raise self._error
         value: T = self._value
         return value
 
     def _settle(self) -> None:
+        """Make the result. What it ends with is kept, unless an interruption ended it: then it is made again."""
+        source, finish = self._source, self._finish
         try:
-            value = self._source.result(0)
-            self._value = value if self._finish is None else self._finish(value)
-        except BaseException as error:
+            value = source.result(0)
+            if finish is not None:
+                value = finish(value)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - kept for whoever waits
             self._error = error
-            if not isinstance(error, (Exception, CancelledError)):
-                raise
+            self._fate.taken = True  # by nobody, but it would stand in the way of all others
+        else:
+            self._value = value
         self._finished = True
         self._finish = None
 

@@ -212,7 +212,8 @@ class Messenger:
 
         def begin() -> None:
             # Cancelled before it began: nobody is to hear of it.
-            if future.done():
+            if future.given_up:
+                future.set_cancelled()
                 return
             target = self._peer(peer)
             target.ask(ident, pieces, future)

@@ -153,6 +153,10 @@ class Arrived:
         """Of the frames in shared memory."""
         return self._sizes
 
+    def mark(self) -> memoryview | None:
+        """A byte of the block, seen by all processes: 1 once somebody has taken the object; None without a block."""
+        return None if self._loan is None else self._loan.mark()
+
     def frames(self) -> list[Buffer]:
         """Its frames, to be read and handed on; those in shared memory keep their block.
 

@@ -1,8 +1,8 @@
-"""A future that no thread locks: whoever completes it never waits for whoever asks for it, and the other way round.
+"""The end of something that is under way: one thread completes it, any thread waits for it, and none shares a lock.
 
-The futures of the standard library hold a lock while they are asked. A signal handler may run just then, and if it
-waits for something that only the I/O thread can bring while that waits for the lock, neither goes on. Here every step
-that counts is one that Python cannot interrupt: who fills the slot first has completed it.
+`concurrent.futures.Future` guards itself by a lock that a waiting thread holds for moments. A signal handler that
+runs in such a moment, and waits for the I/O thread, which waits for that lock, never returns. Here whoever waits has
+a lock of its own.
 """
 
 from __future__ import annotations
@@ -12,132 +12,164 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_CANCELLED = object()
+_NOWHERE = bytearray(1)
 
 
-class Promise(Future[T]):
-    """A `concurrent.futures.Future` without its locks; `concurrent.futures.wait` cannot be used on it."""
+class Fate:
+    """What became of a value: known to both sides, also when the promise itself is gone.
+
+    Whoever waited says that it has the value by stores, right before its `return`: CPython lets no signal handler run
+    in between. Until then the value may still go back to where it came from.
+
+    Attributes:
+        taken: whoever waited has it.
+        mark: one byte that says the same to other processes, where the value lies in shared memory.
+    """
+
+    __slots__ = ("mark", "taken")
 
     def __init__(self) -> None:
-        # Not the base class's own state: that is what the locks are for.
-        self._slot: dict[str, tuple[Any, BaseException | None]] = {}
-        self._sleepers: deque[Any] = deque()
-        self._callbacks: deque[Callable[[Any], object]] = deque()
+        self.taken = False
+        self.mark: Any = _NOWHERE
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {'done' if self._slot else 'pending'}>"
 
-    def done(self) -> bool:
-        """Whether it has completed, been cancelled or failed."""
-        return bool(self._slot)
+class Promise(Generic[T]):
+    """A value or an error to come. It is completed once, by the thread that owns what is under way.
 
-    def running(self) -> bool:
-        """Whether it is not done."""
-        return not self._slot
+    Attributes:
+        fate: what became of the value.
+    """
 
-    def cancelled(self) -> bool:
-        """Whether it was cancelled before it completed."""
-        slot = self._slot.get("outcome")
-        return slot is not None and slot[0] is _CANCELLED
+    __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_done", "_error", "_gates", "_value", "fate")
 
-    def cancel(self) -> bool:
-        """Give it up, unless it is done."""
-        if self._fill((_CANCELLED, None)):
-            self.on_cancelled()
-        return self.cancelled()
+    def __init__(self) -> None:
+        self._done = False
+        self._cancelled = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        # One locked lock for each waiting thread; whoever completes opens all of them.
+        self._gates: deque[Any] = deque()
+        self._callbacks: deque[Callable[[Any], Any]] = deque()
+        self.fate = Fate()
 
-    def on_cancelled(self) -> None:
-        """Called once, by the thread that cancelled it."""
+    # -- its owner -------------------------------------------------------------------------------
 
-    def set_result(self, result: Any) -> None:
-        """Complete it; nothing happens if it is done."""
-        self._fill((result, None))
+    def set_result(self, value: T) -> None:
+        """Complete it well; nothing happens if it is complete."""
+        self._complete(value, None)
 
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Let it fail; nothing happens if it is done."""
-        self._fill((None, exception))
+    def set_exception(self, error: BaseException) -> None:
+        """Complete it badly; nothing happens if it is complete."""
+        self._complete(None, error)
 
-    def set_running_or_notify_cancel(self) -> bool:
-        """Whether it was not cancelled."""
-        return not self.cancelled()
+    def set_cancelled(self) -> None:
+        """Complete it as given up; nothing happens if it is complete."""
+        if not self._done:
+            self._cancelled = True
+            self._complete(None, CancelledError())
 
-    def result(self, timeout: float | None = None) -> T:
-        """The result.
+    def forget(self) -> None:
+        """Refer to the value no longer: it went to whoever asked for it first, or back."""
+        self._value = None
 
-        Raises:
-            TimeoutError: it is not there after `timeout` seconds.
-            CancelledError: it was cancelled.
-            BaseException: what it failed with.
-        """
-        result, error = self._outcome(timeout)
-        if error is None:
-            return result  # type: ignore[no-any-return]
-        try:
-            raise error
-        finally:
-            error = None  # no circle through this frame
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What it failed with; raises as `result` does when it was cancelled or is late."""
-        return self._outcome(timeout)[1]
-
-    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn(self)` when it is done: at once, or on the thread that completes it."""
-        self._callbacks.append(fn)
-        if self._slot:
-            self._run_callbacks()
-
-    def _outcome(self, timeout: float | None) -> tuple[Any, BaseException | None]:
-        if not self._slot:
-            self._wait(timeout)
-        outcome = self._slot.get("outcome")
-        if outcome is None:
-            raise FutureTimeout
-        if outcome[0] is _CANCELLED:
-            raise CancelledError
-        return outcome
-
-    def _wait(self, timeout: float | None) -> None:
-        waiter = threading.Lock()
-        waiter.acquire()
-        self._sleepers.append(waiter)
-        # Looked at after the entry: whoever fills the slot afterwards finds the entry.
-        if self._slot:
+    def _complete(self, value: Any, error: BaseException | None) -> None:
+        if self._done:
             return
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._slot:
-            left_s = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
-            if deadline is not None and left_s <= 0:
-                return
-            waiter.acquire(timeout=left_s)
-
-    def _fill(self, outcome: tuple[Any, BaseException | None]) -> bool:
-        # One call of C: the first one wins, whichever threads come.
-        first = self._slot.setdefault("outcome", outcome) is outcome
-        # By the loser too: the winner may have been interrupted here.
-        while self._sleepers:
-            try:
-                self._sleepers.popleft().release()
-            except IndexError:
-                break
+        self._value, self._error = value, error
+        self._done = True
+        while self._gates:
+            self._gates.popleft().release()
         self._run_callbacks()
-        return first
 
     def _run_callbacks(self) -> None:
         while self._callbacks:
             try:
                 callback = self._callbacks.popleft()
-            except IndexError:
+            except IndexError:  # another thread was faster
                 return
             try:
                 callback(self)
             except Exception:
-                logger.exception("a callback of a future failed")
+                logger.exception("a callback of something that ended failed")
+
+    # -- whoever waits ---------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether it is complete."""
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Whether it was given up."""
+        return self._cancelled
+
+    def cancel(self) -> bool:
+        """Give up what is under way, if its owner offers that; whether it will end so."""
+        return self._cancelled
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is complete, for at most `timeout_s` seconds; whether it is."""
+        if self._done:
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        # Completed before the gate was there: then nobody opens it.
+        if self.done():
+            return True
+        gate.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+        return self._done
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What it failed with, None if it did not; waits as `result` does.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            CancelledError: it was given up.
+        """
+        if not self.wait(timeout):
+            raise FutureTimeout
+        if self._cancelled:
+            raise CancelledError
+        return self._error
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed.
+            CancelledError: it was given up.
+            BaseException: what it failed with.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        value: T = self._value
+        return value
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
+        self._callbacks.append(callback)
+        if self._done:
+            self._run_callbacks()
+
+
+class Deadline:
+    """A point in time after which nobody waits; None: never."""
+
+    __slots__ = ("at", "timeout_s")
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s
+        self.at = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self) -> float | None:
+        """Seconds until then, at least 0; None: for ever."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())

@@ -4,29 +4,50 @@ weights.py       what a weight may be, and sums of weights without rounding
 fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 state.py         all queues of one channel, by name, and all clients, by id
+client.py        the other side: one process's operations, until each has ended
 instructions.py  what the shell around the state has to do
 """
 
 from __future__ import annotations
 
+from rlinf.scheduler.queueing.client import (
+    ClientInstruction,
+    ClientState,
+    Confirm,
+    End,
+    Ending,
+    Fill,
+    Send,
+    Withdraw,
+)
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.named_queue import QueueDepth
+from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
 from rlinf.scheduler.queueing.state import ChannelState
-from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight
+from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
     "Accept",
     "ChannelState",
+    "ClientInstruction",
+    "ClientState",
+    "Confirm",
     "Deliver",
+    "End",
+    "Ending",
+    "Fill",
     "Grant",
     "Instruction",
     "Item",
     "QueueDepth",
+    "QueueName",
     "Reason",
     "Refuse",
+    "Send",
     "WeightedFifo",
+    "Withdraw",
     "check_batch_weight",
     "check_maxsize",
     "check_weight",
+    "rounded",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 from typing import Any
 
 from rlinf.scheduler.queueing.weights import Exact, exact
@@ -33,7 +34,7 @@ class Item:
 class WeightedFifo:
     """A queue of items that knows its total weight and hands out batches by weight.
 
-    Every operation is O(1) amortised per item; `restore` costs the items that were restored before as well.
+    Every operation is O(1) amortised per item; what was put back costs the logarithm of how much was.
 
     >>> fifo = WeightedFifo()
     >>> fifo.push(Item("short", weight=2))
@@ -44,16 +45,18 @@ class WeightedFifo:
     ['short', 'long']
     """
 
-    __slots__ = ("_entered", "_items", "size_bytes", "weight")
+    __slots__ = ("_entered", "_items", "_returned", "size_bytes", "weight")
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
+        # What was taken and came back, by its order: all of it stands before what never left.
+        self._returned: list[tuple[int, Item]] = []
         self._entered = 0
         self.weight: Exact = 0
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + len(self._returned)
 
     def push(self, item: Item) -> None:
         """Put an item at the tail."""
@@ -65,7 +68,7 @@ class WeightedFifo:
 
     def take(self) -> Item:
         """Take the head; the queue must not be empty."""
-        item = self._items.popleft()
+        item = heappop(self._returned)[1] if self._returned else self._items.popleft()
         self.weight -= item.weight
         self.size_bytes -= item.size_bytes
         return item
@@ -84,22 +87,17 @@ class WeightedFifo:
 
     def take_all(self) -> list[Item]:
         """Take everything, in order."""
-        items = list(self._items)
-        self._items.clear()
-        self.weight = 0
-        self.size_bytes = 0
-        return items
+        return [self.take() for _ in range(len(self))]
+
+    def head(self) -> Item | None:
+        """Return the item that `take` would give; None when there is none."""
+        if self._returned:
+            return self._returned[0][1]
+        return self._items[0] if self._items else None
 
     def restore(self, items: list[Item]) -> None:
         """Put items that were taken before back to the head, each at its old place."""
-        if not items:
-            return
-        returned = sorted(items, key=lambda item: item.order)
-        last = returned[-1].order
-        # Only items that were restored earlier can stand before these.
-        while self._items and self._items[0].order < last:
-            returned.append(self._items.popleft())
-        returned.sort(key=lambda item: item.order)
-        self._items.extendleft(reversed(returned))
-        self.weight += sum(item.weight for item in items)
-        self.size_bytes += sum(item.size_bytes for item in items)
+        for item in items:
+            heappush(self._returned, (item.order, item))
+            self.weight += item.weight
+            self.size_bytes += item.size_bytes

@@ -15,7 +15,7 @@ class Reason(Enum):
     EMPTY = "empty"  # get without waiting: nothing there, or others came first
     CLOSED = "closed"  # the channel is closed (and, for getters, drained)
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
-    CANCELLED = "cancelled"  # its own client, or the shell's clock, withdrew it while it waited
+    CANCELLED = "cancelled"  # its own client withdrew it
 
 
 class Accept(NamedTuple):
@@ -33,7 +33,7 @@ class Grant(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Send these items to the getter, then call `confirm` (taken) or `give_back` (not taken)."""
+    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken)."""
 
     client: str
     ticket: int

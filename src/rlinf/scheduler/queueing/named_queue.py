@@ -16,10 +16,14 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.weights import Exact
+from rlinf.scheduler.queueing.weights import Exact, rounded
+
+# A string, an int, or a tuple of such names.
+QueueName: TypeAlias = str | int | tuple["QueueName", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class QueueDepth:
         num_delivering: gets and batches whose items were sent and not yet confirmed.
     """
 
-    name: str
+    name: QueueName
     num_items: int
     weight: int | float
     size_bytes: int
@@ -100,18 +104,21 @@ class NamedQueue:
         "delivering",
         "fifo",
         "getters",
+        "max_bytes",
         "maxsize",
         "name",
         "on_the_way",
         "putters",
         "reserved",
+        "reserved_bytes",
         "streams",
         "tally",
     )
 
-    def __init__(self, name: str, maxsize: int, tally: Tally) -> None:
+    def __init__(self, name: QueueName, maxsize: int, max_bytes: int, tally: Tally) -> None:
         self.name = name
         self.maxsize = maxsize
+        self.max_bytes = max_bytes
         self.tally = tally
         self.fifo = WeightedFifo()
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
@@ -120,13 +127,23 @@ class NamedQueue:
         # Puts that have room but not all bytes before them, per client, in order.
         self.streams: dict[Client, deque[Putter]] = {}
         self.reserved = 0
+        self.reserved_bytes = 0
         self.delivering = 0
         self.on_the_way = 0  # those of `delivering` that have not arrived
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an item of this size may enter; into an empty queue any may."""
+        num_held = len(self.fifo) + self.reserved
+        if 0 < self.maxsize <= num_held:
+            return False
+        if not self.max_bytes or not num_held:
+            return True
+        return self.fifo.size_bytes + self.reserved_bytes + size_bytes <= self.max_bytes
+
     @property
     def full(self) -> bool:
-        """No room for another item."""
-        return 0 < self.maxsize <= len(self.fifo) + self.reserved
+        """No room for another item, however small."""
+        return not self.has_room(1)
 
     @property
     def idle(self) -> bool:
@@ -135,7 +152,7 @@ class NamedQueue:
 
     def put(self, putter: Putter, out: list[Instruction]) -> None:
         """Let a put enter, or stand in line."""
-        if self.putters or self.full:
+        if self.putters or not self.has_room(putter.item.size_bytes):
             self._remember(putter)
             self.putters[putter] = None
             return
@@ -146,8 +163,9 @@ class NamedQueue:
         putter.complete = True
         stream = self.streams[putter.client]
         while stream and stream[0].complete:
-            self.reserved -= 1
-            self._push(stream.popleft(), out)
+            entering = stream.popleft()
+            self._unreserve(entering)
+            self._push(entering, out)
         if not stream:
             del self.streams[putter.client]
 
@@ -157,7 +175,7 @@ class NamedQueue:
         if not putter.has_room:
             del self.putters[putter]
             return
-        self.reserved -= 1
+        self._unreserve(putter)
         stream = self.streams[putter.client]
         stream.remove(putter)
         if not stream:
@@ -213,15 +231,14 @@ class NamedQueue:
             out.append(Refuse(putter.client.name, putter.ticket, Reason.CLOSED, self.describe()))
         self.putters.clear()
         self.streams.clear()
-        self.reserved = 0
+        self.reserved = self.reserved_bytes = 0
 
     def depth(self) -> QueueDepth:
         """Return what is here, as data."""
-        weight = self.fifo.weight
         return QueueDepth(
             name=self.name,
             num_items=len(self.fifo),
-            weight=weight if isinstance(weight, int) else float(weight),
+            weight=rounded(self.fifo.weight),
             size_bytes=self.fifo.size_bytes,
             num_getters=len(self.getters),
             num_putters=len(self.putters) + self.reserved,
@@ -249,9 +266,14 @@ class NamedQueue:
         self._remember(putter)
         putter.has_room = True
         self.reserved += 1
+        self.reserved_bytes += putter.item.size_bytes
         self.streams.setdefault(putter.client, deque()).append(putter)
         if not putter.complete:
             out.append(Grant(putter.client.name, putter.ticket))
+
+    def _unreserve(self, putter: Putter) -> None:
+        self.reserved -= 1
+        self.reserved_bytes -= putter.item.size_bytes
 
     def _push(self, putter: Putter, out: list[Instruction]) -> None:
         putter.client.operations.pop(putter.ticket, None)
@@ -266,7 +288,7 @@ class NamedQueue:
     def _admit(self, out: list[Instruction]) -> bool:
         """Let waiting puts enter while there is room; say whether any item was pushed."""
         before = len(self.fifo)
-        while self.putters and not self.full:
+        while self.putters and self.has_room(next(iter(self.putters)).item.size_bytes):
             putter, _ = self.putters.popitem(last=False)
             self._enter(putter, out)
         return len(self.fifo) > before
@@ -307,6 +329,8 @@ class NamedQueue:
         """
         if closed:
             return None if self.on_the_way else Reason.CLOSED
-        if getter.batch_weight is not None and 0 < self.maxsize <= len(self.fifo):
+        if getter.batch_weight is not None and (
+            0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes
+        ):
             return Reason.IMPOSSIBLE
         return None

@@ -7,14 +7,23 @@ from typing import Any
 
 from rlinf.scheduler.queueing.fifo import Item
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth, Tally
+from rlinf.scheduler.queueing.named_queue import (
+    Client,
+    Getter,
+    NamedQueue,
+    Putter,
+    QueueDepth,
+    QueueName,
+    Tally,
+)
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, exact
 
 
 class ChannelState:
     """Named queues that appear on demand and vanish when empty and idle.
 
-    An operation is known by its client's name and a ticket that is unique among that client's operations.
+    Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. An
+    operation is known by its client's name and a ticket that is unique among that client's operations.
     Every event returns the instructions that follow from it, in order, for this client and for others.
 
     >>> state = ChannelState()
@@ -26,18 +35,19 @@ class ChannelState:
     Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)])
     """
 
-    def __init__(self, maxsize: int = 0) -> None:
+    def __init__(self, maxsize: int = 0, max_bytes: int = 0) -> None:
         self.maxsize = check_maxsize(maxsize)
+        self.max_bytes = max_bytes
         self.closed = False
         self._tally = Tally()
-        self._queues: dict[str, NamedQueue] = {}
+        self._queues: dict[QueueName, NamedQueue] = {}
         self._clients: dict[str, Client] = {}
 
     def put(
         self,
         client: str,
         ticket: int,
-        queue_name: str,
+        queue_name: QueueName,
         payload: Any,
         weight: float = 0,
         size_bytes: int = 0,
@@ -56,7 +66,7 @@ class ChannelState:
         self,
         client: str,
         ticket: int,
-        queue_name: str,
+        queue_name: QueueName,
         weight: float = 0,
         size_bytes: int = 0,
         *,
@@ -70,23 +80,28 @@ class ChannelState:
         item = Item(None, check_weight(weight), size_bytes)
         return self._put(client, ticket, queue_name, item, complete=False, wait=wait)
 
-    def fill(self, client: str, ticket: int, payload: Any) -> list[Instruction]:
-        """The bytes of a granted item are here; dropped if its put was withdrawn in between."""
+    def fill(
+        self, client: str, ticket: int, payload: Any, size_bytes: int | None = None
+    ) -> list[Instruction]:
+        """The bytes of a granted item are here, so many if that was not known; dropped if its put was withdrawn."""
         putter = self._operation(client, ticket)
         if not isinstance(putter, Putter) or not putter.has_room or putter.complete:
             return []
         putter.item.payload = payload
+        if size_bytes is not None:
+            putter.queue.reserved_bytes += size_bytes - putter.item.size_bytes
+            putter.item.size_bytes = size_bytes
         out: list[Instruction] = []
         putter.queue.fill(putter, out)
         self._settle((putter.queue,), out)
         return out
 
-    def get(self, client: str, ticket: int, queue_name: str, *, wait: bool = True) -> list[Instruction]:
+    def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
         """A consumer asks for one item: Deliver now or later, or Refuse."""
         return self._get(client, ticket, queue_name, None, wait)
 
     def get_batch(
-        self, client: str, ticket: int, queue_name: str, batch_weight: float, *, wait: bool = True
+        self, client: str, ticket: int, queue_name: QueueName, batch_weight: float, *, wait: bool = True
     ) -> list[Instruction]:
         """A consumer asks for the shortest run of first items that reaches `batch_weight`: Deliver or Refuse.
 
@@ -95,16 +110,23 @@ class ChannelState:
         """
         return self._get(client, ticket, queue_name, check_batch_weight(batch_weight), wait)
 
-    def cancel(self, client: str, ticket: int) -> list[Instruction]:
-        """Withdraw an operation that still waits: Refuse(CANCELLED). One that is done gives nothing."""
+    def withdraw(self, client: str, ticket: int) -> list[Instruction]:
+        """Its client gives an operation up: Refuse(CANCELLED), and it has put or taken nothing.
+
+        What still waits leaves its line. What was delivered goes back to the head of its queue at once, whether it has
+        arrived or not: the client takes nothing for a ticket that it has given up, so what it asks for next stands
+        behind. An operation that is over (accepted, confirmed, refused) gives nothing.
+        """
         operation = self._operation(client, ticket)
-        if operation is None or not self.is_waiting(client, ticket):
+        if operation is None:
             return []
         queue = operation.queue
-        if isinstance(operation, Getter):
+        if isinstance(operation, Putter):
+            queue.withdraw_put(operation)
+        elif operation.items is None:
             queue.withdraw_get(operation)
         else:
-            queue.withdraw_put(operation)
+            queue.give_back((operation,))
         out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, queue.describe())]
         queue.release_stream(operation.client, out)
         self._settle((queue,), out)
@@ -125,16 +147,6 @@ class ChannelState:
             return []
         getter.queue.confirm(getter)
         return self._after_delivery(getter.queue)
-
-    def give_back(self, client: str, ticket: int) -> list[Instruction]:
-        """The getter of a delivery no longer wants it: its items go back to the head of the queue."""
-        getter = self._delivery(client, ticket)
-        if getter is None:
-            return []
-        getter.queue.give_back((getter,))
-        out: list[Instruction] = []
-        self._settle((getter.queue,), out)
-        return out
 
     def lose(self, client: str) -> list[Instruction]:
         """A client is gone: its waits and unfinished puts are dropped, items in delivery given back."""
@@ -183,36 +195,42 @@ class ChannelState:
         getter = self._delivery(client, ticket)
         return [] if getter is None or getter.items is None else getter.items
 
-    def is_waiting(self, client: str, ticket: int) -> bool:
-        """Return whether an operation could still be withdrawn."""
-        operation = self._operation(client, ticket)
-        return operation is not None and not (isinstance(operation, Getter) and operation.items is not None)
+    def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
+        """Return the tickets of a client whose items were delivered and are not confirmed, with these items."""
+        known = self._clients.get(client)
+        operations = known.operations.values() if known else ()
+        return [
+            (getter.ticket, getter.items)
+            for getter in operations
+            if isinstance(getter, Getter) and getter.items is not None
+        ]
 
-    def num_items(self, queue_name: str) -> int:
+    def num_items(self, queue_name: QueueName) -> int:
         """Return how many items a getter of this queue can take."""
         queue = self._queues.get(queue_name)
         return len(queue.fifo) if queue else 0
 
-    def is_full(self, queue_name: str) -> bool:
+    def is_full(self, queue_name: QueueName) -> bool:
         """Return whether a put to this queue would wait."""
         queue = self._queues.get(queue_name)
         return queue.full if queue else False
 
-    def describe(self, queue_name: str) -> str:
+    def describe(self, queue_name: QueueName) -> str:
         """Return what a queue looks like, in a phrase."""
-        return (self._queues.get(queue_name) or NamedQueue(queue_name, self.maxsize, self._tally)).describe()
+        queue = self._queues.get(queue_name)
+        return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
 
     def depths(self) -> tuple[QueueDepth, ...]:
         """Return what every queue holds that holds anything or is waited for, in order of appearance."""
         return tuple(queue.depth() for queue in self._queues.values())
 
     def _put(
-        self, client: str, ticket: int, queue_name: str, item: Item, *, complete: bool, wait: bool
+        self, client: str, ticket: int, queue_name: QueueName, item: Item, *, complete: bool, wait: bool
     ) -> list[Instruction]:
         if self.closed:
             return [Refuse(client, ticket, Reason.CLOSED, self.describe(queue_name))]
         queue = self._queue(queue_name)
-        if not wait and queue.full:
+        if not wait and (queue.putters or not queue.has_room(item.size_bytes)):
             return [Refuse(client, ticket, Reason.FULL, queue.describe())]
         out: list[Instruction] = []
         queue.put(Putter(self._client(client), ticket, queue, item, complete=complete), out)
@@ -221,7 +239,7 @@ class ChannelState:
         return out
 
     def _get(
-        self, client: str, ticket: int, queue_name: str, batch_weight: float | None, wait: bool
+        self, client: str, ticket: int, queue_name: QueueName, batch_weight: float | None, wait: bool
     ) -> list[Instruction]:
         queue = self._queue(queue_name)
         target = None if batch_weight is None else exact(batch_weight)
@@ -248,10 +266,10 @@ class ChannelState:
             queue.settle(self.closed, out)
             self._drop_if_idle(queue)
 
-    def _queue(self, name: str) -> NamedQueue:
+    def _queue(self, name: QueueName) -> NamedQueue:
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = NamedQueue(name, self.maxsize, self._tally)
+            queue = self._queues[name] = NamedQueue(name, self.maxsize, self.max_bytes, self._tally)
         return queue
 
     def _client(self, name: str) -> Client:

@@ -21,9 +21,11 @@ def check_weight(weight: Any) -> int | float:
     Raises:
         ValueError: it is negative, not finite, or not a number.
     """
-    if type(weight) is int and weight >= 0:
+    if type(weight) is int and 0 <= weight < 1 << 63:
         return weight
     number = _as_number(weight)
+    if number is not None and 0 <= number < math.inf:
+        number = rounded(number) if isinstance(number, int) else number
     if number is None or not 0 <= number < math.inf:
         message = f"a weight is a finite number of at least 0, not {weight!r}"
         raise ValueError(message)
@@ -37,6 +39,8 @@ def check_batch_weight(batch_weight: Any) -> int | float:
         ValueError: it is zero, negative, not finite, or not a number.
     """
     number = _as_number(batch_weight)
+    if isinstance(number, int):
+        number = rounded(number)
     if number is None or not 0 < number < math.inf:
         message = f"batch_weight is a finite number above 0, not {batch_weight!r}"
         raise ValueError(message)
@@ -67,6 +71,20 @@ def exact(weight: float) -> Exact:
     if weight.is_integer():
         return int(weight)
     return Fraction(weight)
+
+
+def rounded(weight: Exact) -> int | float:
+    """Return an exact number as an int of at most 64 bits or, rounded, as a float: what messages carry.
+
+    >>> rounded(exact(1e20))
+    1e+20
+    """
+    if isinstance(weight, int) and weight < 1 << 63:
+        return weight
+    try:
+        return float(weight)
+    except OverflowError:
+        return math.inf
 
 
 def _as_number(value: Any) -> int | float | None:

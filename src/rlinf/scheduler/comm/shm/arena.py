@@ -29,6 +29,8 @@ GRAIN_BYTES = kernel.PAGE_BYTES
 # died, must not be taken for the block that lies there now.
 TOKEN_BYTES = 8
 DATA_AT = 64
+# One byte that the users of a block agree on, 0 in a new one.
+MARK_AT = 8
 _NO_TOKEN = bytes(TOKEN_BYTES)
 # Asking about a block costs two microseconds, as much as touching this much memory for the first time; and more where
 # there are many locks, because the kernel goes through them one by one.
@@ -198,6 +200,7 @@ class Arena:
         self._next_token = (self._next_token + 1) % (1 << 8 * TOKEN_BYTES)
         token = self._next_token.to_bytes(TOKEN_BYTES, "little")
         self._memory.data[offset : offset + TOKEN_BYTES] = token
+        self._memory.data[offset + MARK_AT] = 0
         return Block(offset, size, token, self._memory[offset + DATA_AT : offset + size])
 
     def _reclaim(self, max_refusals: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.arena import DATA_AT, TOKEN_BYTES
+from rlinf.scheduler.comm.shm.arena import DATA_AT, MARK_AT, TOKEN_BYTES
 from rlinf.scheduler.comm.shm.header import is_wanted, read_owner
 from rlinf.scheduler.comm.shm.maps import Bytes, array_interface, map_array
 
@@ -216,6 +216,13 @@ class Loan:
             OSError: the memory cannot be mapped.
         """
         return self._array_at(self.arena.address() + self.offset)
+
+    def mark(self) -> memoryview | None:
+        """The byte of the block's header that is free for its users, as everybody sees it; None if not mapped."""
+        try:
+            return np.asarray(_Lent(self, self.arena.address() + self.offset))[MARK_AT : MARK_AT + 1].data
+        except OSError:
+            return None
 
     def copy(self) -> Bytes:
         """A copy of the data, made without mapping it.

@@ -1,4 +1,4 @@
-"""What blocks on a channel goes its thread's own way; order, guarantees and ends are those of every client."""
+"""Threads that block on a channel: order, interruptions and ends."""
 
 import os
 import signal
@@ -8,16 +8,10 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import lane as lanes_module
 from rlinf.scheduler.channel import set_runtime
-from rlinf.scheduler.channel.runtime import current_connections
-from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout, CommError
+from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout
 
 DEADLINE_S = 30.0
-
-
-def lanes_of(channel):
-    return current_connections().to(channel._ref)._lanes.all()
 
 
 def in_a_thread(function, *args):
@@ -39,17 +33,8 @@ def wait_until_it_waits(channel):
         os.sched_yield()
 
 
-def test_a_thread_that_blocks_often_gets_a_way_of_its_own_and_one_that_does_not_never(sockets):
+def test_what_was_begun_asynchronously_before_is_not_overtaken(sockets):
     channel = sockets.create()
-    for number in range(lanes_module.MIN_USES - 1):
-        channel.put(number)
-    assert lanes_of(channel) == []
-    channel.put("one more")
-    assert len(lanes_of(channel)) == 1
-
-
-def test_what_was_begun_asynchronously_before_is_not_overtaken(lanes):
-    channel = lanes.create()
     for round_ in range(50):
         handles = [channel.put((round_, number), async_op=True) for number in range(5)]
         channel.put((round_, 5))
@@ -59,8 +44,8 @@ def test_what_was_begun_asynchronously_before_is_not_overtaken(lanes):
         assert [channel.get(timeout_s=DEADLINE_S) for _ in range(7)] == [(round_, n) for n in range(7)]
 
 
-def test_an_asynchronous_get_before_a_blocking_one_is_served_first(lanes):
-    channel = lanes.create()
+def test_an_asynchronous_get_before_a_blocking_one_is_served_first(sockets):
+    channel = sockets.create()
     first = channel.get(async_op=True)
     thread, second = in_a_thread(channel.get)
     while channel.stats().num_getters < 2:
@@ -71,8 +56,8 @@ def test_an_asynchronous_get_before_a_blocking_one_is_served_first(lanes):
     assert (first.wait(DEADLINE_S), second) == ("first", ["second"])
 
 
-def test_what_a_dropped_handle_gives_back_is_there_for_the_blocking_get_after_it(lanes):
-    channel = lanes.create()
+def test_what_a_dropped_handle_gives_back_is_there_for_the_blocking_get_after_it(sockets):
+    channel = sockets.create()
     for round_ in range(50):
         channel.put((round_, "first"))
         channel.put((round_, "second"))
@@ -85,8 +70,8 @@ def test_what_a_dropped_handle_gives_back_is_there_for_the_blocking_get_after_it
         ]
 
 
-def test_an_interrupted_get_takes_nothing(lanes):
-    channel = lanes.create()
+def test_an_interrupted_get_takes_nothing(sockets):
+    channel = sockets.create()
     channel.get_batch  # noqa: B018 - the class is loaded before the signal comes
     pid = os.getpid()
 
@@ -129,8 +114,8 @@ def on_alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(lanes, on_alarm):
-    channel = lanes.create()
+def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(sockets, on_alarm):
+    channel = sockets.create()
 
     def fail():
         raise Alarm
@@ -145,24 +130,14 @@ def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(l
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]
 
 
-def test_a_signal_handler_may_use_the_channel_that_its_thread_waits_on(lanes, on_alarm):
-    channel = lanes.create()
+def test_a_signal_handler_may_use_the_channel_that_its_thread_waits_on(sockets, on_alarm):
+    channel = sockets.create()
     on_alarm(channel, lambda: channel.put("from the handler", timeout_s=DEADLINE_S))
     assert channel.get(timeout_s=DEADLINE_S) == "from the handler"
 
 
-def test_many_small_arrays_in_shared_memory_do_not_travel_on_a_lane(lanes):
-    channel = lanes.create()
-    item = [np.full(1 << 10, number % 256, np.uint8) for number in range(20_000)]
-    for _ in range(3):
-        channel.put(item)
-        taken = channel.get(timeout_s=DEADLINE_S)
-        assert len(taken) == len(item)
-        assert all(int(array[0]) == number % 256 for number, array in enumerate(taken))
-
-
-def test_an_interruption_while_an_item_is_read_gives_it_back(lanes, monkeypatch):
-    channel = lanes.create()
+def test_an_interruption_while_an_item_is_read_gives_it_back(sockets, monkeypatch):
+    channel = sockets.create()
     channel.put("first")
     channel.put("second")
 
@@ -176,8 +151,8 @@ def test_an_interruption_while_an_item_is_read_gives_it_back(lanes, monkeypatch)
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]
 
 
-def test_what_a_thread_took_does_not_come_back_when_the_thread_ends(lanes):
-    channel = lanes.create()
+def test_what_a_thread_took_does_not_come_back_when_the_thread_ends(sockets):
+    channel = sockets.create()
     for number in range(20):
         channel.put(number)
     for number in range(20):
@@ -189,21 +164,8 @@ def test_what_a_thread_took_does_not_come_back_when_the_thread_ends(lanes):
         channel.get(timeout_s=DEADLINE_S)
 
 
-def test_only_so_many_threads_have_a_way_of_their_own_and_the_others_work_too(lanes):
-    channel = lanes.create()
-    threads = [in_a_thread(channel.get) for _ in range(2 * lanes_module.MAX_LANES)]
-    while channel.stats().num_getters < len(threads):
-        os.sched_yield()
-    assert len(lanes_of(channel)) <= lanes_module.MAX_LANES
-    for number in range(len(threads)):
-        channel.put(number)
-    for thread, _ in threads:
-        thread.join(DEADLINE_S)
-    assert sorted(outcome[0] for _, outcome in threads) == list(range(len(threads)))
-
-
-def test_threads_that_wait_are_woken_when_the_process_leaves(lanes):
-    channel = lanes.create()
+def test_threads_that_wait_are_woken_when_the_process_leaves(sockets):
+    channel = sockets.create()
     thread, outcome = in_a_thread(channel.get)
     wait_until_it_waits(channel)
     set_runtime(None)
@@ -211,8 +173,8 @@ def test_threads_that_wait_are_woken_when_the_process_leaves(lanes):
     assert isinstance(outcome[0], ChannelLost)
 
 
-def test_who_waits_for_a_server_that_is_killed_is_told(lanes):
-    holder, channel = lanes.start_server()
+def test_who_waits_for_a_server_that_is_killed_is_told(sockets):
+    holder, channel = sockets.start_server()
     channel.put("an item")
     assert channel.get() == "an item"
     thread, outcome = in_a_thread(channel.get)
@@ -222,22 +184,20 @@ def test_who_waits_for_a_server_that_is_killed_is_told(lanes):
     assert isinstance(outcome[0], ChannelLost)
 
 
-def test_a_deadline_is_the_servers_and_its_thread_goes_on(lanes):
-    channel = lanes.create(maxsize=1)
+def test_after_a_deadline_its_thread_goes_on(sockets):
+    channel = sockets.create(maxsize=1)
     for _ in range(3):
         with pytest.raises(ChannelTimeout, match="0 of 1 items"):
             channel.get(timeout_s=0.01)
-    (way,) = lanes_of(channel)
-    assert not way.broken
     channel.put("one")
     with pytest.raises(ChannelTimeout, match="1 of 1 items"):
         channel.put("two", timeout_s=0.01)
     assert channel.get() == "one"
 
 
-def test_a_consumer_that_is_killed_while_it_waits_takes_nothing(lanes):
-    channel = lanes.create()
-    task = lanes.run(channel_roles.take_one_and_leave, channel)
+def test_a_consumer_that_is_killed_while_it_waits_takes_nothing(sockets):
+    channel = sockets.create()
+    task = sockets.run(channel_roles.take_one_and_leave, channel)
     wait_until_it_waits(channel)
     task.kill()
     while channel.stats().num_getters:
@@ -246,8 +206,8 @@ def test_a_consumer_that_is_killed_while_it_waits_takes_nothing(lanes):
     assert channel.get(timeout_s=DEADLINE_S) == "an item"
 
 
-def test_large_items_go_through_shared_memory_here_too(lanes):
-    channel = lanes.create(maxsize=4)
+def test_large_items_go_through_shared_memory_here_too(sockets):
+    channel = sockets.create(maxsize=4)
     item = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
     for _ in range(20):
         channel.put({"data": item, "small": 1})
@@ -256,22 +216,11 @@ def test_large_items_go_through_shared_memory_here_too(lanes):
         taken["data"][:] = 0
 
 
-def test_a_server_that_refuses_the_connection_costs_nothing_but_speed(lanes, monkeypatch):
-    channel = lanes.create()
-
-    def refuse(*_args):
-        raise CommError("no more connections")
-
-    monkeypatch.setattr(lanes_module, "BlockingLink", refuse)
-    for number in range(5):
-        channel.put(number)
-    assert [channel.get() for _ in range(5)] == list(range(5))
-
-
-def test_many_threads_and_processes_lose_and_double_nothing(lanes):
-    channel = lanes.create(maxsize=16)
+def test_many_threads_and_processes_lose_and_double_nothing(sockets):
+    channel = sockets.create(maxsize=16)
     producers = [
-        lanes.run(channel_roles.produce, channel, [(name, number) for number in range(300)]) for name in "ab"
+        sockets.run(channel_roles.produce, channel, [(name, number) for number in range(300)])
+        for name in "ab"
     ]
     threads = [in_a_thread(channel_roles.consume, channel, 150) for _ in range(4)]
     for producer in producers:

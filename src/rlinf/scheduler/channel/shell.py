@@ -1,0 +1,417 @@
+"""What a process does on a channel, as `queueing.ClientState` decides it: messages, timers, and ends of operations."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.operation import Operation, mark_of
+from rlinf.scheduler.channel.refusals import ending_error
+from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, SharedMemoryUnreadable
+from rlinf.scheduler.queueing import ClientInstruction, ClientState, Confirm, End, Ending, Fill, Reason, Send
+
+logger = logging.getLogger(__name__)
+
+# Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
+CONFIRM_DELAY_S = 0.002
+# Items that were delivered and are not taken are looked after so often at least.
+SWEEP_S = 1.0
+MAX_OPERATIONS = 1024
+MAX_BYTES = 1 << 20
+NO_ANSWER = "the channel's server does not answer"
+
+
+class ClientShell:
+    """Carries out what `ClientState` decides for one process's operations on one channel. On the I/O thread only.
+
+    Args:
+        messenger: this process's messenger.
+        ref: the channel.
+        on_lost: called when its server is gone.
+
+    Attributes:
+        inbox: what users' threads have handed over: a step and its argument.
+        lost: why nothing works here any more; None as long as it does.
+        looks_soon: it will look by itself what became of delivered items.
+    """
+
+    def __init__(self, messenger: Messenger, ref: ChannelRef, on_lost: Callable[[], None]) -> None:
+        self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self.lost: ChannelLost | None = None
+        self.looks_soon = False
+        self._ref = ref
+        self._messenger = messenger
+        self._on_lost = on_lost
+        self._is_open = False
+        self._state = ClientState(wire.CREDIT_BYTES if ref.spec.maxsize else 0)
+        self._operations: dict[int, Operation] = {}
+        self._delivered: dict[int, Operation] = {}
+        # Delivered, and about to be taken: by callers that block, and by those who ask a handle.
+        self._soon: dict[int, Operation] = {}
+        self._arrivals: list[Operation] = []
+        self._sweep_due = False
+        self._look_s = CONFIRM_DELAY_S
+        self._confirmed: list[int] = []
+        self._outbox: deque[tuple[wire.Operation, Sequence[Buffer]]] = deque()
+        self._service = wire.operations_service(ref.spec.channel_id)
+        self._control = wire.control_service(ref.spec.channel_id)
+        self._news = wire.news_service(ref.spec.channel_id)
+
+    # -- the I/O thread: what this process does ---------------------------------------------------
+
+    def drain(self) -> None:
+        """Do what was handed over."""
+        # Each hand-over asks for this; the first one to run does what all of them brought.
+        if self.inbox:
+            self._run_inbox()
+            if self._soon:
+                self._look(self._soon)
+            self._flush()
+
+    def _run_inbox(self) -> None:
+        inbox = self.inbox
+        while inbox:
+            step, what = inbox.popleft()
+            try:
+                step(what)
+            except Exception:
+                logger.exception("channel '%s': a step on the I/O thread failed", self._ref.spec.name)
+
+    def begin(self, operation: Operation) -> None:
+        """Begin an operation."""
+        if operation.abandoned:
+            return
+        self._open()
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        ticket = operation.ticket
+        self._operations[ticket] = operation
+        if operation.parcel is None:
+            self._carry_out(self._state.get(ticket, operation.queue_name))
+        else:
+            self._carry_out(self._state.put(ticket, operation.queue_name, self._inline_bytes(operation)))
+        left_s = operation.left_s
+        if left_s is not None and ticket in self._operations:
+            operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        self._is_open = True
+        self._messenger.unserve(self._news)
+        self._messenger.serve(self._news, self._on_news)
+        opened = self._messenger.request(
+            self._ref.endpoint, self._control, wire.Open(self._messenger.endpoint)
+        )
+        opened.add_done_callback(self._on_opened)
+
+    def _on_opened(self, opened: Any) -> None:
+        error = None if opened.cancelled() else opened.exception()
+        if error is not None:
+            self.lose(str(error))
+
+    def ask(self, message: wire.Control, timeout_s: float, answer: Promise[Any]) -> None:
+        """Send a request after all operations that began before."""
+        self._open()
+        self._look(self._soon)
+        self._flush()
+        asked = self._messenger.request(self._ref.endpoint, self._control, message, timeout_s=timeout_s)
+
+        def answered(reply: Any) -> None:
+            error = reply.exception()
+            if error is None:
+                answer.set_result(reply.result())
+            else:
+                answer.set_exception(error)
+
+        asked.add_done_callback(answered)
+
+    def _expire(self, operation: Operation) -> None:
+        self._carry_out(self._state.expire(operation.ticket))
+        if operation.ticket in self._operations:
+            give_up = partial(self._give_up, operation)
+            operation.timer = self._messenger.call_later(operation.grace_s, give_up)
+        self._flush()
+
+    def _give_up(self, operation: Operation) -> None:
+        self._carry_out(self._state.give_up(operation.ticket))
+
+    def cancel(self, operation: Operation) -> None:
+        """Somebody who waits for an operation gives it up."""
+        self._carry_out(self._state.cancel(operation.ticket))
+
+    def abandon(self, operation: Operation) -> None:
+        """Nobody waits for an operation any more."""
+        if not operation.fate.taken:
+            self._stop_clock(operation)
+            self._carry_out(self._state.abandon(operation.ticket))
+            if not self._state.knows(operation.ticket):
+                self._settle(operation)
+
+    # -- the I/O thread: delivered items ----------------------------------------------------------
+
+    def touch(self, operation: Operation) -> None:
+        """Somebody is about to take the items of a handle."""
+        if operation.ticket in self._delivered:
+            self._soon[operation.ticket] = operation
+            self._look_s = CONFIRM_DELAY_S
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._soon or self._arrivals:
+            if not self.looks_soon:
+                self.looks_soon = True
+                self._messenger.call_later(self._look_s, self._on_soon)
+        elif self._delivered and not self._sweep_due:
+            self._sweep_due = True
+            self._messenger.call_later(SWEEP_S, self._on_sweep)
+
+    def _on_soon(self) -> None:
+        self.looks_soon = False
+        self._look_s = min(2 * self._look_s, SWEEP_S)
+        self._run_inbox()
+        self._look(self._soon)
+        arrivals, self._arrivals = self._arrivals, []
+        for operation in arrivals:
+            if operation.ticket in self._delivered:
+                self._outbox.append((wire.Arrived(operation.ticket), ()))
+        self._look_later()
+        self._flush()
+
+    def _on_sweep(self) -> None:
+        """A dropped handle says so itself, unless an interruption came in between."""
+        self._sweep_due = False
+        self._look(self._delivered)
+        self._look_later()
+        self._flush()
+
+    def _look(self, operations: dict[int, Operation]) -> None:
+        """See what became of delivered items."""
+        for operation in list(operations.values()):
+            promise = operation.find_promise()
+            if operation.fate.taken:
+                if promise is not None:
+                    promise.forget()
+                self._settle(operation)
+                self._carry_out(self._state.taken(operation.ticket))
+            elif promise is None or operation.abandoned:
+                self.abandon(operation)
+
+    def _settle(self, operation: Operation) -> None:
+        ticket = operation.ticket
+        self._delivered.pop(ticket, None)
+        self._soon.pop(ticket, None)
+        self._operations.pop(ticket, None)
+
+    # -- the I/O thread: instructions -------------------------------------------------------------
+
+    def _carry_out(self, instructions: list[ClientInstruction]) -> None:
+        for instruction in instructions:
+            kind = type(instruction)
+            if kind is End:
+                self._end(*instruction)
+            elif kind is Send:
+                self._outbox.append(self._opening(self._operations[instruction.ticket]))
+            elif kind is Confirm:
+                self._confirmed.append(instruction.ticket)
+            elif kind is Fill:
+                self._fill(self._operations[instruction.ticket])
+            else:
+                self._outbox.append((wire.Withdraw(instruction.ticket), ()))
+
+    def _inline_bytes(self, operation: Operation) -> int:
+        """How many bytes of its item the opening message of a put carries."""
+        parcel = operation.parcel
+        if parcel is None or parcel.goes_as_descriptor(self._ref.endpoint) or self._is_announced(operation):
+            return 0
+        return parcel.size_bytes
+
+    def _is_announced(self, operation: Operation) -> bool:
+        parcel = operation.parcel
+        return (
+            parcel is not None
+            and parcel.size_bytes > wire.INLINE_BYTES
+            and self._ref.spec.maxsize > 0
+            and not parcel.goes_as_descriptor(self._ref.endpoint)
+        )
+
+    def _opening(self, operation: Operation) -> tuple[wire.Operation, Sequence[Buffer]]:
+        ticket, queue, parcel = operation.ticket, operation.queue_name, operation.parcel
+        if parcel is None:
+            return wire.Get(ticket, queue, operation.wait, operation.batch_weight), ()
+        if self._is_announced(operation):
+            return wire.Reserve(ticket, queue, operation.weight, operation.wait, parcel.size_bytes), ()
+        frames = parcel.frames_for(self._ref.endpoint)
+        return wire.Put(ticket, queue, operation.weight, operation.wait, len(frames)), frames
+
+    def _fill(self, operation: Operation) -> None:
+        if operation.parcel is not None:
+            frames = operation.parcel.frames_for(self._ref.endpoint)
+            self._outbox.append((wire.Fill(operation.ticket, len(frames)), frames))
+
+    def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
+        operation = self._operations[ticket]
+        if ending is Ending.DELIVERED:
+            self._deliver(operation, detail)
+            return
+        if ending is not Ending.UNANSWERED:
+            # An unanswered one keeps its item: the server may still read it.
+            del self._operations[ticket]
+            operation.parcel = None
+        self._finish(operation, ending, detail)
+
+    def _deliver(self, operation: Operation, items: list[Arrived]) -> None:
+        self._stop_clock(operation)
+        self._delivered[operation.ticket] = operation
+        promise = operation.find_promise()
+        if promise is None or operation.abandoned:
+            self.abandon(operation)
+            return
+        operation.fate.mark = mark_of(items)
+        promise.set_result(items)
+        if operation.blocks:
+            self._soon[operation.ticket] = operation
+        self._arrivals.append(operation)
+        self._look_s = CONFIRM_DELAY_S
+        self._look_later()
+
+    def _finish(self, operation: Operation, ending: Ending, detail: Any) -> None:
+        self._stop_clock(operation)
+        promise = operation.find_promise()
+        if promise is None:
+            return
+        if ending is Ending.ACCEPTED:
+            promise.set_result(None)
+        elif ending is Ending.CANCELLED:
+            promise.set_cancelled()
+        elif ending is Ending.LOST:
+            promise.set_exception(self.lost or self.gone(NO_ANSWER))
+        elif ending is Ending.UNANSWERED:
+            promise.set_exception(self.unanswered(operation, NO_ANSWER))
+        else:
+            promise.set_exception(ending_error(self._ref.spec.name, operation, ending, detail))
+
+    def _stop_clock(self, operation: Operation) -> None:
+        if operation.timer is not None:
+            operation.timer.cancel()
+            operation.timer = None
+
+    def _flush(self) -> None:
+        """Send everything that has gathered."""
+        while self._outbox or self._confirmed:
+            confirmed, self._confirmed = self._confirmed, []
+            operations: list[wire.Operation] = []
+            frames: list[Buffer] = []
+            size = 0
+            while self._outbox and len(operations) < MAX_OPERATIONS and size < MAX_BYTES:
+                operation, its_frames = self._outbox.popleft()
+                operations.append(operation)
+                for frame in its_frames:
+                    frames.append(frame)
+                    size += len(frame)
+            message = wire.Operations(confirmed, operations)
+            # Frames were copied when the put began.
+            self._messenger.notify(self._ref.endpoint, self._service, message, frames, snapshot=False)
+
+    # -- the I/O thread: what the server says -----------------------------------------------------
+
+    def _on_news(self, request: Request) -> None:
+        if request.peer_id != self._ref.endpoint.process_id or self.lost is not None:
+            return
+        news = wire.read(request.head, wire.News)
+        for ticket in news.accepted:
+            self._answer(ticket, self._state.accepted(ticket))
+        frames = iter(request.frames)
+        for answer in news.answers:
+            if isinstance(answer, wire.Delivered):
+                self._on_delivered(answer, frames)
+            elif isinstance(answer, wire.Refused):
+                self._on_refused(answer)
+            else:
+                self._on_granted(answer)
+        if news.left:
+            self.lose("its server left")
+            return
+        self._run_inbox()
+        if self._soon:
+            self._look(self._soon)
+        self._flush()
+
+    def _answer(self, ticket: int, instructions: list[ClientInstruction]) -> None:
+        self._carry_out(instructions)
+        operation = self._operations.pop(ticket, None)
+        if operation is not None:
+            self._stop_clock(operation)
+
+    def _on_delivered(self, answer: wire.Delivered, frames: Iterator[Buffer]) -> None:
+        # All that is the delivery's, before anything can go wrong: the rest belongs to others.
+        parts = [list(islice(frames, count)) for count in answer.num_frames]
+        if answer.ticket not in self._operations:
+            return
+        try:
+            items = [self._messenger.parcels.receive(part) for part in parts]
+        except SharedMemoryUnreadable as error:
+            logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
+            self._outbox.append((wire.Resend(answer.ticket), ()))
+            return
+        self._carry_out(self._state.delivered(answer.ticket, items))
+
+    def _on_granted(self, answer: wire.Granted) -> None:
+        if answer.problem:
+            self._messenger.parcels.distrust(self._ref.endpoint.process_id, answer.problem)
+        self._carry_out(self._state.granted(answer.ticket))
+
+    def _on_refused(self, answer: wire.Refused) -> None:
+        withdrawn = answer.reason == Reason.CANCELLED.value
+        detail = answer.state if withdrawn else (answer.reason, answer.state)
+        self._answer(answer.ticket, self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def lose(self, reason: str) -> None:
+        """End everything: the channel's server cannot be reached any more. On the I/O thread."""
+        if self.lost is not None:
+            return
+        self._messenger.unserve(self._news)
+        self.lost = self.gone(reason)
+        self._on_lost()
+        self._outbox.clear()
+        self._confirmed.clear()
+        self._carry_out(self._state.lose())
+        for operation in self._operations.values():
+            self._stop_clock(operation)
+        self._operations.clear()
+        self._delivered.clear()
+        self._soon.clear()
+
+    def leave(self, reason: str) -> None:
+        """Confirm what was taken, and end everything: this process leaves the cluster."""
+        if self.lost is None:
+            self._look(self._delivered)
+            self._flush()
+            self.lose(reason)
+
+    def holds_puts(self) -> bool:
+        """Whether items of this process are not in their queues yet; from any thread."""
+        return any(operation.parcel is not None for operation in list(self._operations.values()))
+
+    def gone(self, reason: str) -> ChannelLost:
+        """The error of operations on a channel whose server is gone."""
+        return ChannelLost(self._ref.spec.name, f"the process that held it is gone: {reason}")
+
+    def unanswered(self, operation: Operation, why: str) -> ChannelUnanswered:
+        """The error of an operation that nobody has answered."""
+        name = self._ref.spec.name
+        return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, why)

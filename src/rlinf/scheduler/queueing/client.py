@@ -1,0 +1,273 @@
+"""One process's side of a channel: what its operations do next, without a thread, a clock or a connection.
+
+An operation is begun, held back while the channel's server has no credit for its bytes, sent, perhaps asked for its
+bytes, and ends in exactly one way. What may happen at any moment is that nobody wants it any more: its deadline has
+passed, it was cancelled, its caller was interrupted, its handle was dropped. Then the server is told once
+(`Withdraw`), and from then on this side takes nothing for its ticket: a delivery that is on its way is the server's
+again as soon as it reads that. So items never get lost between the two, and what is asked for next stands behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Any, NamedTuple
+
+from rlinf.scheduler.queueing.named_queue import QueueName
+
+
+class Ending(Enum):
+    """How an operation ended for whoever waits for it."""
+
+    ACCEPTED = "accepted"  # a put: the queue holds its item
+    DELIVERED = "delivered"  # a get: its items are here; `taken` or `withdraw` is to follow
+    REFUSED = "refused"  # the server refused it, `detail` is (reason, state of the queue)
+    TIMED_OUT = "timed out"  # its deadline passed, and it has put or taken nothing
+    UNANSWERED = "unanswered"  # its deadline passed, and the server has not said what became of it
+    CANCELLED = "cancelled"  # it was given up, and has put or taken nothing
+    LOST = "lost"  # the server is gone
+
+
+class Send(NamedTuple):
+    """Send an operation to the server."""
+
+    ticket: int
+
+
+class Fill(NamedTuple):
+    """Send the bytes of a put that was announced; as bytes if the server could not read shared memory."""
+
+    ticket: int
+    as_bytes: bool
+
+
+class Withdraw(NamedTuple):
+    """Tell the server that nobody wants an operation any more."""
+
+    ticket: int
+
+
+class Confirm(NamedTuple):
+    """Tell the server that the items of a get were taken."""
+
+    ticket: int
+
+
+class End(NamedTuple):
+    """An operation is over for whoever waits for it."""
+
+    ticket: int
+    ending: Ending
+    detail: Any = None
+
+
+ClientInstruction = Send | Fill | Withdraw | Confirm | End
+
+
+class _Phase(Enum):
+    HELD = 1  # begun; there is no credit for its bytes
+    SENT = 2
+    DELIVERED = 3  # its items are here, and nobody has taken them
+    LEAVING = 4  # withdrawn; the server's word on it is still to come
+
+
+class _Operation:
+    __slots__ = ("ending", "inline_bytes", "is_get", "is_over", "phase", "queue_name", "ticket")
+
+    def __init__(
+        self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_get: bool = False
+    ) -> None:
+        self.ticket = ticket
+        self.is_get = is_get
+        self.queue_name = queue_name
+        self.inline_bytes = inline_bytes
+        self.phase = _Phase.SENT
+        self.ending = Ending.CANCELLED  # what a withdrawn one ends as
+        self.is_over = False  # whoever began it knows, or is gone
+
+
+class _Credit:
+    """What is under way to one queue of the server, and what waits until that was accepted."""
+
+    __slots__ = ("line", "used_bytes")
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self.line: deque[_Operation] = deque()
+
+
+class ClientState:
+    """The operations of one process on one channel.
+
+    Every event returns the instructions that follow from it, in order.
+
+    Args:
+        credit_bytes: so many bytes of puts may be with the server before it has accepted them, for each queue (one
+            put may exceed it); 0 is unbounded, for a channel that accepts everything at once.
+
+    >>> client = ClientState(credit_bytes=100)
+    >>> client.put(1, "default", 80), client.put(2, "default", 80)
+    ([Send(ticket=1)], [])
+    >>> client.accepted(1)
+    [End(ticket=1, ending=<Ending.ACCEPTED: 'accepted'>, detail=None), Send(ticket=2)]
+    """
+
+    def __init__(self, credit_bytes: int = 0) -> None:
+        self._credit_bytes = credit_bytes
+        self._operations: dict[int, _Operation] = {}
+        self._credits: dict[QueueName, _Credit] = {}
+
+    # -- what this process does ------------------------------------------------------------------
+
+    def put(self, ticket: int, queue_name: QueueName, inline_bytes: int) -> list[ClientInstruction]:
+        """Begin a put, whose opening message carries so many bytes of its item."""
+        operation = self._operations[ticket] = _Operation(ticket, queue_name, inline_bytes)
+        if not self._credit_bytes:
+            return [Send(ticket)]
+        credit = self._credits.get(queue_name)
+        if credit is None:
+            credit = self._credits[queue_name] = _Credit()
+        # Also what carries nothing stays behind what is held: puts keep their order.
+        if credit.line or (credit.used_bytes and credit.used_bytes + inline_bytes > self._credit_bytes):
+            operation.phase = _Phase.HELD
+            credit.line.append(operation)
+            return []
+        credit.used_bytes += inline_bytes
+        return [Send(ticket)]
+
+    def get(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
+        """Begin a get or a batch."""
+        self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
+        return [Send(ticket)]
+
+    def taken(self, ticket: int) -> list[ClientInstruction]:
+        """Whoever asked has the items of a delivery."""
+        operation = self._operations.get(ticket)
+        if operation is None or operation.phase is not _Phase.DELIVERED:
+            return []
+        del self._operations[ticket]
+        return [Confirm(ticket)]
+
+    def expire(self, ticket: int) -> list[ClientInstruction]:
+        """The deadline of an operation has passed."""
+        return self._leave(ticket, Ending.TIMED_OUT)
+
+    def cancel(self, ticket: int) -> list[ClientInstruction]:
+        """An operation was given up by somebody who waits for its end.
+
+        A get ends at once: whatever the server says, it takes nothing. A put may be in its queue by now.
+        """
+        out = self._leave(ticket, Ending.CANCELLED)
+        operation = self._operations.get(ticket)
+        if operation is not None and operation.is_get and not operation.is_over:
+            operation.is_over = True
+            out.append(End(ticket, Ending.CANCELLED))
+        return out
+
+    def abandon(self, ticket: int) -> list[ClientInstruction]:
+        """Nobody waits for an operation any more: its caller was interrupted, its handle dropped."""
+        out = self._leave(ticket, Ending.CANCELLED)
+        operation = self._operations.get(ticket)
+        if operation is not None:
+            operation.is_over = True
+        return [
+            instruction
+            for instruction in out
+            if not (type(instruction) is End and instruction.ticket == ticket)
+        ]
+
+    def give_up(self, ticket: int) -> list[ClientInstruction]:
+        """The server has not answered the withdrawal of an expired operation in time."""
+        operation = self._operations.get(ticket)
+        if operation is None or operation.is_over or operation.phase is not _Phase.LEAVING:
+            return []
+        # It stays known: what it sent is with the server until that says otherwise.
+        operation.is_over = True
+        return [End(ticket, Ending.UNANSWERED)]
+
+    # -- what the server says --------------------------------------------------------------------
+
+    def accepted(self, ticket: int) -> list[ClientInstruction]:
+        """The queue holds the item of a put."""
+        return self._end(ticket, Ending.ACCEPTED)
+
+    def granted(self, ticket: int, *, as_bytes: bool = False) -> list[ClientInstruction]:
+        """The server has room for the bytes of a put."""
+        operation = self._operations.get(ticket)
+        return [Fill(ticket, as_bytes)] if operation is not None and operation.phase is _Phase.SENT else []
+
+    def delivered(self, ticket: int, items: Any) -> list[ClientInstruction]:
+        """The items of a get are here."""
+        operation = self._operations.get(ticket)
+        if operation is None or operation.phase is not _Phase.SENT:
+            return []  # it was withdrawn, and the server reads that next
+        operation.phase = _Phase.DELIVERED
+        return [End(ticket, Ending.DELIVERED, items)]
+
+    def refused(self, ticket: int, detail: Any, *, withdrawn: bool = False) -> list[ClientInstruction]:
+        """The server has refused an operation, or answers that it is `withdrawn`."""
+        operation = self._operations.get(ticket)
+        if operation is None:
+            return []
+        return self._end(ticket, operation.ending if withdrawn else Ending.REFUSED, detail)
+
+    def lose(self) -> list[ClientInstruction]:
+        """The server is gone."""
+        operations, self._operations = self._operations, {}
+        self._credits.clear()
+        return [
+            End(operation.ticket, Ending.LOST)
+            for operation in operations.values()
+            if not operation.is_over and operation.phase is not _Phase.DELIVERED
+        ]
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Operations that have not ended, deliveries that nobody has taken among them."""
+        return len(self._operations)
+
+    def knows(self, ticket: int) -> bool:
+        """Whether something of an operation is still to come, from the server or from whoever began it."""
+        return ticket in self._operations
+
+    def _leave(self, ticket: int, ending: Ending) -> list[ClientInstruction]:
+        operation = self._operations.get(ticket)
+        if operation is None or operation.phase is _Phase.LEAVING:
+            return []
+        if operation.phase is _Phase.HELD:
+            self._credits[operation.queue_name].line.remove(operation)
+            operation.inline_bytes = 0  # it has used no credit
+            return self._end(ticket, ending, "it has not left this process")
+        if operation.phase is _Phase.DELIVERED:
+            del self._operations[ticket]
+            return [Withdraw(ticket)]
+        operation.phase = _Phase.LEAVING
+        operation.ending = ending
+        return [Withdraw(ticket)]
+
+    def _end(self, ticket: int, ending: Ending, detail: Any = None) -> list[ClientInstruction]:
+        operation = self._operations.pop(ticket, None)
+        if operation is None:
+            return []
+        out: list[ClientInstruction] = [] if operation.is_over else [End(ticket, ending, detail)]
+        if self._credit_bytes:
+            self._repay(operation, out)
+        return out
+
+    def _repay(self, operation: _Operation, out: list[ClientInstruction]) -> None:
+        credit = self._credits.get(operation.queue_name)
+        if credit is None:
+            return
+        credit.used_bytes -= operation.inline_bytes
+        while credit.line:
+            head = credit.line[0]
+            if credit.used_bytes and credit.used_bytes + head.inline_bytes > self._credit_bytes:
+                return
+            credit.line.popleft()
+            head.phase = _Phase.SENT
+            credit.used_bytes += head.inline_bytes
+            out.append(Send(head.ticket))
+        if not credit.used_bytes:
+            del self._credits[operation.queue_name]
