@@ -3,10 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 MODE ?= disaggregated
 SECONDS ?= 60
+SEEDS ?= 10000
 BENCHMARKS := placement calls comm channel growth
 BENCH ?=
+N ?= 5000
 
-.PHONY: help demo test check bench fuzz clean
+.PHONY: help demo test check bench interrupt fuzz simulate clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -33,8 +35,14 @@ check: .venv/.ready ## Lint, format, types, import layers
 bench: .venv/.ready ## Measure against what one would use instead (BENCH=--quick: roughly)
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; echo; done
 
+interrupt: .venv/.ready ## Interrupt every blocking call N times, at random moments (N=5000)
+	INTERRUPTIONS=$(N) $(BIN)/python -m pytest -q tests/interruption
+
 fuzz: .venv/.ready ## Fuzz placements and whole configs (SECONDS=600)
 	$(BIN)/python tests/fuzz/fuzz_configs.py $(SECONDS)
+
+simulate: .venv/.ready ## Tell stories of a simulated cluster, with cuts, pauses and deaths (SEEDS=10000)
+	$(BIN)/python -m rlinf.testing.simulation --seeds $(SEEDS)
 
 clean: ## Remove the environment and every cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs

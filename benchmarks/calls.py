@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import ray
 
 from measure import (
+    KIB,
     MIB,
     Options,
     Table,
@@ -63,12 +65,18 @@ class Bench:
 
     def calls(self) -> dict[str, tuple[Work, Work, int]]:
         """Every workload: ours, theirs, and how many calls each makes."""
-        small, large = "x" * 100, b"x" * MIB
+        small, medium, large = "x" * 100, b"x" * KIB, b"x" * MIB
+        array = np.ones(MIB, np.uint8)
         one, group, actors = self.one, self.group, self.actors
         return {
             "one rank, 100 B, one at a time": (
                 lambda: one.echo(small).wait(TIMEOUT_S),
                 lambda: _get(actors[0].echo.remote(small)),
+                1,
+            ),
+            "one rank, 1 KiB, one at a time": (
+                lambda: one.echo(medium).wait(TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(medium)),
                 1,
             ),
             f"one rank, 100 B, {IN_FLIGHT} in flight": (
@@ -84,6 +92,16 @@ class Bench:
             "one rank, 1 MiB there and back": (
                 lambda: one.echo(large).wait(TIMEOUT_S),
                 lambda: _get(actors[0].echo.remote(large)),
+                1,
+            ),
+            "one rank, an array of 1 MiB there and back": (
+                lambda: one.echo(array).wait(TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(array)),
+                1,
+            ),
+            f"all {NUM_RANKS} ranks, an array of 1 MiB there and back": (
+                lambda: group.echo(array).wait(TIMEOUT_S),
+                lambda: _get([actor.echo.remote(array) for actor in actors]),
                 1,
             ),
         }

@@ -54,8 +54,9 @@ def in_shared_memory(array):
 
 
 def num_maps():
-    """How many maps of arenas this process has."""
-    return Path("/proc/self/maps").read_text(encoding="ascii").count("memfd:rlinf-arena")
+    """How many arenas this process has mapped."""
+    lines = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
+    return len({line.split()[4] for line in lines if "memfd:rlinf-arena" in line})
 
 
 def put_and_leave(channel, values):

@@ -89,23 +89,6 @@ def test_every_use_in_a_forked_child_is_an_error_that_says_so(pair, names, in_fo
     assert client.request(server.endpoint, "echo", 3).result(DEADLINE_S).head == 3
 
 
-def test_locks_that_were_held_during_the_fork_hold_up_nobody_in_the_child(pair, names, in_fork):
-    client, server = pair
-    mailbox = Mailbox(client, names[0], "client:0")
-    client.connect(server.endpoint)
-    held = [mailbox._inbox._lock]
-    for lock in held:
-        lock.acquire()
-    try:
-        told = in_fork(
-            lambda: [error_of(mailbox.recv, "client:0"), error_of(client.connect, server.endpoint)]
-        )
-    finally:
-        for lock in held:
-            lock.release()
-    assert told.count("this is a forked child") == 2
-
-
 def test_a_forked_child_may_join_as_a_process_of_its_own(new_messenger, in_fork):
     parent = new_messenger("driver")
     DirectoryServer(parent)

@@ -1,35 +1,50 @@
 """What the other processes of the tests of shared memory do, and how they are looked at from outside."""
 
+import collections
+import concurrent.futures
 import contextlib
 import errno
 import gc
+import heapq
 import logging
 import multiprocessing
 import os
+import queue
 import random
 import signal
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.comm.shm import Loan, kernel, open_arena
-from rlinf.scheduler.comm.shm.header import is_wanted, read_owner
+from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
+from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
+from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
+from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
+from rlinf.scheduler.comm.shm.maps import map_array
+from rlinf.scheduler.comm.shm.slots import claim_slot
 from rlinf.scheduler.mailbox import Mailbox
 
 DEADLINE_S = 20.0
 MIB = 1 << 20
 ARENA = "memfd:rlinf-arena"
+OWNER = Endpoint("f" * 32, "here", "/nowhere", "")
 
 
 def num_maps(pid):
-    """How many maps of arenas a process has."""
+    """How many arenas a process has mapped."""
     try:
-        return Path(f"/proc/{pid}/maps").read_text().count(ARENA)
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
+    return len({line.split()[4] for line in lines if ARENA in line})
+
+
+def num_areas():
+    """How many parts of arenas this process has mapped."""
+    return Path("/proc/self/maps").read_text().count(ARENA)
 
 
 def num_open(pid):
@@ -63,8 +78,8 @@ def wants_room(pid):
         if fd < 0:
             continue
         try:
-            if read_owner(fd)[1] == pid:
-                return is_wanted(fd)
+            if read_header(fd).pid == pid:
+                return os.pread(fd, 1, WANTED_AT) == b"\1"
         finally:
             os.close(fd)
     return False
@@ -85,36 +100,211 @@ def is_alive(pid):
     return state not in "ZX"
 
 
-def _borrow_and_fork(pipe, owner_id, pid, fd, fields):
-    loan = Loan(open_arena(owner_id, pid, fd), *fields, False, lambda owner: None)
-    loan.array()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(EOFError):
-            pipe.recv()
+# -- one process that writes, and readers --------------------------------------------------------
+
+
+class Inline:
+    """An I/O thread that is whoever calls; what is submitted meanwhile comes next."""
+
+    def __init__(self):
+        self._ready = collections.deque()
+        self._running = False
+        self.later = []
+
+    def submit(self, callback):
+        self._ready.append(callback)
+        if not self._running:
+            self._running = True
+            try:
+                while self._ready:
+                    self._ready.popleft()()
+            finally:
+                self._running = False
+
+    def call_later(self, delay_s, callback):
+        self.later.append(callback)
+
+    def on_io_thread(self):
+        return True
+
+
+class Threaded:
+    """A real I/O thread, of which every part is one step."""
+
+    def __init__(self):
+        self._ready = queue.SimpleQueue()
+        self.submit = self._ready.put
+        self._timers = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while True:
+            with contextlib.suppress(queue.Empty):
+                now = time.monotonic()
+                callback = self._ready.get(timeout=max(0, self._timers[0][0] - now) if self._timers else None)
+                if callback is None:
+                    return
+                callback()
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                heapq.heappop(self._timers)[2]()
+
+    def call_later(self, delay_s, callback):
+        entry = (time.monotonic() + delay_s, id(callback), callback)
+        self.submit(lambda: heapq.heappush(self._timers, entry))
+
+    def on_io_thread(self):
+        return threading.current_thread() is self._thread
+
+    def run(self, function):
+        """What a function gives that runs on the thread."""
+        done = concurrent.futures.Future()
+        self.submit(lambda: done.set_result(function()))
+        return done.result(DEADLINE_S)
+
+    def close(self):
+        self.submit(None)
+        self._thread.join(DEADLINE_S)
+
+
+def readers(home=None, tell_owner=lambda owner: None):
+    """What a process has open of the arenas of others."""
+    home = home or Inline()
+    return OpenArenas(home.submit, lambda arena: None, tell_owner)
+
+
+def lease(opened, arena, block, *, size_bytes=None, shared=False):
+    """Hold a block that this process, or the one that has `arena` open, wrote."""
+    owner_id, pid, fd = (OWNER.process_id, os.getpid(), arena.fd) if isinstance(arena, Arena) else arena
+    size = block.room_bytes if size_bytes is None else size_bytes
+    return opened.lease(opened.get(owner_id, pid, fd), block.index, block.generation, size, shared=shared)
+
+
+def _read(pipe, place):  # noqa: C901 - one branch for each order
+    opened = readers()
+    leases, arrays = {}, {}
+    children = []
+
+    def run(name, *args):
+        if name == "hold":
+            (block,) = args
+            leases[block.index] = lease(opened, place, block)
+            arrays[block.index] = leases[block.index].array()
+        elif name == "contents":
+            return contents(arrays[args[0]])
+        elif name == "drop":
+            for index in args:
+                del leases[index], arrays[index]
+            gc.collect()
+        elif name == "fork":
+            ours, theirs = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(theirs)
+                # It obeys the same commands, one a line; its parent's pipe is not its own.
+                serve_child(ours, args[0])
+            os.close(ours)
+            children.append(theirs)
+            return child
+        elif name == "tell child":
+            os.write(children[args[0]], (args[1] + "\n").encode())
+        return None
+
+    def serve_child(orders, report):
+        sink = os.open(report, os.O_WRONLY)
+        for line in os.fdopen(orders, closefd=False):
+            order, *indexes = line.split()
+            try:
+                value = run(order, *map(int, indexes))
+            except Exception as error:  # noqa: BLE001 - the test reads it
+                value = repr(error)
+            os.write(sink, f"{value}\n".encode())
         os._exit(0)
-    pipe.send(child)
-    with contextlib.suppress(EOFError):
-        pipe.recv()
+
+    while True:
+        try:
+            order = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        try:
+            pipe.send((run(*order), None))
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            pipe.send((None, error))
 
 
-@contextlib.contextmanager
-def borrower_with_a_child(owner_id, arena, block):
-    """A process that has borrowed a block and forked a child: (the process, the child's pid)."""
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    fields = (block.offset, block.size_bytes, block.token)
-    args = (theirs, owner_id, os.getpid(), arena.fd, fields)
-    process = context.Process(target=_borrow_and_fork, args=args, daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        assert ours.poll(DEADLINE_S)
-        yield process, ours.recv()
-    finally:
-        ours.close()  # ends both
-        process.kill()
-        process.join(DEADLINE_S)
+SURE_AT = 999  # the cell of a block that nobody uses
+
+
+def mark_of(generation):
+    """A byte that stands for a generation, and is not 0."""
+    return generation % 255 + 1
+
+
+def hold_again_and_again(pipe, pid, fd, num_blocks):
+    """Hold block 0 and release it, for a while, saying in a cell of its own row when it is sure of which generation."""
+    own = kernel.open_of(pid, fd)
+    table = HolderTable(map_array(own, 4096 + table_bytes(num_blocks))[4096:], num_blocks)
+    slot = claim_slot(own, table)
+    sure = slot * table.row_bytes + SURE_AT
+    pipe.send(slot)
+    num_held = 0
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        for _ in range(100):
+            generation = table._generations[0]
+            if table.hold(slot, 0, generation):
+                table._cells[sure] = mark_of(generation)
+                num_held += 1
+                table._cells[sure] = 0
+                table.release(slot, 0)
+    pipe.send(num_held)
+
+
+class Told(NamedTuple):
+    """A block as another process is told of it."""
+
+    index: int
+    generation: int
+    room_bytes: int
+
+    @classmethod
+    def of(cls, block):
+        return cls(block.index, block.generation, block.room_bytes)
+
+
+class Reader:
+    """A process that holds blocks of an arena of this one."""
+
+    def __init__(self, arena):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["arena_peers"])
+        self._pipe, theirs = context.Pipe()
+        place = (OWNER.process_id, os.getpid(), arena.fd)
+        self.process = context.Process(target=_read, args=(theirs, place), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.pid = self.process.pid
+
+    def call(self, *order):
+        self._pipe.send(order)
+        assert self._pipe.poll(DEADLINE_S), f"{order} is not answered"
+        value, error = self._pipe.recv()
+        if error is not None:
+            raise error
+        return value
+
+    def hold(self, *blocks):
+        for block in blocks:
+            self.call("hold", Told.of(block))
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.join(DEADLINE_S)
+
+    def close(self):
+        self._pipe.close()
+        self.process.kill()
+        self.process.join(DEADLINE_S)
 
 
 # -- processes that send to each other -----------------------------------------------------------
@@ -366,10 +556,20 @@ def without_proc_of_others():
 
 
 def run_out_of_descriptors(here):
-    """From now on nothing can be opened."""
+    """From now on nothing can be opened, until `get_descriptors`."""
 
     def refuse(pid, fd):
         raise OSError(errno.EMFILE, "too many open files")
 
-    here.messenger.parcels._open.close()
-    kernel.open_of = refuse
+    here.messenger.parcels._on_io_thread(here.messenger.parcels._open._recent.clear)
+    here.open_of, kernel.open_of = kernel.open_of, refuse
+
+
+def get_descriptors(here):
+    """There are descriptors again."""
+    kernel.open_of = here.open_of
+
+
+def reads(here, process_id):
+    """Whether a process reads what this one writes."""
+    return here.messenger.parcels.reads_ours(process_id)

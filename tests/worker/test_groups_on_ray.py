@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import numpy as np
 import pytest
 from ray_workers import Broken, Clashing, Dies, DiesWhileOthersConstruct, Forgetful, NeverReady, Probe
 
@@ -136,13 +137,21 @@ def test_coroutines_run_side_by_side_on_one_rank(probes):
 def test_results_can_be_awaited(probes):
     async def awaited():
         async def one(result):
-            return await result
+            return await result.async_wait()
 
         return await asyncio.gather(one(probes.add(0)), one(probes.who()))
 
     sums, who = asyncio.run(awaited())
     assert sums == [10, 11, 12, 13]
     assert [w["rank"] for w in who] == [0, 1, 2, 3]
+
+
+def test_large_arguments_and_results_are_every_ranks_own(probes):
+    values = np.arange(1 << 20, dtype=np.uint8)
+    results = probes.echo({"values": values, "rest": "x"}).wait(30)
+    for rank, result in enumerate(results):
+        result["values"] += rank
+    assert [(result["values"] - rank == values).all() for rank, result in enumerate(results)] == [True] * 4
 
 
 def test_a_worker_sees_the_same_cluster(probes):

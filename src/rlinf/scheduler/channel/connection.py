@@ -93,10 +93,10 @@ class Connection:
             left_s = operation.left_s
             if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
                 raise self._shell.unanswered(operation, _STUCK)  # noqa: TRY301 - handled as any other end
-            value = promise.result(0)
+            value = items = promise.result(0)
             if load is not None:
-                value = load(value)
-                promise.forget()
+                # What they lie in is held until the mark is set.
+                value = load(items)
             # Stores and a return: nothing can come in between. Before them, the items go back; after them, they are
             # the caller's.
             fate.mark[0] = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from contextlib import suppress
 
 from rlinf.scheduler.events import Event, Listener
@@ -17,6 +18,8 @@ class EventBus:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
+        # One entry for each event that some listener may not have heard yet.
+        self._unheard: deque[Event] = deque()
         self._listeners: list[Listener] = []
         self._thread = threading.Thread(target=self._run, name="rlinf-events", daemon=True)
         self._thread.start()
@@ -32,10 +35,13 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Tell every listener; returns at once."""
+        self._unheard.append(event)
         self._events.put(event)
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Wait until the listeners have heard everything emitted so far; False when they take longer."""
+        if not self._unheard:
+            return True
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return False
         heard = threading.Event()
@@ -54,6 +60,7 @@ class EventBus:
                 event.set()
             else:
                 self._tell(event)
+                self._unheard.popleft()
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):

@@ -56,9 +56,8 @@ class Cluster:
         ClusterTimeout: too few nodes at the deadline; the text lists those that are there.
         ClusterError: Ray cannot be started or joined.
 
-    >>> with Cluster(simulate="1x2") as cluster:          # doctest: +SKIP
-    ...     cluster.num_nodes, cluster.num_accelerators
-    (1, 2)
+        with Cluster(simulate="1x2") as cluster:
+            cluster.num_nodes, cluster.num_accelerators      # (1, 2)
     """
 
     def __init__(

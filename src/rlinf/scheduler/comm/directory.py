@@ -231,7 +231,7 @@ class DirectoryClient:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""
         self.unregister_async(name).result()
 
-    def unregister_async(self, name: str) -> RequestFuture:
+    def unregister_async(self, name: str) -> Promise[Reply]:
         """The future of `unregister`."""
         return self._request(Unregister(name))
 
@@ -261,9 +261,8 @@ class DirectoryClient:
         asked = self._request(LookUp(name, timeout_s), Entry, timeout_s + ANSWER_TIMEOUT_S)
         found = _Found(asked.cancel)
 
-        def pass_on(reply: RequestFuture) -> None:
+        def pass_on(reply: Promise[Reply]) -> None:
             if reply.cancelled():
-                found.set_cancelled()
                 return
             error = reply.exception()
             if error is not None:
@@ -292,12 +291,9 @@ class _Found(Promise[Entry]):
         super().__init__()
         self._withdraw = withdraw
 
-    def cancel(self) -> bool:
-        """Withdraw the question, unless it is answered."""
-        if self.done():
-            return self.cancelled()
+    def on_cancelled(self) -> None:
+        """See `Promise`."""
         self._withdraw()
-        return True
 
 
 def _as_names(names: str | Sequence[str]) -> list[str]:

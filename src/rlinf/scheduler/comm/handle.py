@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Generic, TypeVar
 
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Fate, Promise
 from rlinf.scheduler.errors import ResultTimeout
@@ -185,7 +186,9 @@ class AsyncHandle(Generic[T]):
             value = source.result(0)
             if finish is not None:
                 value = finish(value)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - kept for whoever waits
+        except (Exception, CancelledError) as error:
+            if raised_by_signal_handler(error):
+                raise
             self._error = error
             self._fate.taken = True  # by nobody, but it would stand in the way of all others
         else:

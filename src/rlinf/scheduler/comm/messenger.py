@@ -19,11 +19,11 @@ from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
-from rlinf.scheduler.comm.parcels import Parcels
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.shm import default_limit_bytes
+from rlinf.scheduler.comm.shm import Ledger, default_limit_bytes
+from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.line import Line
@@ -77,7 +77,8 @@ class Messenger:
         directory: where names are looked up; kept here for `DirectoryClient`.
         machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
         arena_limit_bytes: how much shared memory this process may use for what it sends, in bytes; None for
-            `arena.default_limit_bytes()`, 0 for none.
+            `shm.default_limit_bytes()`, 0 for none. All processes of the job on a machine together may use
+            `default_limit_bytes()`, or what one of them is given here if that is more.
         on_failed: called on the I/O thread with what ended it unexpectedly; everything that waited has failed then.
 
     Attributes:
@@ -116,6 +117,7 @@ class Messenger:
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME
+        self._secret = secret
         identity = Identity(secret, name)
         try:
             self._sockets = Sockets(
@@ -129,11 +131,17 @@ class Messenger:
         self.endpoint = Endpoint(identity.process_id, machine, str(unix_path), self._sockets.tcp_address)
         identity.endpoint = self.endpoint
         self._add_self()
-        self.parcels = Parcels(self, arena_bytes)
+        self.parcels = Parcels(self, arena_bytes, lambda: self._ledger(arena_bytes))
         _live.add(self)
         on_fork_in_child(_abandon_all)
         self._loop.at_end(self._shut_down)
         self._loop.start()
+
+    def _ledger(self, arena_bytes: int) -> Ledger:
+        """What the job's processes take on this machine: together no more than one of them may."""
+        job = self._secret.derive(b"memory").hex()[:16]
+        limit_bytes = max(arena_bytes, default_limit_bytes())
+        return Ledger(self._run_directory.path.parent, job, limit_bytes)
 
     # -- serving ---------------------------------------------------------------------------------
 
@@ -167,6 +175,10 @@ class Messenger:
     def stay_while(self, busy: Callable[[], bool]) -> None:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
         self._busy.append(busy)
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the I/O thread as one of its last acts: what still waits there has to be told."""
+        self._loop.at_end(callback)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -212,8 +224,7 @@ class Messenger:
 
         def begin() -> None:
             # Cancelled before it began: nobody is to hear of it.
-            if future.given_up:
-                future.set_cancelled()
+            if future.done():
                 return
             target = self._peer(peer)
             target.ask(ident, pieces, future)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,32 +36,22 @@ class Reply:
 
 
 class RequestFuture(Promise[Reply]):
-    """The reply to come.
+    """The reply to come. `cancel()` tells the server that nobody waits any more.
 
     Args:
-        withdraw: hands over to the I/O thread that nobody waits for it any more.
+        withdraw: called by the thread that cancels it, once.
         reply_type: what the answer's head is; None for whatever msgpack makes of it.
-
-    Attributes:
-        given_up: nobody waits for it any more: an answer that comes is not taken.
     """
-
-    __slots__ = ("_reply_type", "_withdraw", "given_up", "timer")
 
     def __init__(self, withdraw: Callable[[], None], reply_type: Any = None) -> None:
         super().__init__()
-        self.given_up = False
         self._withdraw = withdraw
         self._reply_type = reply_type
         self.timer: Timer | None = None
 
-    def cancel(self) -> bool:
-        """Give the request up, unless its answer is already here; the server is told."""
-        if self.done():
-            return self.cancelled()
-        self.given_up = True
+    def on_cancelled(self) -> None:
+        """See `Promise`."""
         self._withdraw()
-        return True
 
     def take(self, message: Message) -> None:
         """The answer has come."""
@@ -258,9 +247,7 @@ class Peer:
             return
         if future.timer is not None:
             future.timer.cancel()
-        if error is None:
-            future.set_cancelled()
-        else:
+        if error is not None:
             future.set_exception(error)
         self.send(framing.pack(framing.CANCEL, ident, "", None))
 
@@ -301,21 +288,19 @@ class Peer:
 
     def _take_answer(self, kind: int, ident: int, message: Message) -> None:
         future = self.pending.pop(ident, None)
-        if future is None:  # cancelled; its server has been told
+        # Cancelled: its server hears of that, now or already.
+        if future is None:
             return
         if future.timer is not None:
             future.timer.cancel()
-        if future.given_up:
-            future.set_cancelled()
-            self.send(framing.pack(framing.CANCEL, ident, "", None))
-            return
         if kind == framing.FAIL:
             text = framing.decode_head(message.envelope.head)
             future.set_exception(load_error(text, message.frames, self.title))
             return
         future.take(message)
         if kind == framing.REPLY_SETTLE:
-            self.send(framing.pack(framing.SETTLED, ident, "", None))
+            taken = not future.cancelled()
+            self.send(framing.pack(framing.SETTLED if taken else framing.CANCEL, ident, "", None))
 
     def _take_cancel(self, ident: int) -> None:
         request = self.incoming.pop(ident, None)
@@ -336,19 +321,6 @@ def decode_head(head: msgspec.Raw, type_: Any) -> Any:
         msgspec.DecodeError: it has another shape.
     """
     return framing.decode_head(head) if type_ is None else msgspec.msgpack.decode(head, type=type_)
-
-
-def complete(
-    future: Future[Any] | Promise[Any], result: Any = None, *, error: BaseException | None = None
-) -> None:
-    """Complete a future unless that was done already."""
-    try:
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-    except InvalidStateError:
-        logger.debug("a future was completed twice")
 
 
 def run_guarded(callback: Callable[..., None], *args: Any) -> None:

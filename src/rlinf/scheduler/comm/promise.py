@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NOWHERE = bytearray(1)
+_CANCELLED: tuple[Any, BaseException | None] = (None, CancelledError())
 
 
 class Fate:
@@ -42,19 +44,17 @@ class Fate:
 
 
 class Promise(Generic[T]):
-    """A value or an error to come. It is completed once, by the thread that owns what is under way.
+    """A value or an error to come. It is completed once: by the thread that owns what is under way, or by `cancel`.
 
     Attributes:
         fate: what became of the value.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_cancelled", "_done", "_error", "_gates", "_value", "fate")
+    __slots__ = ("__weakref__", "_callbacks", "_gates", "_outcome", "fate")
 
     def __init__(self) -> None:
-        self._done = False
-        self._cancelled = False
-        self._value: Any = None
-        self._error: BaseException | None = None
+        # (value, error), once there is one. A dict, for its `setdefault` is one step: the first one wins.
+        self._outcome: dict[None, tuple[Any, BaseException | None]] = {}
         # One locked lock for each waiting thread; whoever completes opens all of them.
         self._gates: deque[Any] = deque()
         self._callbacks: deque[Callable[[Any], Any]] = deque()
@@ -64,68 +64,73 @@ class Promise(Generic[T]):
 
     def set_result(self, value: T) -> None:
         """Complete it well; nothing happens if it is complete."""
-        self._complete(value, None)
+        self._complete((value, None))
 
     def set_exception(self, error: BaseException) -> None:
         """Complete it badly; nothing happens if it is complete."""
-        self._complete(None, error)
+        self._complete((None, error))
 
     def set_cancelled(self) -> None:
         """Complete it as given up; nothing happens if it is complete."""
-        if not self._done:
-            self._cancelled = True
-            self._complete(None, CancelledError())
+        self._complete(_CANCELLED)
 
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""
-        self._value = None
+        self._outcome[None] = (None, None)
 
-    def _complete(self, value: Any, error: BaseException | None) -> None:
-        if self._done:
-            return
-        self._value, self._error = value, error
-        self._done = True
+    def on_cancelled(self) -> None:
+        """Called once by the thread that cancelled it."""
+
+    def _complete(self, outcome: tuple[Any, BaseException | None]) -> bool:
+        first = self._outcome.setdefault(None, outcome) is outcome
+        # Also by the second one: the first may have been interrupted here.
         while self._gates:
-            self._gates.popleft().release()
-        self._run_callbacks()
-
-    def _run_callbacks(self) -> None:
+            with suppress(IndexError):  # its thread gave up in between
+                self._gates.popleft().release()
         while self._callbacks:
-            try:
-                callback = self._callbacks.popleft()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                callback(self)
-            except Exception:
-                logger.exception("a callback of something that ended failed")
+            with suppress(IndexError):  # its thread was faster
+                self._run(self._callbacks.popleft())
+        return first
+
+    def _run(self, callback: Callable[[Any], Any]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            logger.exception("a callback of something that ended failed")
 
     # -- whoever waits ---------------------------------------------------------------------------
 
     def done(self) -> bool:
         """Whether it is complete."""
-        return self._done
+        return bool(self._outcome)
 
     def cancelled(self) -> bool:
         """Whether it was given up."""
-        return self._cancelled
+        return self._outcome.get(None) is _CANCELLED
 
     def cancel(self) -> bool:
-        """Give up what is under way, if its owner offers that; whether it will end so."""
-        return self._cancelled
+        """Give up what is under way, unless it is complete; whether it was given up."""
+        if self._complete(_CANCELLED) and self.cancelled():
+            self.on_cancelled()
+        return self.cancelled()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is complete, for at most `timeout_s` seconds; whether it is."""
-        if self._done:
+        if self._outcome:
             return True
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
-        # Completed before the gate was there: then nobody opens it.
-        if self.done():
-            return True
-        gate.acquire(timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
-        return self._done
+        try:
+            # Completed before the gate was there: then nobody opens it.
+            if not self._outcome:
+                gate.acquire(
+                    timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX))
+                )
+        finally:
+            with suppress(ValueError):  # it was opened
+                self._gates.remove(gate)
+        return bool(self._outcome)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What it failed with, None if it did not; waits as `result` does.
@@ -136,9 +141,9 @@ class Promise(Generic[T]):
         """
         if not self.wait(timeout):
             raise FutureTimeout
-        if self._cancelled:
+        if self.cancelled():
             raise CancelledError
-        return self._error
+        return self._outcome[None][1]
 
     def result(self, timeout: float | None = None) -> T:
         """The value.
@@ -151,14 +156,23 @@ class Promise(Generic[T]):
         error = self.exception(timeout)
         if error is not None:
             raise error
-        value: T = self._value
+        value: T = self._outcome[None][0]
         return value
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
         self._callbacks.append(callback)
-        if self._done:
-            self._run_callbacks()
+        # Its own only: another's would be lost if this thread were interrupted now.
+        if self._outcome and self.remove_done_callback(callback):
+            self._run(callback)
+
+    def remove_done_callback(self, callback: Callable[[Any], Any]) -> bool:
+        """Do not call `callback`; False if that was begun already."""
+        try:
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
 
 
 class Deadline:

@@ -157,8 +157,10 @@ class ClientState:
 
         A get ends at once: whatever the server says, it takes nothing. A put may be in its queue by now.
         """
-        out = self._leave(ticket, Ending.CANCELLED)
         operation = self._operations.get(ticket)
+        if operation is not None and operation.phase is _Phase.DELIVERED:
+            return []  # it is too late: whoever waits has been told
+        out = self._leave(ticket, Ending.CANCELLED)
         if operation is not None and operation.is_get and not operation.is_over:
             operation.is_over = True
             out.append(End(ticket, Ending.CANCELLED))

@@ -10,11 +10,31 @@ import queue
 import threading
 import traceback
 from collections.abc import Coroutine
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
-from rlinf.scheduler.comm import Request, decode, encode
+import msgspec
+
+from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
+from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.parcels import Parcel
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.info import WorkerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingCall:
+    """A call whose arguments are here."""
+
+    request: Request
+    message: protocol.Call
+    arguments: Arrived
+
+
+# The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
+Place: TypeAlias = Promise[IncomingCall | None]
 
 
 class CallLoop:
@@ -25,23 +45,59 @@ class CallLoop:
     loop beside them, any number at a time.
     """
 
-    def __init__(self, address: WorkerAddress) -> None:
-        self._address = address
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+    def __init__(self, messenger: Messenger) -> None:
+        self._parcels = messenger.parcels
+        self._calls: queue.SimpleQueue[IncomingCall | Place | None] = queue.SimpleQueue()
+        # By the caller's process and the number that it gave the call.
+        self._places: dict[tuple[str, int], Place] = {}
+        # Results in shared memory that their caller does not hold yet.
+        self._lying: dict[tuple[str, int], Parcel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_lock = threading.Lock()
         self._num_threads = 1
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._running: set[concurrent.futures.Future[None]] = set()
+        messenger.serve(protocol.CALL, self._on_call)
+        messenger.serve(protocol.AGAIN, self._on_again)
+        messenger.on_peer_lost(self._give_up_places)
+        messenger.stay_while(lambda: bool(self._lying))
 
-    def submit(self, request: Request) -> None:
-        """Queue a call; never blocks."""
-        self._requests.put(request)
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _on_call(self, request: Request) -> None:
+        message = msgspec.convert(request.head, protocol.Call)
+        key = (request.peer_id, message.number)
+        place = self._places.pop(key, None)
+        try:
+            call = IncomingCall(request, message, self._parcels.receive(request.frames))
+        except SharedMemoryUnreadable as error:
+            # Later calls wait behind it.
+            self._places[key] = Promise()
+            self._calls.put(self._places[key])
+            request.reply(protocol.Unread(str(error)))
+            return
+        if place is None:
+            self._calls.put(call)
+        else:
+            place.set_result(call)
+
+    def _on_again(self, request: Request) -> None:
+        """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
+        message = msgspec.convert(request.head, protocol.Again)
+        self._parcels.distrust(request.peer_id, message.reason)
+        parcel = self._lying[request.peer_id, message.number]
+        request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)
+
+    def _give_up_places(self, process_id: str) -> None:
+        for key in [key for key in self._places if key[0] == process_id]:
+            self._places.pop(key).set_result(None)
+
+    # -- the threads that run calls --------------------------------------------------------------
 
     def stop(self) -> None:
         """End `run` once the calls that run now are done; those still queued are not run."""
         for _ in range(self._num_threads):
-            self._requests.put(None)
+            self._calls.put(None)
 
     def run(self, worker: Any, max_concurrency: int = 1) -> None:
         """Run calls on `worker` until `stop`."""
@@ -53,27 +109,64 @@ class CallLoop:
         self._serve(worker)
 
     def _serve(self, worker: Any) -> None:
-        while (request := self._requests.get()) is not None:
+        while True:
+            entry = self._calls.get()
+            if entry is None:
+                return
             try:
-                self._execute(worker, request)
+                self._execute(worker, entry)
             except SystemExit:
                 self.stop()
+            del entry  # else the arguments of the last call stay until the next one comes
 
-    def _execute(self, worker: Any, request: Request) -> None:
+    def _execute(self, worker: Any, entry: IncomingCall | Place) -> None:
+        call = entry.result() if isinstance(entry, Promise) else entry
+        if call is None:
+            return
         try:
-            args, kwargs = decode(request.frames[0], request.frames[1:])
-            result = getattr(worker, request.head)(*args, **kwargs)
+            args, kwargs = call.arguments.load()
+            result = getattr(worker, call.message.method)(*args, **kwargs)
         except BaseException as error:  # the process boundary: the caller gets it
-            _reply_error(request, error)
+            _reply_error(call.request, error)
             if isinstance(error, SystemExit):
                 raise
             return
         if inspect.iscoroutine(result):
-            running = asyncio.run_coroutine_threadsafe(_finish(request, result), self._event_loop())
+            running = asyncio.run_coroutine_threadsafe(self._finish(call, result), self._event_loop())
             self._running.add(running)
             running.add_done_callback(self._running.discard)
         else:
-            _reply(request, result)
+            self._reply(call, result, wait_s=WAIT_S)
+
+    async def _finish(self, call: IncomingCall, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            result = await coroutine
+        except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
+            _reply_error(call.request, error)
+        else:
+            self._reply(call, result, wait_s=0.0)
+
+    def _reply(self, call: IncomingCall, result: Any, *, wait_s: float) -> None:
+        """Answer with a result; `wait_s` is how long this thread may wait for room in shared memory."""
+        request, peer = call.request, _peer(call.request)
+        try:
+            parcel = self._parcels.pack(encode(result), peer, snapshot=False, wait_s=wait_s)
+        except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the call's failure
+            _reply_error(request, error)
+            return
+        frames = parcel.frames_for(peer)
+        if not parcel.in_shared_memory:
+            request.reply(protocol.Returned(), frames)
+            return
+        key = (request.peer_id, call.message.number)
+        self._lying[key] = parcel
+        taken = partial(self._on_taken, key)
+        if not request.reply(protocol.Returned(), frames, snapshot=False, settled=taken):
+            taken(False)
+
+    def _on_taken(self, key: tuple[str, int], _taken: bool) -> None:
+        """The caller holds a result itself, or nobody wants it any more."""
+        self._lying.pop(key, None)
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         with self._loop_lock:
@@ -83,22 +176,9 @@ class CallLoop:
             return self._loop
 
 
-async def _finish(request: Request, coroutine: Coroutine[Any, Any, Any]) -> None:
-    try:
-        result = await coroutine
-    except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
-        _reply_error(request, error)
-    else:
-        _reply(request, result)
-
-
-def _reply(request: Request, result: Any) -> None:
-    try:
-        encoded = encode(result)
-    except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the call's failure
-        _reply_error(request, error)
-    else:
-        request.reply([protocol.OK], [encoded.head, *encoded.buffers])
+def _peer(request: Request) -> Endpoint:
+    """Who asked, as far as it is known here: the id, by which it is decided how its answer travels."""
+    return Endpoint(request.peer_id, "", "", "")
 
 
 def _reply_error(request: Request, error: BaseException) -> None:
@@ -111,4 +191,4 @@ def _reply_error(request: Request, error: BaseException) -> None:
     except Exception:  # noqa: BLE001 - an exception may hold anything; its text is what must arrive
         cause = b""
     # A frame takes any text of any length; half of a surrogate pair would have no place in a message's head.
-    request.reply([protocol.RAISED], [text.encode("utf-8", "backslashreplace"), cause])
+    request.reply(protocol.Raised(), [text.encode("utf-8", "backslashreplace"), cause])

@@ -6,6 +6,8 @@ import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from rlinf.scheduler.channel import ChannelSpec, set_runtime
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Endpoint, Request
@@ -23,7 +25,14 @@ from rlinf.scheduler.worker.channel_worker import ChannelWorker
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launch import LaunchOptions
-from rlinf.scheduler.worker.protocol import LOG, START_CHANNEL, START_CHANNEL_TIMEOUT_S, WorkerFactory
+from rlinf.scheduler.worker.protocol import (
+    LOG,
+    START_CHANNEL,
+    START_CHANNEL_TIMEOUT_S,
+    LogLine,
+    StartChannel,
+    WorkerFactory,
+)
 from rlinf.scheduler.worker.session_runtime import SessionRuntime
 from rlinf.scheduler.worker.supervision import groups_of
 
@@ -95,19 +104,19 @@ class DriverRuntime(SessionRuntime):
         self.session.on_close(lambda: self._starters.shutdown(wait=False, cancel_futures=True))
 
     def _on_request(self, request: Request) -> None:
-        name, maxsize, channel_id, group, rank = request.head
-        spec = ChannelSpec(name, maxsize, channel_id)
+        wanted = msgspec.convert(request.head, StartChannel)
 
         def start() -> Endpoint:
             if request.is_cancelled:
                 raise CommError("the worker that asked has given up")
-            return self.start_channel_server(name, spec, group, rank)
+            return self.start_channel_server(wanted.spec.name, wanted.spec, wanted.group, wanted.rank)
 
         # Starting a process takes a second: not on the messenger's thread.
         self._starters.submit(start).add_done_callback(lambda done: _answer(request, done))
 
     def _on_log(self, notice: Request) -> None:
-        event = WorkerLogged(*notice.head)
+        line = msgspec.convert(notice.head, LogLine)
+        event = WorkerLogged(line.group, line.rank, line.level, line.message)
         self.session.log_bus.emit(event)
         self.session.bus.emit(event)
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
-from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError, WorkerDied
+from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError
 from rlinf.scheduler.placement import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
     Placement,
     PlacementStrategy,
 )
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.protocol import WorkerFactory
@@ -197,30 +197,14 @@ class WorkerGroup(Generic[T]):
             CodecError: an argument cannot be sent.
         """
         shared = self._shared
-        messenger = shared.session.messenger
+        session = shared.session
+        session.messenger.check_process()
         shared.check_alive(self._selected)
-        encoded = self._encoded(method, args, kwargs)
-        targets = [shared.ranks[number] for number in self._selected]
-        # For several ranks one copy here serves them all; for one, only what the kernel does not take is copied.
-        several = len(targets) > 1
-        if several:
-            encoded = encoded.detached()
-        frames = [encoded.head, *encoded.buffers]
-        calls = [
-            (
-                rank.address,
-                messenger.request(rank.endpoint, protocol.CALL, method, frames, snapshot=not several),
-            )
-            for rank in targets
-            if rank.endpoint is not None
-        ]
-        result = GroupResult(method, calls, shared.reason_of_death, shared.session.log_bus.flush)
-        shared.watch_unread(result)
-        with shared.lock:
-            shared.pending.add(result)
-            dead = {} if shared.on_failure == "ignore" else dict(shared.dead)
-        for number, reason in dead.items():  # it may have died since check_alive
-            result.abort(WorkerDied(shared.name, number, method, reason))
+        ranks = [shared.ranks[number] for number in self._selected]
+        targets = [Target(rank.address, rank.endpoint) for rank in ranks if rank.endpoint is not None]
+        call = Call(session.messenger, method, targets, self._encoded(method, args, kwargs))
+        result = GroupResult(call, shared.reason_of_death, session.log_bus.flush)
+        shared.begin(call, result)
         return result
 
     def _encoded(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:

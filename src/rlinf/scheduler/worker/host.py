@@ -54,19 +54,18 @@ class _Hosting:
         )
         self._directory = DirectoryClient(self._messenger, spec.directory)
         self._mailbox = Mailbox(self._messenger, self._directory, str(self._address))
-        self._calls = CallLoop(self._address)
+        self._calls = CallLoop(self._messenger)
 
     def run(self) -> None:
         port = ReservedPort() if self._spec.rank == 0 else None
         self._messenger.on_peer_lost(self._stop_without_launcher)
-        self._messenger.serve(protocol.CALL, self._calls.submit)
         self._messenger.serve(protocol.STOP, lambda _request: self._calls.stop())
         try:
             assignment, topology, factory = self._say_hello(port.port if port else 0)
             self._become(assignment, topology)
             worker = self._construct(factory, assignment.units)
             if worker is not None:
-                self._report(protocol.READY, time.monotonic() - self._started_at)
+                self._report(protocol.READY, took_s=time.monotonic() - self._started_at)
                 self._calls.run(worker, assignment.max_concurrency)
         finally:
             # First the channels: what this worker took from them is confirmed while the messenger still sends.
@@ -77,7 +76,7 @@ class _Hosting:
 
     def _say_hello(self, port: int) -> tuple[Assignment, Topology, list[Buffer]]:
         """Report that this process runs; the answer comes when every rank's does."""
-        hello = [self._spec.launch_id, self._spec.rank, os.getpid(), platform.node(), port]
+        hello = protocol.Hello(self._spec.launch_id, self._spec.rank, os.getpid(), port)
         frames = [pickle.dumps(self._messenger.endpoint)]
         request = self._messenger.request(self._spec.launcher, protocol.HELLO, hello, frames)
         reply = request.result(timeout=self._spec.timeout_s)
@@ -132,15 +131,14 @@ class _Hosting:
             self._report(phase)
             return factory.worker_class(*factory.args, **factory.kwargs)
         except (Exception, SystemExit):  # noqa: BLE001 - the process boundary: all of it goes to the launcher
-            self._report(protocol.FAILED, phase, sendable(traceback.format_exc()))
+            self._report(protocol.FAILED, failed_in=phase, text=sendable(traceback.format_exc()))
             return None
 
-    def _report(self, progress: str, *details: Any) -> None:
+    def _report(self, reached: str, **details: Any) -> None:
         # A request and not a notice: once it is answered the launcher has it, whatever happens to this process.
-        body = [self._spec.launch_id, self._spec.rank, progress, *details]
-        self._messenger.request(self._spec.launcher, protocol.PROGRESS, body).result(
-            timeout=self._spec.timeout_s
-        )
+        progress = protocol.Progress(self._spec.launch_id, self._spec.rank, reached, **details)
+        told = self._messenger.request(self._spec.launcher, protocol.PROGRESS, progress)
+        told.result(timeout=self._spec.timeout_s)
 
     def _stop_without_launcher(self, process_id: str) -> None:
         if process_id == self._spec.launcher.process_id:

@@ -148,39 +148,35 @@ class _Launch:
         for rank in self._ranks:
             rank.kill()
 
-    def on_hello(self, request: Request) -> None:
-        _, number, pid, _hostname, port = request.head
-        rank = self._ranks[number]
+    def on_hello(self, request: Request, hello: protocol.Hello) -> None:
+        rank = self._ranks[hello.rank]
         with self._lock:
             rank.endpoint = pickle.loads(request.frames[0])
-            rank.pid = pid
+            rank.pid = hello.pid
             rank.progress = protocol.GREETED
             rank.hello = request
-            if number == 0:
-                self._master_port = port
+            if hello.rank == 0:
+                self._master_port = hello.port
             self._missing_hellos -= 1
             complete = self._missing_hellos == 0
         if complete:
             self._greeted.set()
 
-    def on_progress(self, request: Request) -> None:
-        _, number, progress, *details = request.head
-        rank = self._ranks[number]
-        rank.progress = progress
-        if progress == protocol.READY:
-            placement = rank.placement
-            event = WorkerStarted(self._name, number, placement.node_rank, rank.pid, float(details[0]))
+    def on_progress(self, progress: protocol.Progress) -> None:
+        rank = self._ranks[progress.rank]
+        rank.progress = progress.reached
+        if progress.reached == protocol.READY:
+            node_rank = rank.placement.node_rank
+            event = WorkerStarted(self._name, progress.rank, node_rank, rank.pid, progress.took_s)
             self._session.bus.emit(event)
             with self._lock:
                 self._missing_ready -= 1
                 complete = self._missing_ready == 0
             if complete:
                 self._settled.set()
-        elif progress == protocol.FAILED:
-            phase, text = details
-            problem = f"rank {number} failed {_phase_words(phase)}"
-            self._fail(LaunchError(self._name, problem, text.rstrip().splitlines()))
-        request.reply(None)
+        elif progress.reached == protocol.FAILED:
+            problem = f"rank {progress.rank} failed {_phase_words(progress.failed_in)}"
+            self._fail(LaunchError(self._name, problem, progress.text.rstrip().splitlines()))
 
     def _start(self, placement: Placement) -> LaunchedRank:
         environment = self._environments.of(placement)

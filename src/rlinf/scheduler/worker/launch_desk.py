@@ -6,6 +6,8 @@ import threading
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError
@@ -17,10 +19,10 @@ class Reports(Protocol):
 
     id: str
 
-    def on_hello(self, request: Request) -> None:
+    def on_hello(self, request: Request, hello: protocol.Hello) -> None:
         """A rank's process runs; the answer makes it the rank that it is."""
 
-    def on_progress(self, request: Request) -> None:
+    def on_progress(self, progress: protocol.Progress) -> None:
         """A rank has come further, is ready, or has failed."""
 
 
@@ -41,13 +43,16 @@ class LaunchDesk:
         self._launches.pop(launch.id, None)
 
     def _on_hello(self, request: Request) -> None:
-        self._launch_of(request).on_hello(request)
+        hello = msgspec.convert(request.head, protocol.Hello)
+        self._launch_of(hello.launch_id).on_hello(request, hello)
 
     def _on_progress(self, request: Request) -> None:
-        self._launch_of(request).on_progress(request)
+        progress = msgspec.convert(request.head, protocol.Progress)
+        self._launch_of(progress.launch_id).on_progress(progress)
+        request.reply(None)
 
-    def _launch_of(self, request: Request) -> Reports:
-        launch = self._launches.get(request.head[0])
+    def _launch_of(self, launch_id: str) -> Reports:
+        launch = self._launches.get(launch_id)
         if launch is None:
             raise LaunchError("", "this launch is over: it failed or passed its deadline")
         return launch

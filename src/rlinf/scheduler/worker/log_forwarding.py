@@ -22,7 +22,7 @@ class _Forwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = sendable(self.format(record))
-            line = [self._address.group, self._address.rank, record.levelno, text]
+            line = protocol.LogLine(self._address.group, self._address.rank, record.levelno, text)
             self._messenger.notify(self._directory, protocol.LOG, line)
         except Exception:  # noqa: BLE001 - as in all of logging: a line that cannot be written ends no work
             self.handleError(record)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
+
+from rlinf.scheduler.channel import ChannelSpec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.placement import HardwareUnit, Placement
 
@@ -16,6 +19,7 @@ START_CHANNEL = "job.start_channel"
 START_CHANNEL_TIMEOUT_S = 120.0
 # Services of a worker's host.
 CALL = "worker.call"
+AGAIN = "worker.result_again"
 STOP = "worker.stop"
 
 # Progress of a rank, in order.
@@ -27,9 +31,103 @@ CONSTRUCTING = "in __init__"
 READY = "ready"
 FAILED = "failed"
 
-# First element of a call's reply.
-OK = 0
-RAISED = 1
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """A rank's process runs; its frame is its endpoint, pickled. The answer's: its assignment, the topology, its class.
+
+    Attributes:
+        launch_id: which launch it belongs to.
+        rank: its rank.
+        pid: its process id.
+        port: what it reserved for rendezvous; 0 on other ranks than the first.
+    """
+
+    launch_id: str
+    rank: int
+    pid: int
+    port: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank's launch has come.
+
+    Attributes:
+        launch_id: which launch it belongs to.
+        rank: its rank.
+        reached: one of the words above.
+        took_s: with READY, how long it took since its process began, in seconds.
+        failed_in: with FAILED, what it was at.
+        text: with FAILED, the traceback.
+    """
+
+    launch_id: str
+    rank: int
+    reached: str
+    took_s: float = 0.0
+    failed_in: str = ""
+    text: str = ""
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    """A line that a worker logged, and at which level of `logging`."""
+
+    group: str
+    rank: int
+    level: int
+    message: str
+
+
+class StartChannel(msgspec.Struct, frozen=True, array_like=True):
+    """A worker asks for a channel's process, beside the worker `group`:`rank`; the answer is its endpoint."""
+
+    spec: ChannelSpec
+    group: str
+    rank: int
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call, for the service CALL; its frames are the arguments, (args, kwargs), encoded.
+
+    Attributes:
+        method: what is called.
+        number: which call of its caller it is; the same when its arguments are sent once more.
+    """
+
+    method: str
+    number: int
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """The answer of a method that returned; its frames are the result, encoded."""
+
+
+class Raised(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The answer of a method that raised; its frames are the traceback and the pickled exception, maybe empty."""
+
+
+class Unread(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The arguments lie in shared memory that the rank cannot read: it keeps the call's place and wants the bytes.
+
+    Attributes:
+        reason: why it cannot.
+    """
+
+    reason: str
+
+
+Answer: TypeAlias = Returned | Raised | Unread
+
+
+class Again(msgspec.Struct, frozen=True, array_like=True):
+    """A request for a result as bytes, for the service AGAIN; the answer is as that of the call.
+
+    Attributes:
+        number: the call's.
+        reason: why the caller cannot read the result where it lies.
+    """
+
+    number: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -14,9 +15,11 @@ from typing import Literal
 from ray.exceptions import RayError
 
 from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.errors import SchedulerError, WorkerDied
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import CommError, SchedulerError, WorkerDied
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.result import GroupResult
@@ -34,7 +37,10 @@ def group_entry(name: str) -> str:
 
 
 class Supervision:
-    """What all views of one group share: its processes, and what has become of them."""
+    """What all views of one group share: its processes, and what has become of them.
+
+    The messenger's I/O thread alone says who is dead and which calls go on; no lock is held by anybody.
+    """
 
     def __init__(
         self, session: Session, name: str, ranks: Sequence[LaunchedRank], on_failure: OnFailure
@@ -45,37 +51,57 @@ class Supervision:
         self.on_failure = on_failure
         self.stopping = False
         self.dead: dict[int, str] = {}
-        self.pending: weakref.WeakSet[GroupResult] = weakref.WeakSet()
-        self.lock = threading.Lock()
+        self._pending: set[Call] = set()
+        # Taken by whoever stops the group, once.
+        self._leave_to_stop = deque([True])
         self.ended = threading.Event()
         for rank in ranks:
             rank.exited.add_done_callback(partial(self._note_exit, rank))
         groups_of(session).add(self)
 
     def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
-        self.on_exit(rank, exited.result())
+        self.session.messenger.submit(partial(self._on_exit, rank, exited.result()))
 
-    def on_exit(self, rank: LaunchedRank, reason: str) -> None:
+    def _on_exit(self, rank: LaunchedRank, reason: str) -> None:
         """A process is gone: end the calls that depend on it, unless the group is being stopped."""
-        with self.lock:
-            if self.stopping or rank.address.rank in self.dead:
-                return
-            self.dead[rank.address.rank] = reason
-            pending = [] if self.on_failure == "ignore" else list(self.pending)
+        if self.stopping or rank.address.rank in self.dead:
+            return
+        self.dead[rank.address.rank] = reason
         if not (rank.ended_in_order and self.on_failure == "end"):
             self.session.bus.emit(WorkerLost(self.name, rank.address.rank, reason))
-        for result in pending:
-            result.abort(WorkerDied(self.name, rank.address.rank, "", reason))
+        if self.on_failure != "ignore":
+            for call in tuple(self._pending):
+                call.abort(WorkerDied(self.name, rank.address.rank, "", reason))
         if self.on_failure == "end":
-            # Not here: this is Ray's own thread, and what ends a process would wait for it.
+            # Not here: what ends a process waits for it.
             threading.Thread(target=self.stop, name="rlinf-stop-group", daemon=True).start()
+
+    def begin(self, call: Call, result: GroupResult) -> None:
+        """Start a call, in one step: all ranks get it or none does.
+
+        Raises:
+            CommError: this process has left the job.
+        """
+        messenger = self.session.messenger
+        self._watch_unread(call, result)
+        messenger.submit(partial(self._start, call))
+        if messenger.closed:  # what is handed over after that may not be looked at any more
+            raise CommError(f"{self.name}.{call.method}(): this process closed its messenger")
+
+    def _start(self, call: Call) -> None:
+        self._pending.add(call)
+        call.complete.add_done_callback(lambda _: self._pending.discard(call))
+        call.start()
+        if self.on_failure != "ignore":
+            for number, reason in self.dead.items():  # it may have died since check_alive
+                call.abort(WorkerDied(self.name, number, call.method, reason))
 
     def check_alive(self, wanted: Sequence[int]) -> None:
         """Raise WorkerDied if a call to these ranks cannot succeed."""
-        with self.lock:
-            if self.stopping:
-                raise WorkerDied(self.name, wanted[0], "", "the group was terminated")
-            relevant = {r: why for r, why in self.dead.items() if self.on_failure != "ignore" or r in wanted}
+        if self.stopping:
+            raise WorkerDied(self.name, wanted[0], "", "the group was terminated")
+        dead = self.dead.copy()
+        relevant = {rank: why for rank, why in dead.items() if self.on_failure != "ignore" or rank in wanted}
         for number, reason in relevant.items():
             why = (
                 "" if number in wanted else "; launched with on_failure='fail', the whole group ends with it"
@@ -93,7 +119,7 @@ class Supervision:
         """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self])
 
-    def watch_unread(self, result: GroupResult) -> None:
+    def _watch_unread(self, call: Call, result: GroupResult) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed.
 
         The driver may be waiting for something that will never come because of it.
@@ -106,18 +132,20 @@ class Supervision:
             if error is not None and not self.stopping:
                 logging.getLogger(f"rlinf.worker.{self.name}").error("not waited for yet: %s", error)
 
-        def settled(current: GroupResult) -> None:
-            if current.unread_failure() is not None:
-                self.session.messenger.call_later(UNREAD_GRACE_S, report)
+        def settled(_: Promise[None]) -> None:
+            if call.failed:
+                messenger.call_later(UNREAD_GRACE_S, report)
 
-        result.when_settled(settled)
+        messenger = self.session.messenger
+        call.settled.add_done_callback(settled)
 
     def begin_stop(self) -> bool:
         """Ask every process to end; False if that was done before."""
-        with self.lock:
-            if self.stopping:
-                return False
-            self.stopping = True
+        try:
+            self._leave_to_stop.pop()
+        except IndexError:
+            return False
+        self.stopping = True
         for rank in self._living():
             if rank.endpoint is not None:
                 self.session.messenger.notify(rank.endpoint, protocol.STOP, None)

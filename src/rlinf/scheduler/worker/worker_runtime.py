@@ -8,7 +8,7 @@ from rlinf.scheduler.channel import ChannelSpec
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.errors import ChannelError, CommError
 from rlinf.scheduler.worker.info import WorkerAddress
-from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S
+from rlinf.scheduler.worker.protocol import START_CHANNEL, START_CHANNEL_TIMEOUT_S, StartChannel
 from rlinf.scheduler.worker.session_runtime import SessionRuntime
 
 
@@ -35,9 +35,9 @@ class WorkerRuntime(SessionRuntime):
         rank = group_rank_affinity
         if rank is None:
             rank = self.address.rank if group == self.address.group else 0
-        head = [name, spec.maxsize, spec.channel_id, group, rank]
+        wanted = StartChannel(spec, group, rank)
         request = self.messenger.request(
-            self.session.directory_endpoint, START_CHANNEL, head, timeout_s=2 * START_CHANNEL_TIMEOUT_S
+            self.session.directory_endpoint, START_CHANNEL, wanted, timeout_s=2 * START_CHANNEL_TIMEOUT_S
         )
         try:
             return Endpoint.from_wire(request.result().head)

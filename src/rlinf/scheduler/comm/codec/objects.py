@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 
 from rlinf.scheduler.comm.codec.arrays import MARK, reduce_array, reduce_subclass
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.codec.sources import Bytes, Part, Pieces, Source, copied, write_parts
 from rlinf.scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
 from rlinf.scheduler.comm.codec.tensors import TensorRow, TensorTable, quantisation
@@ -120,12 +121,15 @@ def encode(obj: object) -> Encoded:
         return Encoded(_FORMAT[_BYTES if kind is bytes else _BYTEARRAY], [obj])  # type: ignore[list-item]
     try:
         return _encode_with(_Pickler, obj)
-    except Exception:  # noqa: BLE001, S110 - most often a class without an importable name; see below
-        pass
+    except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
     # If by value does not work either, its error is the one to show.
     try:
         return _encode_with(_by_value_pickler(), obj)
     except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
         raise CodecError(f"{kind.__module__}.{kind.__qualname__} cannot be sent: {error}") from error
 
 
@@ -149,6 +153,8 @@ def decode(head: Buffer | Bytes, buffers: Sequence[Buffer | Bytes]) -> Any:
             return bytearray(buffers[0])
         return _decode_with_table(view, buffers)
     except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
         raise CodecError(f"the bytes received cannot be decoded: {type(error).__name__}: {error}") from error
 
 

@@ -1,15 +1,20 @@
 """Shared memory: blocks that one process writes once and others read in place."""
 
-from rlinf.scheduler.comm.shm.arena import GRAIN_BYTES, Arena, Block
+from rlinf.scheduler.comm.shm.arena import Arena, Home
+from rlinf.scheduler.comm.shm.blocks import Block
+from rlinf.scheduler.comm.shm.holders import HolderTable
+from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.limit import default_limit_bytes
-from rlinf.scheduler.comm.shm.loans import ForeignArena, Loan, OpenArenas, open_arena
+from rlinf.scheduler.comm.shm.readers import ForeignArena, Lease, OpenArenas, open_arena
 
 __all__ = [
-    "GRAIN_BYTES",
     "Arena",
     "Block",
     "ForeignArena",
-    "Loan",
+    "HolderTable",
+    "Home",
+    "Lease",
+    "Ledger",
     "OpenArenas",
     "default_limit_bytes",
     "open_arena",

@@ -1,75 +1,300 @@
-"""Which parts of an arena are free: ranges of bytes, decided without any memory at hand."""
+"""The blocks of an arena, from its owner's side: which are free, in use here, or held by readers.
+
+Everything here but `free` and `dropped` belongs to the I/O thread. Other threads take a block out of `free`, in one
+step, and drop it when they have done with it: the interpreter itself notes that in `dropped`, so nothing is lost
+wherever a thread is interrupted.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rlinf.scheduler.comm.shm.holders import GROUP, HolderTable
+from rlinf.scheduler.comm.shm.kernel import PAGE_BYTES
+from rlinf.scheduler.comm.shm.layout import Layout
+from rlinf.scheduler.comm.shm.maps import Bytes, array_interface
+
+# So many blocks are looked at in one turn of the I/O thread, and so much memory is given back in one.
+MAX_BLOCKS_A_TURN = 500
+MAX_TRIMMED_BYTES_A_TURN = 32 << 20
 
 
-class FreeRanges:
-    """The free ranges of the bytes from `begin` to `end`, each as long as it can be.
+class Wake:
+    """Calls something when it is dropped; the last thing that an object does which refers to it."""
 
-    A range is taken where it fits first: low addresses are used again and again, so they stay warm, and what was
-    never touched stays untouched as long as possible.
+    __slots__ = ("_tell",)
 
-    >>> free = FreeRanges(0, 100)
-    >>> free.take(30), free.take(30)
-    (0, 30)
-    >>> free.give(0, 30)
-    >>> free.take(20), free.take(20)
-    (0, 60)
-    >>> free.ranges()
-    [(20, 30), (80, 100)]
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def __del__(self) -> None:
+        self._tell()
+
+
+class Block:
+    """A part of an arena that this process writes; it goes back to the arena when nobody refers to it any more.
+
+    Attributes:
+        index: its number in the arena.
+        generation: which one of those that lie there one after the other.
+        room_bytes: how much may be written to it.
     """
 
-    __slots__ = ("_begins", "_ends")
+    __slots__ = ("__weakref__", "_address", "_region", "_wake", "generation", "index", "room_bytes")
 
-    def __init__(self, begin: int, end: int) -> None:
-        self._begins = [begin]
-        self._ends = [end]
+    def __init__(
+        self, index: int, generation: int, room_bytes: int, region: Bytes, address: int, wake: Wake
+    ) -> None:
+        self.index = index
+        self.generation = generation
+        self.room_bytes = room_bytes
+        self._region = region
+        self._address = address
+        self._wake = wake
 
-    def take(self, size: int) -> int | None:
-        """The beginning of a range of `size` bytes, which is free no longer; None if there is none."""
-        for index, begin in enumerate(self._begins):
-            if self._ends[index] - begin >= size:
-                if self._ends[index] - begin == size:
-                    del self._begins[index], self._ends[index]
-                else:
-                    self._begins[index] = begin + size
-                return begin
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return array_interface(self._address, self.room_bytes)
+
+    @property
+    def memory(self) -> Bytes:
+        """Where its data goes, uint8 of shape (room_bytes,); it keeps the block."""
+        return np.asarray(self)
+
+
+class BlockRef(weakref.ref[Block]):
+    """Stands for a block that is in use here; `dropped` gets it when the block is dropped."""
+
+    __slots__ = ("index",)
+    index: int
+
+
+class BlockStore:
+    """Decides which block is taken, and when one is free again.
+
+    Args:
+        layout: the places of blocks.
+        table: who holds them.
+        make_block: a block to write to, of (index, generation, room).
+        punch: gives the pages of a block back to the system, of (index, room).
+        charge: takes so many bytes more, or gives them back if it is negative; False if they are too many.
+
+    Attributes:
+        free: for each size the free blocks; the last is the warmest.
+        touched_bytes: what the blocks take that were written since their pages were last given back.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        table: HolderTable,
+        *,
+        make_block: Callable[[int, int, int], Block],
+        punch: Callable[[int, int], None],
+        charge: Callable[[int], bool],
+    ) -> None:
+        self._layout = layout
+        self._table = table
+        self._make_block = make_block
+        self._punch = punch
+        self._charge = charge
+        num_classes = len(layout.block_bytes)
+        self.free: list[deque[Block]] = [deque() for _ in range(num_classes)]
+        self.touched_bytes = 0
+        self._dropped: deque[BlockRef] = deque()
+        self._refs: dict[int, BlockRef] = {}
+        # Without pages, given back: those that were never used follow.
+        self._cold: list[list[int]] = [[] for _ in range(num_classes)]
+        self._unused: list[Iterator[int]] = [iter(layout.blocks(number)) for number in range(num_classes)]
+        self._rooms: dict[int, int] = {}
+        # Not in use here, but held by readers.
+        self._lent = np.zeros(table.row_bytes, np.bool_)
+        self._num_lent = 0
+        self._groups: deque[int] = deque()
+        self._made = 0
+        self._births: dict[int, int] = {}
+        self._next_birth = itertools.count().__next__
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be taken at once."""
+        return sum(map(len, self.free))
+
+    @property
+    def num_in_use(self) -> int:
+        """Blocks that this process refers to."""
+        return len(self._refs) - self.num_free
+
+    @property
+    def num_lent(self) -> int:
+        """Blocks that only readers use."""
+        return self._num_lent
+
+    @property
+    def num_taken(self) -> int:
+        """How often a block was taken."""
+        return self._made - self.num_free
+
+    def close(self) -> None:
+        """Refer to no memory any more; the last call."""
+        for free in self.free:
+            free.clear()
+        self._refs.clear()
+        del self._table
+
+    # -- taking ----------------------------------------------------------------------------------
+
+    def take(self, size_bytes: int) -> Block | None:
+        """A block for so many bytes, warm if possible; None if there is no room now."""
+        size_class = self._layout.size_class(size_bytes)
+        room = -(-max(size_bytes, 1) // PAGE_BYTES) * PAGE_BYTES
+        return self._take_warm(size_class, room) or self._take_cold(size_class, room)
+
+    def _take_warm(self, size_class: int, room: int) -> Block | None:
+        block = _popped(self.free[size_class])
+        if block is None or block.room_bytes >= room:
+            return block
+        more = room - block.room_bytes
+        if not self._make_room(more):
+            self._dissolve(block)
+            return None
+        self.touched_bytes += more
+        self._rooms[block.index] = block.room_bytes = room
+        return block
+
+    def _take_cold(self, size_class: int, room: int) -> Block | None:
+        cold = self._cold[size_class]
+        index = cold.pop() if cold else next(self._unused[size_class], None)
+        if index is None:
+            return None
+        if not self._make_room(room):
+            cold.append(index)
+            return None
+        self.touched_bytes += room
+        self._rooms[index] = room
+        return self._begin(index)
+
+    def _begin(self, index: int) -> Block | None:
+        """The block anew; None if a reader who came too late is just looking at it."""
+        generation = self._table.renew(index)
+        if generation is None:
+            self._lend(index)
+            return None
+        block = self._make_block(index, generation, self._rooms[index])
+        ref = self._refs[index] = BlockRef(block, self._dropped.append)
+        ref.index = index
+        self._births[index] = self._next_birth()
+        self._made += 1
+        return block
+
+    def _lend(self, index: int) -> None:
+        self._lent[index] = True
+        self._num_lent += 1
+
+    # -- what comes back -------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Find the blocks that are free now; True if the next turn has to go on with it."""
+        left = MAX_BLOCKS_A_TURN
+        while self._dropped and left:
+            ref = self._dropped.popleft()
+            left -= 1
+            # It may have been dissolved.
+            if self._refs.get(ref.index) is ref:
+                del self._refs[ref.index]
+                self._settle(ref.index)
+        self._groups.extend(self._table.take_dirty().tolist())
+        while self._groups and left > 0:
+            left -= 1 + self._look_at(self._groups.popleft())
+        return bool(self._dropped or self._groups)
+
+    def _settle(self, index: int) -> None:
+        if self._table.is_held(index):
+            self._lend(index)
+        else:
+            self._free(index)
+
+    def _look_at(self, group: int) -> int:
+        lent = self._lent[group * GROUP : (group + 1) * GROUP]
+        if not lent.any():
+            return 0
+        found = np.flatnonzero(lent & self._table.unheld(group)) + group * GROUP
+        for index in found.tolist():
+            self._lent[index] = False
+            self._num_lent -= 1
+            self._free(index)
+        return len(found)
+
+    def _free(self, index: int) -> None:
+        block = self._begin(index)
+        if block is not None:
+            self.free[self._layout.class_of(index)].append(block)
+
+    # -- giving pages back -----------------------------------------------------------------------
+
+    def trim(self, max_bytes: int = MAX_TRIMMED_BYTES_A_TURN) -> bool:
+        """Give the pages of free blocks back to the system, the longest unused first; True if more are left."""
+        return not self._dissolve_until(lambda: False, max_bytes) and self.num_free > 0
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be used; what free blocks have is given up for it, a turn's worth."""
+        charged = self._charge(size_bytes)
+        return charged or self._dissolve_until(lambda: self._charge(size_bytes), MAX_TRIMMED_BYTES_A_TURN)
+
+    def _dissolve_until(self, enough: Callable[[], bool], max_bytes: int) -> bool:
+        num_blocks = 0
+        while max_bytes > 0 and num_blocks < MAX_BLOCKS_A_TURN:
+            block = self._oldest()
+            if block is None:
+                return False
+            max_bytes -= block.room_bytes
+            num_blocks += 1
+            self._dissolve(block)
+            if enough():
+                return True
+        return False
+
+    def _oldest(self) -> Block | None:
+        """The block that is free for longest, which is not free any more."""
+        oldest: deque[Block] | None = None
+        birth = self._next_birth()
+        for free in filter(None, self.free):
+            try:
+                this = self._births[free[0].index]
+            except IndexError:
+                continue
+            if this < birth:
+                oldest, birth = free, this
+        return None if oldest is None else _popped_left(oldest)
+
+    def _dissolve(self, block: Block) -> None:
+        index, room = block.index, block.room_bytes
+        del self._refs[index], self._rooms[index], self._births[index]
+        self._made -= 1
+        self._punch(index, room)
+        self.touched_bytes -= room
+        self._charge(-room)
+        self._cold[self._layout.class_of(index)].append(index)
+
+
+def _popped(blocks: deque[Block]) -> Block | None:
+    # Another thread may take the last one between a question and a step.
+    try:
+        return blocks.pop()
+    except IndexError:
         return None
 
-    def first_fit(self, size: int) -> int | None:
-        """Where `take` would take; nothing changes."""
-        return next(
-            (begin for begin, end in zip(self._begins, self._ends, strict=True) if end - begin >= size), None
-        )
 
-    def give(self, begin: int, size: int) -> None:
-        """Make a range free that was taken; it joins its neighbours.
-
-        Raises:
-            ValueError: a part of it is free already.
-        """
-        end = begin + size
-        index = bisect_left(self._begins, begin)
-        if (index and self._ends[index - 1] > begin) or (
-            index < len(self._begins) and self._begins[index] < end
-        ):
-            message = f"[{begin}, {end}) is free already"
-            raise ValueError(message)
-        joins_left = index > 0 and self._ends[index - 1] == begin
-        joins_right = index < len(self._begins) and self._begins[index] == end
-        if joins_left and joins_right:
-            self._ends[index - 1] = self._ends[index]
-            del self._begins[index], self._ends[index]
-        elif joins_left:
-            self._ends[index - 1] = end
-        elif joins_right:
-            self._begins[index] = begin
-        else:
-            self._begins.insert(index, begin)
-            self._ends.insert(index, end)
-
-    def ranges(self) -> list[tuple[int, int]]:
-        """All free ranges as (begin, end), ascending."""
-        return list(zip(self._begins, self._ends, strict=True))
+def _popped_left(blocks: deque[Block]) -> Block | None:
+    try:
+        return blocks.popleft()
+    except IndexError:
+        return None

@@ -1,7 +1,7 @@
-"""The first page of an arena: whose it is, and whether somebody waits for room in it.
+"""The first page of an arena: whose it is, how large, and whether somebody waits for room in it.
 
-It holds: 8 bytes of magic; at WANTED_AT a byte that is 1 while the owner waits for room, so that whoever gives a block
-back tells it; then a u16 and so many bytes of msgpack, [the owner's endpoint, its process id].
+It holds: 8 bytes of magic; at WANTED_AT a byte that is 1 while the owner waits for room, so that whoever releases a
+block tells it; then a u16 and so many bytes of msgpack, a `Header`. Locks on the page's bytes stand for slots.
 """
 
 from __future__ import annotations
@@ -12,35 +12,47 @@ import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 
-MAGIC = b"rlinf\x00\x01\n"
+# The last two bytes but one are the version of the layout.
+MAGIC = b"rlinf\x00\x02\n"
 WANTED_AT = 8
 _LENGTH_AT = 16
-_OWNER_AT = 18
+_RECORD_AT = 18
 HEADER_BYTES = 4096
 
 
-def new_header(owner: Endpoint) -> bytes:
-    """The header of an arena."""
-    data = msgspec.msgpack.encode([owner.to_wire(), os.getpid()])
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """What a reader must know of an arena.
+
+    Attributes:
+        owner: whose it is.
+        pid: the owner's process id.
+        limit_bytes: how much the owner may keep in it, from which the layout follows.
+    """
+
+    owner: Endpoint
+    pid: int
+    limit_bytes: int
+
+
+_decode = msgspec.msgpack.Decoder(Header).decode
+
+
+def new_header(owner: Endpoint, limit_bytes: int) -> bytes:
+    """The first bytes of an arena of this process."""
+    data = msgspec.msgpack.encode(Header(owner, os.getpid(), limit_bytes))
     return MAGIC.ljust(_LENGTH_AT, b"\0") + len(data).to_bytes(2, "little") + data
 
 
-def read_owner(fd: int) -> tuple[Endpoint, int]:
-    """Whose arena is open as `fd`: the owner and its process id.
+def read_header(fd: int) -> Header:
+    """What stands at the beginning of the arena that is open as `fd`.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no arena.
+        ValueError: it is no arena, or one of another version.
     """
-    header = os.pread(fd, HEADER_BYTES, 0)
-    if not header.startswith(MAGIC):
+    page = os.pread(fd, HEADER_BYTES, 0)
+    if not page.startswith(MAGIC):
         message = "it is not the arena of a process"
         raise ValueError(message)
-    length = int.from_bytes(header[_LENGTH_AT:_OWNER_AT], "little")
-    endpoint, pid = msgspec.msgpack.decode(header[_OWNER_AT : _OWNER_AT + length])
-    return Endpoint.from_wire(endpoint), int(pid)
-
-
-def is_wanted(fd: int) -> bool:
-    """Whether the owner waits for room."""
-    return os.pread(fd, 1, WANTED_AT) == b"\1"
+    length = int.from_bytes(page[_LENGTH_AT:_RECORD_AT], "little")
+    return _decode(page[_RECORD_AT : _RECORD_AT + length])

@@ -1,8 +1,8 @@
 """What the arena asks of the kernel: memory without a name, maps of it, and locks that end with their holder.
 
-A lock on a byte means "I use the block that the byte lies in". Locks belong to an open file description (`F_OFD_*`,
-see fcntl(2)), so the kernel drops them when their process ends, however it ends; and they are tested without
-asking anybody.
+A lock on a byte of an arena means "I am the process that has this slot". Locks belong to an open file description
+(`F_OFD_*`, see fcntl(2)), so the kernel drops them when their process ends, however it ends; and they are tested
+without asking anybody.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import struct
+from threading import Lock
 
 # fcntl(2); `fcntl` of Python names them since 3.9 on some platforms only.
 _OFD_SETLK = 37
@@ -30,6 +31,9 @@ _libc.mmap.argtypes = [
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_MAP_FIXED = 0x10
+_PUNCH_HOLE_KEEP_SIZE = 0x03
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -83,9 +87,15 @@ def unmap_memory(address: int, size_bytes: int) -> None:
     _libc.munmap(address, size_bytes)
 
 
-def free_pages(address: int, size_bytes: int) -> None:
-    """Give whole pages of a shared map back to the system; they read as zeros afterwards."""
-    _libc.madvise(address, size_bytes, mmap.MADV_REMOVE)
+def punch(fd: int, offset: int, size_bytes: int) -> None:
+    """Give whole pages back to the system; they read as zeros afterwards, in every map."""
+    _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, offset, size_bytes)
+
+
+def forbid(address: int, size_bytes: int) -> None:
+    """Let whoever touches this memory of our own be killed, rather than read what it is not meant to."""
+    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
+    _libc.mmap(address, size_bytes, 0, anonymous, -1, 0)
 
 
 def prefer_huge_pages(address: int, size_bytes: int) -> None:
@@ -93,13 +103,13 @@ def prefer_huge_pages(address: int, size_bytes: int) -> None:
     _libc.madvise(address, size_bytes, mmap.MADV_HUGEPAGE)
 
 
-def share_lock(fd: int, byte: int) -> None:
-    """Lock one byte together with whoever else does.
-
-    Raises:
-        OSError: the byte is locked for one alone, or the kernel knows no such locks.
-    """
-    fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, byte, 1, 0))
+def try_lock(fd: int, begin: int, size_bytes: int = 1) -> bool:
+    """Lock a range for this description alone; False if another has a lock in it, or the kernel is out of locks."""
+    try:
+        fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, size_bytes, 0))
+    except OSError:
+        return False
+    return True
 
 
 def unlock(fd: int, begin: int, size_bytes: int = 1) -> None:
@@ -107,13 +117,16 @@ def unlock(fd: int, begin: int, size_bytes: int = 1) -> None:
     fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, begin, size_bytes, 0))
 
 
-def try_lock_alone(fd: int, begin: int, size_bytes: int) -> bool:
-    """Lock a range for this description alone; False if another has a lock in it, or the kernel is out of locks."""
-    try:
-        fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, size_bytes, 0))
-    except OSError:
-        return False
-    return True
+def fence(_lock: type = Lock) -> None:
+    """Whatever this thread wrote before is seen by all before it reads anything after.
+
+    Python names no such instruction. Releasing a lock and taking it again is one: on x86 each is a locked
+    instruction, on ARM a store-release that a load-acquire of the same place follows.
+    """
+    lock = _lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()
 
 
 def _last_error() -> OSError:

@@ -29,10 +29,10 @@ def array_interface(address: int, size_bytes: int) -> dict[str, Any]:
     return {"version": 3, "data": (address, False), "shape": (size_bytes,), "typestr": "|u1"}
 
 
-def map_array(fd: int, size_bytes: int) -> Bytes:
-    """A map of `fd` as an array, uint8 of shape (size_bytes,); see `kernel.map_memory`.
+def map_array(fd: int, size_bytes: int, offset: int = 0) -> Bytes:
+    """A map of `fd` from `offset` on as an array, uint8 of shape (size_bytes,); see `kernel.map_memory`.
 
     Raises:
         OSError: there is no room in the address space.
     """
-    return np.asarray(_Map(kernel.map_memory(fd, size_bytes), size_bytes))
+    return np.asarray(_Map(kernel.map_memory(fd, size_bytes, offset), size_bytes))

@@ -245,6 +245,7 @@ class Session(Generic[MessageT]):
             SessionError: the welcome cannot be.
         """
         if welcome.verdict is Verdict.BUSY:
+            self._lost_at = now  # it lives, and has answered
             self.dial_failed(now, "it is connecting by itself")
             return False
         if welcome.verdict is not Verdict.TAKEN or (self._theirs and welcome.session != self._theirs):

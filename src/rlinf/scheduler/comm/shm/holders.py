@@ -1,0 +1,142 @@
+"""Who holds which block: a table in shared memory, of which each process writes one row.
+
+A process that reads blocks has a *slot*: a row of one byte for each block, which it alone writes. To hold a block it
+writes 1 and then compares the block's generation with the one that it was told: the owner raises the generation before
+it uses a block for something else and then looks at the rows, so of the two one always sees the other. To release it,
+it writes 0 and then marks the block's group as dirty. The owner looks at dirty groups only, whatever the number of
+blocks.
+
+The table knows nothing of where the bytes of the blocks lie: in this arena, or on a device.
+
+    pids         u32 of each slot: which process has it; 0 if none ever had, or it gave the slot back
+    dirty        u8 of each group of GROUP blocks: something was released
+    marks        u8 of each block: 1 once somebody has taken what lies there for himself
+    generations  u64 of each block
+    held         u8 of each block, a row for each slot
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.comm.shm.maps import Bytes
+
+MAX_SLOTS = 256
+GROUP = 256
+_PAGE = 4096
+
+Indexes = npt.NDArray[np.intp]
+
+
+def _parts(num_blocks: int) -> list[int]:
+    """Where pids, dirty, marks, generations and held begin and the table ends; each at a page, a row of held too."""
+    row = _row_bytes(num_blocks)
+    sizes = [4 * MAX_SLOTS, row // GROUP, row, 8 * row, MAX_SLOTS * row]
+    places = [0]
+    for size in sizes:
+        places.append(places[-1] - (-size // _PAGE) * _PAGE)
+    return places
+
+
+def _row_bytes(num_blocks: int) -> int:
+    return -(-num_blocks // _PAGE) * _PAGE
+
+
+def table_bytes(num_blocks: int) -> int:
+    """How long the table of so many blocks is; what was never written of it costs nothing."""
+    return _parts(num_blocks)[-1]
+
+
+class HolderTable:
+    """The table, for its owner and for those who hold.
+
+    Args:
+        memory: of `table_bytes(num_blocks)`, zeros at first; shared by all.
+        num_blocks: how many blocks there are.
+
+    Two slots hold a block; the owner gets it back when both have released it:
+
+    >>> table = HolderTable(np.zeros(table_bytes(1000), np.uint8), 1000)
+    >>> table.pids[:2] = 11, 12
+    >>> generation = table.renew(300)
+    >>> table.hold(0, 300, generation), table.hold(1, 300, generation), table.hold(1, 300, generation - 1)
+    (True, True, False)
+    """
+
+    def __init__(self, memory: Bytes, num_blocks: int) -> None:
+        places = _parts(num_blocks)
+        self.row_bytes = row = _row_bytes(num_blocks)
+        self.pids: npt.NDArray[np.uint32] = memory[: 4 * MAX_SLOTS].view(np.uint32)
+        self.dirty: Bytes = memory[places[1] : places[1] + row // GROUP]
+        self._marks: memoryview[Any] = memory[places[2] : places[2] + row].data
+        generations = memory[places[3] : places[3] + 8 * row].view(np.uint64)
+        self._held: Bytes = memory[places[4] : places[4] + MAX_SLOTS * row].reshape(MAX_SLOTS, row)
+        # Single items are read and written five times faster through these.
+        self._cells: memoryview[Any] = self._held.reshape(-1).data
+        self._generations: memoryview[Any] = generations.data
+        self._dirty: memoryview[Any] = self.dirty.data
+        self._rows_at = places[4]
+
+    def row_at(self, slot: int) -> int:
+        """Where a slot's row begins, in bytes from the beginning of the table."""
+        return self._rows_at + slot * self.row_bytes
+
+    # -- who holds -------------------------------------------------------------------------------
+
+    def hold(self, slot: int, index: int, generation: int) -> bool:
+        """Hold a block; False if it is not of that generation any more, and then it is not held.
+
+        Somebody who holds the block vouches for it meanwhile, or it may be gone.
+        """
+        self._cells[slot * self.row_bytes + index] = 1
+        kernel.fence()
+        if self._generations[index] == generation:
+            return True
+        self.release(slot, index)
+        return False
+
+    def release(self, slot: int, index: int) -> None:
+        """Undo `hold`."""
+        self._cells[slot * self.row_bytes + index] = 0
+        self._dirty[index // GROUP] = 1
+
+    def mark(self, index: int) -> memoryview[Any]:
+        """One byte of a block that is held: 0 in each generation, until a user of the block writes 1."""
+        return self._marks[index : index + 1]
+
+    # -- the owner -------------------------------------------------------------------------------
+
+    def slots(self) -> Indexes:
+        """The slots that have, or had, a process."""
+        return np.flatnonzero(self.pids)
+
+    def is_held(self, index: int) -> bool:
+        """Whether any slot holds a block."""
+        return bool(self._held[self.slots(), index].any())
+
+    def renew(self, index: int) -> int | None:
+        """Begin the next generation of a block: which one it is; None if somebody holds the block after all."""
+        self._generations[index] += 1
+        kernel.fence()
+        if self.is_held(index):
+            return None
+        self._marks[index] = 0
+        return int(self._generations[index])
+
+    def take_dirty(self) -> Indexes:
+        """The groups in which something was released since this was asked last."""
+        groups = np.flatnonzero(self.dirty)
+        if len(groups):
+            self.dirty[groups] = 0
+            kernel.fence()
+        return groups
+
+    def unheld(self, group: int) -> npt.NDArray[np.bool_]:
+        """For each block of a group, whether nobody holds it."""
+        begin = group * GROUP
+        # Reading a row that was never written would give it pages: only those of slots.
+        return np.asarray(~self._held[self.slots(), begin : begin + GROUP].any(axis=0))

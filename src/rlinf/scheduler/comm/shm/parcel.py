@@ -1,0 +1,168 @@
+"""An object on its way between processes: its bytes in the message, or in shared memory with a descriptor instead.
+
+    descriptor  u8 255, then msgpack of a `Descriptor`
+
+The owner is the process in whose arena the bytes lie; `pid` is a process that has that arena open, and whoever gets
+the descriptor opens it there. The frames follow each other in the block, each at a multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rlinf.scheduler.comm.codec import Encoded, decode
+from rlinf.scheduler.comm.framing import Buffer, total_bytes
+from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf.scheduler.comm.shm.blocks import Block
+from rlinf.scheduler.comm.shm.maps import Bytes
+from rlinf.scheduler.comm.shm.readers import Lease
+
+DESCRIPTOR = 255
+_PREFIX = bytes([DESCRIPTOR])
+_ALIGNMENT = 64
+
+
+class Descriptor(msgspec.Struct, array_like=True, frozen=True):
+    """Where an object lies in shared memory, as it travels.
+
+    Attributes:
+        owner_id: the process id of the arena's owner.
+        pid: a process that has the arena open,
+        fd: under this number.
+        index: which block of the arena.
+        generation: which of those that lie there one after the other.
+        frame_sizes: of the frames in it, in bytes.
+        shared: several processes read it, so each keeps to itself what it writes.
+    """
+
+    owner_id: str
+    pid: int
+    fd: int
+    index: int
+    generation: int
+    frame_sizes: tuple[int, ...]
+    shared: bool
+
+    def to_frame(self) -> bytes:
+        """The descriptor as a frame."""
+        return _PREFIX + msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_frame(cls, frame: Buffer) -> Descriptor:
+        """The descriptor that `to_frame` wrote.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return _decode(memoryview(frame)[1:])
+
+
+_decode = msgspec.msgpack.Decoder(Descriptor).decode
+
+
+def is_descriptor(frames: Sequence[Buffer]) -> bool:
+    """Whether these frames stand for an object in shared memory."""
+    return len(frames) == 1 and len(frames[0]) > 0 and memoryview(frames[0])[0] == DESCRIPTOR
+
+
+def frame_offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where frames of these sizes begin in a block, and how long it has to be."""
+    offsets: list[int] = []
+    end = 0
+    for size in sizes:
+        offsets.append(end)
+        end = -(-(end + size) // _ALIGNMENT) * _ALIGNMENT
+    return offsets, end
+
+
+def frames_of(memory: Bytes, sizes: Sequence[int]) -> list[Buffer]:
+    """The frames that lie in a block; each keeps `memory`."""
+    offsets, _ = frame_offsets(sizes)
+    return [memory[offset : offset + size].data for offset, size in zip(offsets, sizes, strict=True)]
+
+
+class Written:
+    """A block of this process's own arena with an object in it.
+
+    Args:
+        arena: the arena.
+        block: the block.
+        encoded: the object; it is copied into the block here.
+    """
+
+    __slots__ = ("_arena", "_block", "_sizes")
+
+    def __init__(self, arena: Arena, block: Block, encoded: Encoded) -> None:
+        self._arena = arena
+        self._block = block
+        self._sizes = encoded.sizes
+        offsets, _ = frame_offsets(encoded.sizes)
+        encoded.write_into(block.memory, offsets)
+
+    def descriptor(self, owner_id: str, pid: int, *, shared: bool) -> Descriptor:
+        """How others find it."""
+        block = self._block
+        sizes = tuple(self._sizes)
+        return Descriptor(owner_id, pid, self._arena.fd, block.index, block.generation, sizes, shared)
+
+    def frames(self) -> list[Buffer]:
+        """The object's frames; they keep the block."""
+        return frames_of(self._block.memory, self._sizes)
+
+
+class Arrived:
+    """An object that came from another process, not decoded yet.
+
+    Attributes:
+        size_bytes: how large it is.
+    """
+
+    __slots__ = ("_frames", "_lease", "_sizes", "size_bytes")
+
+    def __init__(self, frames: list[Buffer], lease: Lease | None = None, sizes: Sequence[int] = ()) -> None:
+        self._frames = frames
+        self._lease = lease
+        self._sizes = sizes
+        self.size_bytes = total_bytes(frames) if lease is None else sum(sizes)
+
+    @property
+    def lease(self) -> Lease | None:
+        """The block in which it lies; None if its bytes came in the message."""
+        return self._lease
+
+    loan = lease
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of the frames in shared memory."""
+        return self._sizes
+
+    def mark(self) -> Any:
+        """A byte of its block, seen by all processes: 1 once somebody has taken the object; None without a block."""
+        return None if self._lease is None else self._lease.mark()
+
+    def frames(self) -> list[Buffer]:
+        """Its frames, to be read and handed on; those in shared memory keep their block.
+
+        Raises:
+            OSError: shared memory can neither be mapped nor read here.
+        """
+        if self._lease is None:
+            return self._frames
+        try:
+            return frames_of(self._lease.original(), self._sizes)
+        except OSError:  # too many descriptors or maps
+            return frames_of(self._lease.copy(), self._sizes)
+
+    def load(self) -> Any:
+        """The object; its arrays and tensors are writable, and lie where the bytes are.
+
+        Raises:
+            CodecError: the bytes are no object, or its class cannot be had here.
+            OSError: shared memory cannot be mapped here.
+        """
+        frames = self._frames if self._lease is None else frames_of(self._lease.array(), self._sizes)
+        return decode(frames[0], frames[1:])

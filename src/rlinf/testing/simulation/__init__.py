@@ -1,0 +1,29 @@
+"""The real state machines in a simulated world.
+
+Virtual time, a network that is late, cut and stalled, processes that pause, die and are followed by others, users that
+leave their calls at every step: all of it decided by a seed, so that a story that fails is told again the same way.
+
+world.py           virtual time, processes, the history
+network.py         streams between processes
+sessions.py        the real sessions over them: nothing lost and nothing twice
+host.py            a process: its sessions and the services on them
+users.py           the users' threads of a process
+cluster.py         all processes, what breaks, and the parts that run there
+channel*.py        a part: a channel, around the real machines of its server and its clients
+mailbox.py         a part: a mailbox in every process, around the same machines
+ledger.py          what queues promise, checked at every step
+machines.py        the machines under test
+script.py          what happens in the story of a seed
+run.py             tell a story
+shrink.py          a short history of one that fails
+__main__.py        many stories on all cores
+"""
+
+from __future__ import annotations
+
+from rlinf.testing.simulation.machines import Machines
+from rlinf.testing.simulation.run import Report, run_script, simulate
+from rlinf.testing.simulation.script import Script, draw_script
+from rlinf.testing.simulation.shrink import shrink, tell
+
+__all__ = ["Machines", "Report", "Script", "draw_script", "run_script", "shrink", "simulate", "tell"]

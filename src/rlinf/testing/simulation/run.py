@@ -1,0 +1,61 @@
+"""Tell one story: run its world to the end, or to the first promise that is broken."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from rlinf.testing.simulation.channel import ChannelPart
+from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.machines import Machines
+from rlinf.testing.simulation.mailbox import MailboxPart
+from rlinf.testing.simulation.script import Script, draw_script
+from rlinf.testing.simulation.world import Violation, World
+
+PARTS = (ChannelPart, MailboxPart)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one story showed.
+
+    Attributes:
+        script: the story.
+        violation: the promise that was broken; None if all were kept.
+        about: what the violation concerns: numbers of calls and items, names of processes.
+        history: every event as (time in µs, who, what, details...).
+        digest: what identifies the history.
+    """
+
+    script: Script
+    violation: str | None
+    about: frozenset[Any]
+    history: tuple[tuple[Any, ...], ...]
+    digest: str
+
+
+def simulate(seed: int, machines: Machines | None = None) -> Report:
+    """Tell the story of a seed; the same seed gives the same history.
+
+    >>> simulate(7).violation is None, simulate(7).digest == simulate(7).digest
+    (True, True)
+    """
+    return run_script(draw_script(seed), machines)
+
+
+def run_script(script: Script, machines: Machines | None = None) -> Report:
+    """Tell a story."""
+    world = World(script.seed)
+    violation: str | None = None
+    about: frozenset[Any] = frozenset()
+    try:
+        Cluster(world, script, machines or Machines()).run(PARTS)
+    except Violation as broken:
+        violation, about = str(broken), broken.about
+    except Exception as error:  # noqa: BLE001 - the machines under test end here, whatever they raise
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        violation = f"{where.name} raises {error!r} in line {where.lineno} of {where.filename}"
+    if violation is not None:
+        world.note("checker", "finds", violation)
+    return Report(script, violation, about, tuple(world.history), world.digest())

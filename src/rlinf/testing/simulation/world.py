@@ -1,0 +1,144 @@
+"""Virtual time: the next event is the earliest one, and a seed decides every delay, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+MAX_EVENTS = 100_000
+"""A world that has not come to rest after so many events never will."""
+
+
+class Violation(Exception):
+    """A promise was broken.
+
+    Attributes:
+        about: the items, calls or processes that it concerns; the short history shows their events.
+    """
+
+    def __init__(self, text: str, about: Iterable[Any] = ()) -> None:
+        super().__init__(text)
+        self.about = frozenset(about)
+
+
+class Process:
+    """One process of the world. It may be paused (its events wait) and may die (they are dropped).
+
+    Attributes:
+        alive: it has not died.
+        died_us: when it did.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self.died_us = -1
+        self._paused_us = 0
+        self._paused_at: int | None = None
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def paused(self) -> bool:
+        """It does nothing now, and will go on."""
+        return self._paused_at is not None
+
+    @property
+    def paused_us(self) -> int:
+        """How long it has been paused until now, all in all."""
+        return self._paused_us + (0 if self._paused_at is None else self.world.now_us - self._paused_at)
+
+    def later(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        """Do something after a while, unless this process dies before."""
+        self.world.schedule(self.world.now_us + delay_us, self, action, args)
+
+    def pause(self) -> None:
+        """Stop without dying, as by SIGSTOP."""
+        if self._paused_at is None:
+            self._paused_at = self.world.now_us
+            self.world.note(self.name, "is paused")
+
+    def resume(self) -> None:
+        """Go on with everything that would have happened meanwhile, in its order."""
+        if self._paused_at is None:
+            return
+        self._paused_us += self.world.now_us - self._paused_at
+        self._paused_at = None
+        self.world.note(self.name, "goes on")
+        backlog, self._backlog = self._backlog, []
+        for action, args in backlog:
+            self.later(0, action, *args)
+
+    def die(self) -> None:
+        """End at once, as by SIGKILL."""
+        self.alive = False
+        self.died_us = self.world.now_us
+        self._backlog.clear()
+        self.world.note(self.name, "dies")
+
+    def happen(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Let an event happen now; for the world."""
+        if not self.alive:
+            return
+        if self._paused_at is not None:
+            self._backlog.append((action, args))
+        else:
+            action(*args)
+
+
+class World:
+    """The clock, what is to happen, and what has happened.
+
+    Attributes:
+        now_us: virtual time in microseconds.
+        history: every noteworthy event as (time, who, what, details...).
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now_us = 0
+        self.history: list[tuple[Any, ...]] = []
+        self._events: list[tuple[int, int, Process | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._num_scheduled = 0
+
+    def randomness(self, *purpose: object) -> Random:
+        """Return a source of its own for one purpose: what others draw does not shift it."""
+        return Random(f"{self.seed}/{purpose}")  # noqa: S311 - not for secrets
+
+    def note(self, *what: Any) -> None:
+        """Write into the history."""
+        self.history.append((self.now_us, *what))
+
+    def schedule(
+        self, at_us: int, process: Process | None, action: Callable[..., None], args: tuple[Any, ...] = ()
+    ) -> None:
+        """Let something happen at a time, in a process or (None) in the world around them."""
+        self._num_scheduled += 1
+        heapq.heappush(self._events, (at_us, self._num_scheduled, process, action, args))
+
+    def run(self) -> None:
+        """Let everything happen that is to happen.
+
+        Raises:
+            Violation: the world does not come to rest.
+        """
+        events = self._events
+        while events:
+            self.now_us, number, process, action, args = heapq.heappop(events)
+            if number > MAX_EVENTS:
+                message = f"the world does not come to rest: {MAX_EVENTS} events, and more to come"
+                raise Violation(message)
+            if process is None:
+                action(*args)
+            else:
+                process.happen(action, args)
+
+    def digest(self) -> str:
+        """Return what identifies this history."""
+        return blake2b("\n".join(map(repr, self.history)).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,148 @@
+"""What all processes of a job on one machine have in shared memory together."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+import arena_peers
+from rlinf.scheduler.comm.shm import Arena, Ledger
+from rlinf.scheduler.comm.shm.ledger import PREFIX
+
+DEADLINE_S = 20.0
+MIB = 1 << 20
+
+
+@pytest.fixture
+def new_ledger(tmp_path):
+    ledgers = []
+
+    def make(limit_bytes=100, job="job"):
+        ledgers.append(Ledger(tmp_path, job, limit_bytes))
+        return ledgers[-1]
+
+    yield make
+    for ledger in ledgers:
+        ledger.close()
+
+
+def files(directory):
+    return [path.name for path in directory.iterdir()]
+
+
+def test_all_together_take_no_more_than_the_limit(new_ledger):
+    one, other = new_ledger(), new_ledger()
+    assert one.charge(60)
+    assert not other.charge(41)
+    assert other.charge(40)
+    assert not one.charge(1)
+    other.charge(-10)
+    assert one.charge(10)
+
+
+def test_jobs_have_limits_of_their_own(new_ledger):
+    assert new_ledger(job="a").charge(100)
+    assert new_ledger(job="b").charge(100)
+
+
+def test_the_last_one_removes_the_file(new_ledger, tmp_path):
+    one, other = new_ledger(), new_ledger()
+    one.close()
+    assert files(tmp_path) == [PREFIX + "job"]
+    other.close()
+    assert files(tmp_path) == []
+    one.close()
+    assert one.charge(1000)  # nobody asks any more
+
+
+def test_what_a_process_took_that_closed_is_free(new_ledger):
+    one, other = new_ledger(), new_ledger()
+    assert one.charge(100)
+    one.close()
+    assert other.charge(100)
+
+
+def _take(pipe, directory, size_bytes):
+    ledger = Ledger(directory, "job", 100)
+    pipe.send(ledger.charge(size_bytes))
+    pipe.recv()
+
+
+@pytest.fixture
+def taker(tmp_path):
+    """Starts processes that take so many bytes, and live on."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["arena_peers"])
+    started = []
+
+    def start(size_bytes):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_take, args=(theirs, tmp_path, size_bytes), daemon=True)
+        process.start()
+        started.append((process, ours))
+        assert ours.poll(DEADLINE_S)
+        return process, ours.recv()
+
+    yield start
+    for process, pipe in started:
+        pipe.close()
+        process.kill()
+        process.join(DEADLINE_S)
+
+
+def test_what_a_killed_process_took_is_free(new_ledger, taker):
+    ledger = new_ledger()
+    process, took = taker(80)
+    assert took
+    assert not ledger.charge(50)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert not ledger.charge(50)  # it lives
+    process.kill()
+    process.join(DEADLINE_S)
+    assert ledger.charge(50)
+
+
+def test_after_all_were_killed_the_next_process_of_any_job_removes_the_file(taker, new_ledger, tmp_path):
+    processes = [taker(10)[0] for _ in range(2)]
+    for process in processes:
+        process.kill()
+        process.join(DEADLINE_S)
+    assert files(tmp_path) == [PREFIX + "job"]
+    new_ledger(job="another")
+    assert files(tmp_path) == [PREFIX + "another"]
+
+
+def test_a_file_that_is_removed_while_it_is_opened_is_made_anew(new_ledger, tmp_path, monkeypatch):
+    first = new_ledger()
+    opened = os.open
+
+    def open_and_lose(path, *args):
+        fd = opened(path, *args)
+        monkeypatch.undo()
+        first.close()
+        return fd
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    second, third = new_ledger(), new_ledger()
+    assert files(tmp_path) == [PREFIX + "job"]
+    assert second.charge(60)
+    assert not third.charge(60)
+
+
+def test_two_arenas_together_stay_within_the_limit_of_the_machine(new_ledger):
+    homes = [arena_peers.Inline() for _ in range(2)]
+    one, other = (Arena(arena_peers.OWNER, 8 * MIB, home, new_ledger(10 * MIB)) for home in homes)
+    kept = [one.allocate(MIB) for _ in range(8)]
+    assert None not in kept
+    assert [block is not None for block in [other.allocate(MIB) for _ in range(1)]] == [True]
+    more = [other.allocate(MIB) for _ in range(3)]
+    assert more[2] is None
+    # What is free only is given back for others when its owner needs room or has nothing to do.
+    kept.clear()
+    while one.trim():
+        pass
+    more.append(other.allocate(MIB))
+    assert more[-1] is not None
+    one.close()
+    other.close()

@@ -1,0 +1,246 @@
+"""Threads that wait for room, with a real I/O thread."""
+
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+import arena_peers
+from arena_peers import OWNER, eventually, lease
+from rlinf.scheduler.comm.shm import Arena
+from rlinf.scheduler.comm.shm.header import WANTED_AT
+
+DEADLINE_S = 20.0
+MIB = 1 << 20
+
+
+@pytest.fixture
+def home():
+    home = arena_peers.Threaded()
+    yield home
+    home.close()
+
+
+@pytest.fixture
+def new_arena(home):
+    arenas = []
+
+    def make(limit_bytes):
+        arenas.append(Arena(OWNER, limit_bytes, home))
+        return arenas[-1]
+
+    yield make
+    for arena in arenas:
+        home.run(arena.close)
+
+
+@pytest.fixture
+def full(new_arena):
+    """An arena with room for one MiB, and the block that has it, in a list."""
+    arena = new_arena(MIB)
+    return arena, [arena.allocate(MIB)]
+
+
+def wants(arena):
+    return arena._head[WANTED_AT] == 1
+
+
+def wait_for_room(arena, wait_s=DEADLINE_S):
+    """Start a thread that waits for room; what it gets is the thread's `block`."""
+    num_before = len(arena._asks)
+
+    class Waiter(threading.Thread):
+        def run(self):
+            self.block = arena.allocate(MIB, wait_s=wait_s)
+
+    waiter = Waiter(daemon=True)
+    waiter.start()
+    eventually(lambda: len(arena._asks) > num_before)
+    return waiter
+
+
+def test_a_thread_that_waits_goes_on_when_this_process_drops_a_block(full):
+    arena, blocks = full
+    index = blocks[0].index
+    waiter = wait_for_room(arena)
+    blocks.clear()
+    waiter.join(DEADLINE_S / 2)
+    assert waiter.block.index == index
+    eventually(lambda: not wants(arena))
+
+
+def test_a_thread_that_waits_goes_on_when_a_reader_says_that_it_released(full, home, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.comm.shm.arena.LOOK_EVERY_S", 100 * DEADLINE_S)
+    arena, blocks = full
+    told = []
+    opened = arena_peers.readers(home, lambda owner: (told.append(owner), arena.serve()))
+    held = [home.run(lambda: lease(opened, arena, blocks[0]))]
+    blocks.clear()
+    waiter = wait_for_room(arena)
+    held.clear()
+    waiter.join(DEADLINE_S / 2)
+    assert waiter.block is not None
+    assert told == [OWNER]
+    home.run(opened.close)
+
+
+def test_a_thread_that_waits_goes_on_when_a_reader_releases_that_cannot_say_so(full):
+    arena, blocks = full
+    opened = arena_peers.readers()  # tells nobody
+    held = [lease(opened, arena, blocks[0])]
+    blocks.clear()
+    waiter = wait_for_room(arena)
+    held.clear()
+    waiter.join(DEADLINE_S / 2)
+    assert waiter.block is not None
+    opened.close()
+
+
+def test_a_thread_that_waits_goes_on_when_the_reader_is_killed(full):
+    arena, blocks = full
+    reader = arena_peers.Reader(arena)
+    reader.hold(*blocks)
+    blocks.clear()
+    waiter = wait_for_room(arena)
+    reader.kill()
+    waiter.join(DEADLINE_S / 2)
+    assert waiter.block is not None
+    reader.close()
+
+
+def test_a_reader_says_nothing_to_an_owner_that_does_not_wait(new_arena, home):
+    arena = new_arena(8 * MIB)
+    told = []
+    opened = arena_peers.readers(home, told.append)
+    block = arena.allocate(100)
+    held = [home.run(lambda: lease(opened, arena, block))]
+    assert arena.allocate(100, wait_s=1) is not None
+    held.clear()
+    home.run(opened.close)
+    assert told == []
+    assert not wants(arena)
+
+
+def test_waiting_ends_in_time(full):
+    arena, _blocks = full
+    started = time.monotonic()
+    assert arena.allocate(MIB, wait_s=0.1) is None
+    assert 0.1 <= time.monotonic() - started < DEADLINE_S
+    eventually(lambda: not arena.someone_waits())
+    eventually(lambda: not wants(arena))
+
+
+def test_what_cannot_be_had_at_once_is_not_waited_for(full, home):
+    arena, _blocks = full
+    assert arena.allocate(MIB) is None
+    assert home.run(lambda: arena.allocate(MIB, wait_s=DEADLINE_S)) is None  # the I/O thread never waits
+    assert not arena.someone_waits()
+
+
+def test_an_io_thread_that_does_not_answer_holds_nobody_up(new_arena, home):
+    arena = new_arena(8 * MIB)
+    stuck, go_on = threading.Event(), threading.Event()
+    home.submit(lambda: (stuck.set(), go_on.wait(DEADLINE_S)))
+    assert stuck.wait(DEADLINE_S)
+    started = time.monotonic()
+    assert arena.allocate(MIB) is None
+    assert time.monotonic() - started < DEADLINE_S / 2
+    go_on.set()
+    eventually(arena.unused)  # what it would have got is free again
+
+
+def test_of_many_threads_that_wait_each_gets_room_in_the_end(full):
+    arena, blocks = full
+    waiters = [wait_for_room(arena) for _ in range(4)]
+    blocks.clear()
+    served = set()
+
+    def serve():
+        for index, waiter in enumerate(waiters):
+            if index not in served and not waiter.is_alive():
+                served.add(index)
+                assert waiter.block is not None
+                del waiter.block
+        return len(served) == 4
+
+    eventually(serve)
+
+
+def test_closing_wakes_who_waits(full, home):
+    arena, _blocks = full
+    waiter = wait_for_room(arena)
+    home.run(arena.close)
+    waiter.join(DEADLINE_S / 2)
+    assert waiter.block is None
+    assert arena.allocate(1, wait_s=DEADLINE_S) is None
+
+
+def test_many_threads_that_take_and_drop_blocks_leave_all_of_them_free(new_arena):
+    arena = new_arena(4 * MIB)
+    wrong = []
+
+    def run(number):
+        for turn in range(200):
+            block = arena.allocate(100_000 + 50_000 * (turn % 3), wait_s=DEADLINE_S)
+            if block is None:
+                wrong.append("no room")
+                return
+            mark = (number * 200 + turn) % 251
+            block.memory[::4096] = mark
+            if set(block.memory[::4096]) != {mark}:
+                wrong.append("two have one block")
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert wrong == []
+    eventually(arena.unused)
+    assert arena.touched_bytes <= 4 * MIB + 4096
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after_s", [0.0003, 0.002])
+def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, after_s, monkeypatch):
+    """A signal handler that raises, at random moments of taking, holding and dropping."""
+    # What a `__del__` raises is reported with its frames, which would keep blocks.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _report: None)
+    arena = new_arena(2 * MIB)
+    opened = arena_peers.readers(home)
+
+    def interrupt(_number, _frame):
+        raise Interrupted
+
+    def use():
+        kept = []
+        for _ in range(50):
+            block = arena.allocate(100_000, wait_s=DEADLINE_S)
+            home.submit(lambda block=block: kept.append(lease(opened, arena, block)))
+            block = None
+            kept.clear()
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    num_interrupted = 0
+    try:
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, after_s)
+                use()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                num_interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert num_interrupted > 100
+    # A wake may be lost, but not what there is to do: whoever looks next finds it.
+    eventually(lambda: home.run(opened.serve) is None and arena.unused())
+    blocks = [arena.allocate(100_000, wait_s=1) for _ in range(2 * MIB // 102_400)]
+    assert None not in blocks
+    home.run(opened.close)

@@ -1,0 +1,184 @@
+"""Broken machines: each forgets one rule of the protocol, as somebody might by mistake."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from rlinf.scheduler.comm.transport.session import Session
+from rlinf.scheduler.queueing import ChannelState
+from rlinf.scheduler.queueing.client import ClientState, End, Ending, Withdraw
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.testing.simulation import Machines
+
+# -- the channel's server -------------------------------------------------------------------------
+
+
+class ConfirmsWhatArrived(ChannelState):
+    """Items are the client's as soon as they are in its process, taken or not."""
+
+    def arrive(self, client, ticket):
+        return self.confirm(client, ticket)
+
+
+class ForgetsTheDead(ChannelState):
+    """What was in delivery to a dead client stays so."""
+
+    def lose(self, client):
+        return []
+
+
+class IgnoresWithdrawalOfDelivered(ChannelState):
+    """Withdrawing comes too late once items are under way."""
+
+    def withdraw(self, client, ticket):
+        return [] if self.items_in_delivery(client, ticket) else super().withdraw(client, ticket)
+
+
+class _TailQueue(NamedQueue):
+    def give_back(self, getters):
+        for getter in getters:
+            self.confirm(getter)
+            for item in getter.items:
+                self.fifo.push(item)
+
+
+class _LatestFirstQueue(NamedQueue):
+    def _serve(self, closed, out):
+        if self.getters:
+            self.getters.move_to_end(next(reversed(self.getters)), last=False)
+        super()._serve(closed, out)
+
+
+class _RoomyQueue(NamedQueue):
+    def has_room(self, size_bytes):
+        return super().has_room(size_bytes) or len(self.fifo) + self.reserved <= self.maxsize
+
+
+class _StreamlessQueue(NamedQueue):
+    def _enter(self, putter, out):
+        if putter.complete:
+            self._push(putter, out)
+        else:
+            super()._enter(putter, out)
+
+
+def _with_queue(queue_type):
+    class WithQueue(ChannelState):
+        def _queue(self, name):
+            if name not in self._queues:
+                self._queues[name] = queue_type(name, self.maxsize, self.max_bytes, self._tally)
+            return self._queues[name]
+
+    return WithQueue
+
+
+# -- the client's side ----------------------------------------------------------------------------
+
+
+class ForgetsToWithdraw(ClientState):
+    """An expired operation is over here; the server is not told."""
+
+    def expire(self, ticket):
+        return [End(ticket, Ending.TIMED_OUT) if type(i) is Withdraw else i for i in super().expire(ticket)]
+
+
+class TakesWhatItWithdrew(ClientState):
+    """Items that come after all are welcome."""
+
+    def delivered(self, ticket, items):
+        operation = self._operations.get(ticket)
+        if operation is not None:
+            operation.phase = type(operation.phase).SENT
+        return super().delivered(ticket, items)
+
+
+class SpendsWithoutEnd(ClientState):
+    """Credit is not looked at."""
+
+    def __init__(self, credit_bytes=0):
+        super().__init__(1 << 60)
+
+
+class ForgetsToRepay(ClientState):
+    """A refused put keeps its credit."""
+
+    def refused(self, ticket, detail, *, withdrawn=False):
+        operation = self._operations.get(ticket)
+        if operation is not None and operation.phase.name == "SENT":
+            operation.inline_bytes = 0
+        return super().refused(ticket, detail, withdrawn=withdrawn)
+
+
+class LetsSmallPutsPass(ClientState):
+    """What carries no bytes need not stand behind what is held."""
+
+    def put(self, ticket, queue_name, inline_bytes):
+        return super().put(ticket, queue_name if inline_bytes else (queue_name, "announced"), inline_bytes)
+
+
+# -- the session ----------------------------------------------------------------------------------
+
+
+class AcknowledgesOneTooMany(Session):
+    """Counts from the wrong end."""
+
+    def acknowledgement(self):
+        number = super().acknowledgement()
+        return None if number is None else number + 1
+
+
+class DropsWhatWasUnderWay(Session):
+    """What was written on a connection that is cut has gone."""
+
+    def _drop_connection(self, *args):
+        self._written.clear()
+        super()._drop_connection(*args)
+
+
+class SendsAgainWhatArrived(Session):
+    """After a cut everything that is not acknowledged is sent again."""
+
+    def _begin(self, received, now):
+        super()._begin(self.sent, now)
+
+
+class GivesUpAtTheFirstCut(Session):
+    """A cut is a death."""
+
+    def cut(self, now, why):
+        super().cut(now, why)
+        self.left(why)
+
+
+class NeverGivesUp(Session):
+    """Whoever cannot be reached may come back one day."""
+
+    def dial_failed(self, now, why, *, ended=False):
+        super().dial_failed(now, why, ended=False)
+
+    def _grace_ends(self, since):
+        return super()._grace_ends(since) + 3600
+
+
+MUTANTS = {
+    "confirms what arrived": replace(Machines(), server=ConfirmsWhatArrived),
+    "forgets the dead": replace(Machines(), server=ForgetsTheDead),
+    "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),
+    "gives back to the tail": replace(Machines(), server=_with_queue(_TailQueue)),
+    "serves the latest getter first": replace(Machines(), server=_with_queue(_LatestFirstQueue)),
+    "admits one too many": replace(Machines(), server=_with_queue(_RoomyQueue)),
+    "lets puts overtake an announced one": replace(Machines(), server=_with_queue(_StreamlessQueue)),
+    "gives letters back to the tail": replace(Machines(), receiver=partial(_with_queue(_TailQueue), 0)),
+    "holds letters without end": replace(Machines(), receiver=lambda _max_bytes: ChannelState()),
+    "forgets to withdraw": replace(Machines(), client=ForgetsToWithdraw),
+    "takes what it withdrew": replace(Machines(), client=TakesWhatItWithdrew),
+    "spends without end": replace(Machines(), client=SpendsWithoutEnd),
+    "forgets to repay": replace(Machines(), client=ForgetsToRepay),
+    "lets small puts pass": replace(Machines(), client=LetsSmallPutsPass),
+    "acknowledges one too many": replace(Machines(), session=AcknowledgesOneTooMany),
+    "drops what was under way": replace(Machines(), session=DropsWhatWasUnderWay),
+    "sends again what arrived": replace(Machines(), session=SendsAgainWhatArrived),
+    "gives up at the first cut": replace(Machines(), session=GivesUpAtTheFirstCut),
+    "never gives up": replace(Machines(), session=NeverGivesUp),
+}

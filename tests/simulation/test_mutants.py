@@ -1,0 +1,36 @@
+"""A simulator that finds nothing proves nothing: machines that break one rule each are all found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mutants import MUTANTS
+
+from rlinf.testing.simulation import Machines, shrink, simulate, tell
+
+WITHIN_SEEDS = 100
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_it_is_found_that_a_machine(name):
+    machines = MUTANTS[name]
+    assert any(simulate(seed, machines).violation for seed in range(WITHIN_SEEDS))
+
+
+@pytest.mark.parametrize("name", ["confirms what arrived", "admits one too many", "drops what was under way"])
+def test_what_is_found_is_told_in_short(name):
+    machines = MUTANTS[name]
+    found = next(report for seed in range(WITHIN_SEEDS) if (report := simulate(seed, machines)).violation)
+    shorter = shrink(found, machines)
+    assert shorter.violation
+    assert len(shorter.script.steps) <= 10
+    assert len(tell(shorter)) <= 40
+
+
+def test_a_machine_that_raises_is_a_broken_promise():
+    def fail(_maxsize):
+        message = "no machine"
+        raise RuntimeError(message)
+
+    assert "no machine" in (simulate(0, replace(Machines(), server=fail)).violation or "")

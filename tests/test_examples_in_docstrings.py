@@ -1,0 +1,40 @@
+"""Every `>>>` in the package, the examples and the pages runs and gives what stands below it."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOTS = (ROOT / "src", ROOT / "examples" / "cartpole")
+
+
+def num_examples(path):
+    return sum(line.lstrip().startswith(">>>") for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def modules_with_examples():
+    found = [(path, root) for root in ROOTS for path in sorted(root.rglob("*.py")) if num_examples(path)]
+    return [pytest.param(path, root, id=str(path.relative_to(root))) for path, root in found]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize(("path", "root"), modules_with_examples())
+def test_every_example_of_a_module_runs(path, root):
+    parts = path.relative_to(root).with_suffix("").parts
+    module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
+    results = doctest.testmod(module)
+    assert results.failed == 0
+    assert results.attempted >= num_examples(path)  # none stands where doctest does not look, none is skipped
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_example_of_a_page_runs(page):
+    assert doctest.testfile(str(page), module_relative=False, encoding="utf-8").failed == 0
+
+
+def test_there_are_examples():
+    assert len(modules_with_examples()) > 20
