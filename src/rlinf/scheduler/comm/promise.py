@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NOWHERE = bytearray(1)
-_CANCELLED: tuple[Any, BaseException | None] = (None, CancelledError())
+_GIVEN_UP = object()
 
 
 class Fate:
@@ -72,7 +72,7 @@ class Promise(Generic[T]):
 
     def set_cancelled(self) -> None:
         """Complete it as given up; nothing happens if it is complete."""
-        self._complete(_CANCELLED)
+        self._complete((_GIVEN_UP, CancelledError()))
 
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""
@@ -106,11 +106,13 @@ class Promise(Generic[T]):
 
     def cancelled(self) -> bool:
         """Whether it was given up."""
-        return self._outcome.get(None) is _CANCELLED
+        outcome = self._outcome.get(None)
+        return outcome is not None and outcome[0] is _GIVEN_UP
 
     def cancel(self) -> bool:
         """Give up what is under way, unless it is complete; whether it was given up."""
-        if self._complete(_CANCELLED) and self.cancelled():
+        # An outcome of its own each time: only the first one is told.
+        if self._complete((_GIVEN_UP, CancelledError())):
             self.on_cancelled()
         return self.cancelled()
 
