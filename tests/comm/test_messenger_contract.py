@@ -1,6 +1,7 @@
 """What holds for every transport."""
 
 import concurrent.futures
+import signal
 import threading
 
 import numpy as np
@@ -354,3 +355,26 @@ def test_two_that_dial_each_other_at_the_same_moment_both_get_their_answers(new_
         for thread in threads:
             thread.join(DEADLINE_S)
         assert sorted(answer.result(DEADLINE_S).head for answer in answers) == sorted([*range(10)] * 2)
+
+
+def test_a_signal_handler_that_asks_while_a_request_is_waited_for_gets_its_answer(pair):
+    client, server = pair
+    held = []
+    server.serve("hold", held.append)
+    serve_echo(server)
+    answers = []
+
+    def ask(_number, _frame):
+        answers.append(client.request(server.endpoint, "echo", "within").result(DEADLINE_S).head)
+        held[0].reply("held")
+
+    before = signal.signal(signal.SIGUSR1, ask)
+    try:
+        waiting = client.request(server.endpoint, "hold", None)
+        client.request(server.endpoint, "echo", None).result(DEADLINE_S)
+        main = threading.main_thread().ident
+        threading.Timer(0.02, signal.pthread_kill, [main, signal.SIGUSR1]).start()
+        assert waiting.result(DEADLINE_S).head == "held"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert answers == ["within"]

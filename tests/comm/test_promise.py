@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 
 DEADLINE_S = 20.0
@@ -69,7 +70,7 @@ def test_it_can_be_awaited():
     async def main():
         promise = Promise()
         threading.Timer(0.01, promise.set_result, ["there"]).start()
-        return await asyncio.wrap_future(promise)
+        return await AsyncHandle(promise)
 
     assert asyncio.run(main()) == "there"
 

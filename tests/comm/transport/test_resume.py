@@ -2,11 +2,13 @@
 
 import contextlib
 import logging
+import os
 import random
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,13 @@ def on_thread(messenger, function):
     return results[0]
 
 
+def until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
 def shut(messenger, other):
     """Cut the connection as the network would: whatever is under way in either direction may be lost."""
 
@@ -37,8 +46,8 @@ def shut(messenger, other):
         link = line_between(messenger, other).link
         if link is not None:
             with contextlib.suppress(OSError):
-                # Closed with data unread, a TCP connection is reset, and a Unix socket drops what was under way.
-                link.connection.shutdown(socket.SHUT_RDWR)
+                # Not the TLS socket's own method: that goes on in the clear afterwards.
+                socket.socket.shutdown(link.connection, socket.SHUT_RDWR)
 
     on_thread(messenger, cut)
 
@@ -134,11 +143,15 @@ def test_encrypted_connections_that_are_cut_lose_nothing_and_bring_nothing_twice
     rng = random.Random(1)
     total = 2000
     heard = {messenger: [] for messenger in pair}
+    lost = []
+    for messenger in pair:
+        messenger.on_peer_lost(lambda _process_id, messenger=messenger: lost.append(messenger.name))
     done = [counting(messenger, total, heard[messenger]) for messenger in pair]
     for one, other in (pair, pair[::-1]):
         for number in range(total):
             one.notify(other.endpoint, "note", number, [bytes(size_of(number))])
     for _ in range(15):
+        assert lost == []
         shut(*rng.sample(pair, 2))
         done[0].wait(0.01)
     for event, messenger in zip(done, pair, strict=True):
@@ -248,9 +261,8 @@ def test_a_stopped_process_is_waited_for_and_goes_on(transport, new_messenger, s
     messenger = new_messenger("driver", "here" if transport == "tcp" else None, unreachable_after_s=0.5)
     process, server = start_process(comm_peers.serve_echo)
     assert messenger.request(server, "echo", 1).result(DEADLINE_S).head == 1
-    import os
-
     os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     answer = messenger.request(server, "echo", 2)
     with pytest.raises(TimeoutError):
         answer.result(1.5)
