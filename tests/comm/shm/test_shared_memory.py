@@ -11,6 +11,7 @@ import pytest
 
 import arena_peers as peers
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Messenger
+from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.mailbox import Mailbox
 
 DEADLINE_S = 20.0

@@ -8,7 +8,6 @@ only one that touches what is under way. So an interruption of the user's thread
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import WAIT_S
-from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.promise import Fate, Promise
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -113,10 +112,12 @@ class Connection:
 
     def start(self, operation: Operation) -> OperationPromise:
         """Start an operation; its end comes to the promise."""
-        promise = OperationPromise(self._withdraw, operation)
-        # A get ends with its handle; a put goes on.
-        on_dropped = None if operation.kind == "put" else partial(self._on_dropped, operation)
-        operation.promise_to(promise, on_dropped)
+        if operation.kind == "put":  # it goes on without its handle
+            promise = OperationPromise(self._withdraw, operation)
+            operation.promise_to(promise)
+        else:
+            promise = OperationPromise(self._withdraw, operation, partial(self._on_dropped, operation.fate))
+            operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
 
@@ -166,12 +167,10 @@ class Connection:
         elif operation.kind != "put":
             promise.wait(ANSWER_S)
 
-    def _on_dropped(self, operation: Operation, _ref: weakref.ref[Any]) -> None:
-        operation.abandoned = True
-        if operation.fate.taken:
-            return  # somebody has its items, and the I/O thread is about to look
-        with contextlib.suppress(CommError):  # in a forked child, whose parent's operations go on
-            self._hand_over(self._shell.abandon, operation)
+    def _on_dropped(self, fate: Fate) -> None:
+        # If somebody has its items, the I/O thread is about to look.
+        if not fate.taken:
+            self._messenger.submit(self._shell.drain)
 
     def _check_may_block(self) -> None:
         if self._messenger.on_io_thread():

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.comm.loop import Timer
-from rlinf.scheduler.comm.promise import Fate, Promise
+from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.queueing import QueueName
 
 if TYPE_CHECKING:
@@ -108,26 +108,38 @@ class Operation:
         """How long after its deadline the server's word on it is waited for."""
         return 0.0 if not self.wait else min(ANSWER_S, max(0.1, (self.timeout_s or 0.0) / 10))
 
-    def promise_to(
-        self, promise: Promise[Any], on_dropped: Callable[[weakref.ref[Promise[Any]]], None] | None = None
-    ) -> None:
-        """Let `promise` be its end; with `on_dropped`, nobody but its handle keeps it, and it is called then."""
+    def promise_to(self, promise: Promise[Any], dropped: deque[Any] | None = None) -> None:
+        """Let `promise` be its end; with `dropped`, nobody but its handle keeps it, and its end is noted there."""
         self.fate = promise.fate
-        if on_dropped is None:
+        if dropped is None:
             self.find_promise = lambda: promise
         else:
-            self.find_promise = weakref.ref(promise, on_dropped)
+            ref = PromiseRef(promise, dropped.append)
+            ref.ticket = self.ticket
+            self.find_promise = ref
 
 
 class OperationPromise(Promise[Any]):
-    """The end of an operation that somebody holds a handle of; `cancel` withdraws it."""
+    """The end of an operation that somebody holds a handle of; `cancel` withdraws it.
 
-    __slots__ = ("_operation", "_withdraw")
+    Args:
+        withdraw: gives the operation up.
+        operation: which one.
+        on_dropped: wakes the I/O thread once nobody has the promise any more.
+    """
 
-    def __init__(self, withdraw: Callable[[Operation, OperationPromise], None], operation: Operation) -> None:
+    __slots__ = ("_operation", "_wake", "_withdraw")
+
+    def __init__(
+        self,
+        withdraw: Callable[[Operation, OperationPromise], None],
+        operation: Operation,
+        on_dropped: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         self._operation = operation
         self._withdraw = withdraw
+        self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def cancel(self) -> bool:
         """Give a get up, unless it is over; whether a put still can be is its server's decision."""

@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import ClientInstruction, ClientState, Confirm, End, Ending, Fill, Reason, Send
 
@@ -42,12 +42,14 @@ class ClientShell:
 
     Attributes:
         inbox: what users' threads have handed over: a step and its argument.
+        dropped: promises of gets whose handles are gone.
         lost: why nothing works here any more; None as long as it does.
         looks_soon: it will look by itself what became of delivered items.
     """
 
     def __init__(self, messenger: Messenger, ref: ChannelRef, on_lost: Callable[[], None]) -> None:
         self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self.dropped: deque[PromiseRef] = deque()
         self.lost: ChannelLost | None = None
         self.looks_soon = False
         self._ref = ref
@@ -73,8 +75,9 @@ class ClientShell:
     def drain(self) -> None:
         """Do what was handed over."""
         # Each hand-over asks for this; the first one to run does what all of them brought.
-        if self.inbox:
+        if self.inbox or self.dropped:
             self._run_inbox()
+            self._look_at_dropped()
             if self._soon:
                 self._look(self._soon)
             self._flush()
@@ -92,6 +95,8 @@ class ClientShell:
         """Begin an operation."""
         if operation.abandoned:
             return
+        # First of all what was given up before: it stands in front of what is asked for now.
+        self._look_at_dropped()
         self._open()
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
@@ -177,6 +182,12 @@ class ClientShell:
         elif self._delivered and not self._sweep_due:
             self._sweep_due = True
             self._messenger.call_later(SWEEP_S, self._on_sweep)
+
+    def _look_at_dropped(self) -> None:
+        while self.dropped:
+            operation = self._operations.get(self.dropped.popleft().ticket)
+            if operation is not None:
+                self._look({operation.ticket: operation})
 
     def _on_soon(self) -> None:
         self.looks_soon = False

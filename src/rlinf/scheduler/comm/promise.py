@@ -180,8 +180,8 @@ class Promise(Generic[T]):
 class PromiseRef(weakref.ref[Promise[Any]]):
     """Stands for a promise that only whoever waits for it keeps.
 
-    Given a deque's `append` as its callback, it is in that deque once the promise is gone: the interpreter puts it there
-    itself, so that no interruption comes in between, as it may in a `__del__`.
+    Given a deque's `append` as its callback, it is in that deque once the promise is gone: the interpreter puts it
+    there itself, so that no interruption comes in between, as it may in a `__del__`.
 
     Attributes:
         ticket: what the promise was of.
@@ -192,7 +192,7 @@ class PromiseRef(weakref.ref[Promise[Any]]):
 
 
 class Wake:
-    """Calls something when it is dropped. An interruption may prevent that, so it may only hurry what happens anyhow."""
+    """Calls something when it is dropped. An interruption may prevent that: it only hurries what happens anyhow."""
 
     __slots__ = ("_tell",)
 

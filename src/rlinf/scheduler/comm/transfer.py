@@ -12,7 +12,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.finder import Finder, Search
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.promise import Promise, Wake
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 
 # What is cancelled has ended after so long, or goes on being given up without the caller.
@@ -30,10 +30,10 @@ class OwnedPromise(Promise[Any]):
         messenger: this process's messenger.
         on_cancel: called on the I/O thread when it is to be given up.
         on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
-            a deque and wake the I/O thread, and nothing else. An interruption may come in between.
+            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`).
     """
 
-    __slots__ = ("_messenger", "_on_cancel", "_on_dropped")
+    __slots__ = ("_messenger", "_on_cancel", "_wake")
 
     def __init__(
         self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None]
@@ -41,7 +41,7 @@ class OwnedPromise(Promise[Any]):
         super().__init__()
         self._messenger = messenger
         self._on_cancel = on_cancel
-        self._on_dropped = on_dropped
+        self._wake = Wake(on_dropped)
 
     def cancel(self) -> bool:
         """Give it up; whether it has ended so. Waits a moment for the answer."""
@@ -51,17 +51,15 @@ class OwnedPromise(Promise[Any]):
                 self.wait(CANCEL_WAIT_S)
         return self.cancelled()
 
-    def end(self, value: Any, error: BaseException | None) -> None:
-        """Complete it with either."""
-        if isinstance(error, CancelledError):
-            self.set_cancelled()
-        elif error is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(value)
 
-    def __del__(self) -> None:
-        self._on_dropped()
+def end(promise: Promise[Any], value: Any, error: BaseException | None) -> None:
+    """Complete a promise with either."""
+    if isinstance(error, CancelledError):
+        promise.set_cancelled()
+    elif error is not None:
+        promise.set_exception(error)
+    else:
+        promise.set_result(value)
 
 
 class Transfers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -15,9 +14,9 @@ import msgspec
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.comm.promise import Fate
+from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef
 from rlinf.scheduler.comm.replication import Key, Reading, Replicas
-from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
+from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
 from rlinf.scheduler.mailbox.records import (
     PUT,
@@ -91,14 +90,16 @@ class _Receiving(Transfer):
         self._inbox = inbox
         self._waiting_for = waiting_for
         # Whoever drops the promise does not want the item.
-        self._promise: Callable[[], OwnedPromise | None] = _nobody
+        self._promise: Callable[[], Promise[Any] | None] = _nobody
 
     def new_promise(self) -> OwnedPromise:
         """The promise of the item, for the caller to keep."""
         cancel = partial(self._inbox.end, self, CancelledError())
         promise = OwnedPromise(self._inbox.messenger, cancel, partial(self._inbox.on_dropped, self))
         self.fate = promise.fate
-        self._promise = weakref.ref(promise)
+        ref = PromiseRef(promise, self._inbox.dropped.append)
+        ref.ticket = self.ticket
+        self._promise = ref
         return promise
 
     def wanted(self) -> bool:
@@ -118,7 +119,7 @@ class _Receiving(Transfer):
         self._inbox.leave(self)
         promise = self._promise()
         if promise is not None:
-            promise.end(value, error)
+            end(promise, value, error)
 
 
 class Inbox:
@@ -144,7 +145,7 @@ class Inbox:
         # Those whose items were neither taken nor given back, as far as it was noticed,
         self._delivered: dict[int, _Receiving] = {}
         # and recvs that nobody has a promise of any more.
-        self._dropped: deque[_Receiving] = deque()
+        self.dropped: deque[Any] = deque()
         self._sweep_due = False
         self._to_do: deque[Instruction] = deque()
         self._following = False
@@ -210,8 +211,7 @@ class Inbox:
         self._receiving.pop(receiving.ticket, None)
 
     def on_dropped(self, receiving: _Receiving) -> None:
-        """Nobody has the promise of a recv any more; called anywhere the garbage collector runs."""
-        self._dropped.append(receiving)
+        """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
         if not receiving.fate.taken:
             self.messenger.submit(self._settle)
         elif receiving.letter is not None:
@@ -219,8 +219,12 @@ class Inbox:
             receiving.letter.arrived = _TAKEN
 
     def _settle(self) -> None:
-        while self._dropped:
-            self._settle_one(self._dropped.popleft())
+        while self.dropped:
+            receiving = self._receiving.get(ticket := self.dropped.popleft().ticket) or self._delivered.get(
+                ticket
+            )
+            if receiving is not None:
+                self._settle_one(receiving)
 
     def _settle_one(self, receiving: _Receiving) -> None:
         receiving.end(error=CancelledError())

@@ -16,7 +16,7 @@ from typing import Any
 from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.replication import Key
-from rlinf.scheduler.comm.transfer import OwnedPromise
+from rlinf.scheduler.comm.transfer import OwnedPromise, end
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf.scheduler.mailbox.outbox import Outbox, Sending
 from rlinf.scheduler.mailbox.records import TensorType
@@ -127,7 +127,7 @@ class Mailing:
         self._sendings.clear()
         promise, self._promise = self._promise(), _nobody
         if promise is not None:
-            promise.end(None, self._what_failed())
+            end(promise, None, self._what_failed())
 
     def _what_failed(self) -> BaseException | None:
         """One error for all who do not have the object."""

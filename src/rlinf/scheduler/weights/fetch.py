@@ -13,7 +13,7 @@ from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, Reading, Replicas, Want
-from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
+from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
@@ -131,7 +131,7 @@ class Fetch(Transfer):
             self._reading.stop()
         promise = self._promise()
         if promise is not None:
-            promise.end(value, error)
+            end(promise, value, error)
 
     def _give_up(self) -> None:
         self.end(error=CancelledError())

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.blocks import Block, BlockStore
 from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, new_header

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.promise import Wake
+from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.forks import remember
 from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, Header, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
