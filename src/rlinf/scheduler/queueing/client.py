@@ -149,7 +149,10 @@ class ClientState:
         return [Confirm(ticket)]
 
     def expire(self, ticket: int) -> list[ClientInstruction]:
-        """The deadline of an operation has passed."""
+        """The deadline of an operation has passed; one that was delivered has met it."""
+        operation = self._operations.get(ticket)
+        if operation is not None and operation.phase is _Phase.DELIVERED:
+            return []
         return self._leave(ticket, Ending.TIMED_OUT)
 
     def cancel(self, ticket: int) -> list[ClientInstruction]:
