@@ -93,7 +93,7 @@ def test_locks_that_were_held_during_the_fork_hold_up_nobody_in_the_child(pair, 
     client, server = pair
     mailbox = Mailbox(client, names[0], "client:0")
     client.connect(server.endpoint)
-    held = [mailbox._inbox._lock, client._peers_lock, client._loop._timers_lock]
+    held = [client._peers_lock, client._loop._timers_lock]
     for lock in held:
         lock.acquire()
     try:

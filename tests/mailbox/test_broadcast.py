@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.mailbox.members import Members, parse_members
-from rlinf.scheduler.mailbox.relay import Relay
+from weights_job import wait_until
 
 DEADLINE_S = 20.0
 LIMIT_BYTES = 100_000
@@ -95,11 +96,8 @@ def lose(party, name, seen_by):
     assert lost.wait(DEADLINE_S)
 
 
-def settle(messenger):
-    """Let the I/O thread do what is due."""
-    done = threading.Event()
-    messenger.submit(done.set)
-    assert done.wait(DEADLINE_S)
+def num_kept(party):
+    return [box._inbox.replicas.num_kept() for box in party.boxes.values()]
 
 
 # -- what everybody gets -------------------------------------------------------------------------
@@ -263,8 +261,19 @@ def test_on_another_machine_the_bytes_arrive_once_and_are_written_once(apart):
             assert apart.call(name).wait()[-1] == turn
     assert sum(messenger.parcels.arena.generation for messenger in relays) == 3
     for messenger in relays:
-        settle(messenger)
-    assert not any(box._relay.num_kept() for box in apart.boxes.values())
+        wait_until(lambda: not any(num_kept(apart)), messenger)
+
+
+def test_a_finished_broadcast_leaves_nothing_behind(party):
+    for turn in range(3):
+        party.call("actor:0", np.full(LARGE, turn)).wait(DEADLINE_S)
+        for name in NAMES[1:]:
+            assert party.call(name).wait()[-1] == turn
+    party.others(), party.others()  # given up at once
+    for name, box in party.boxes.items():
+        wait_until(lambda box=box: not box._inbox.num_queues(), party.messengers[name])
+    assert party.boxes["actor:0"]._outbox.publisher.num_published() == 0
+    wait_until(lambda: not any(num_kept(party)), party.messengers["rollout:0"])
 
 
 def test_a_member_that_has_not_called_hands_on_all_the_same(apart):
@@ -273,19 +282,18 @@ def test_a_member_that_has_not_called_hands_on_all_the_same(apart):
         assert apart.call(name).wait().sum() == LARGE
 
 
-def test_what_a_relay_keeps_is_bounded(apart):
-    slow, others = "rollout:5", NAMES[1:6]
+def test_what_a_machine_keeps_is_bounded(apart):
+    slow, others, size = "rollout:5", NAMES[1:6], 70_000
     apart.call("actor:0", 0).wait(DEADLINE_S)
     go_on = apart.stop_reading(slow)
-    sending = [apart.call("actor:0", bytes(30_000)) for _ in range(30)]
+    sending = [apart.call("actor:0", bytes(size)) for _ in range(30)]
     for name in others:
         for _ in range(31):
             apart.call(name).wait()
-    kept = [box._relay.num_kept() for box in apart.boxes.values()]
-    assert 0 < max(kept) <= LIMIT_BYTES // 30_000
+    assert sum(num_kept(apart)) == LIMIT_BYTES // size
     go_on.set()
     assert apart.call(slow).wait() == 0
-    assert [len(apart.call(slow).wait()) for _ in range(30)] == [30_000] * 30
+    assert [len(apart.call(slow).wait()) for _ in range(30)] == [size] * 30
     for handle in sending:
         handle.wait(DEADLINE_S)
 
@@ -404,59 +412,37 @@ def test_what_a_dead_source_had_sent_can_still_be_received(party):
     assert party.call("rollout:5").wait() == b"x" * LARGE
 
 
-def test_the_source_serves_a_machine_whose_relay_is_gone_through_the_next_member(apart):
-    apart.call("actor:0", 0).wait(DEADLINE_S)
-    for name in NAMES[1:]:
-        apart.call(name).wait()
-    # The first of them is asked to hand on, and goes before it does.
-    apart.messengers["rollout:0"].unserve("mailbox.hand_on")
+def test_the_source_serves_a_machine_whose_replica_is_gone_through_the_next_member(apart):
+    # The first that is asked for a copy goes before it gives one.
     asked = threading.Event()
-    apart.messengers["rollout:0"].serve("mailbox.hand_on", lambda _request: asked.set())
+    for name in NAMES[1:]:
+        apart.messengers[name].unserve("mailbox.copy")
+        apart.messengers[name].serve("mailbox.copy", lambda _request: asked.set())
     sending = apart.call("actor:0", np.ones(FITS))
     assert asked.wait(DEADLINE_S)
-    assert apart.call("rollout:0").wait().sum() == FITS  # it has arrived there, too
-    apart.messengers["rollout:0"].close()
-    for name in NAMES[2:]:
-        assert apart.call(name).wait().sum() == FITS
+    (first,) = [name for name, kept in zip(apart.boxes, num_kept(apart), strict=True) if kept]
+    assert apart.call(first).wait().sum() == FITS  # it has arrived there, too
+    for name in NAMES[1:]:
+        if name != first:
+            apart.messengers[name].unserve("mailbox.copy")
+            apart.messengers[name].serve("mailbox.copy", apart.boxes[name]._inbox.replicas._on_copy)
+    apart.messengers[first].close()
+    for name in NAMES[1:]:
+        if name != first:
+            assert apart.call(name).wait().sum() == FITS
     sending.wait(DEADLINE_S)
 
 
-def test_a_relay_without_memory_for_a_copy_has_the_object_and_the_others_get_it_from_its_source(
-    apart, monkeypatch
-):
+def test_a_replica_without_memory_has_the_object_and_the_others_get_it_from_its_source(apart, monkeypatch):
     def no_memory(*_args):
         raise MemoryError
 
-    monkeypatch.setattr(Relay, "_pack", no_memory)
+    monkeypatch.setattr(Replicas, "_write", no_memory)
     obj = np.arange(FITS)
     handles = apart.others()
     apart.call("actor:0", obj).wait(DEADLINE_S)
     for handle in handles.values():
         assert np.array_equal(handle.wait(DEADLINE_S), obj)
-
-
-def test_an_object_that_comes_by_two_ways_is_received_once(apart):
-
-    def hand_on_and_fail(request):
-        topic, number, member, _ = request.head
-        relay = apart.boxes["rollout:0"]._relay
-        kept = relay._kept[request.peer_id, topic, number]
-        kept.when_packed(
-            lambda parcel: apart.messengers["rollout:0"].request(
-                apart.messengers[member].endpoint,
-                "mailbox.item",
-                [kept.source, member, None, kept.stamp.to_wire()],
-                parcel.frames_for(apart.messengers[member].endpoint),
-            ),
-        )
-        request.fail(CommError("says that it did not"))
-
-    apart.messengers["rollout:0"].unserve("mailbox.hand_on")
-    apart.messengers["rollout:0"].serve("mailbox.hand_on", hand_on_and_fail)
-    for turn in range(20):
-        apart.call("actor:0", turn).wait(DEADLINE_S)
-    for name in NAMES[1:]:
-        assert [apart.call(name).wait() for _ in range(20)] == list(range(20))
 
 
 # -- who takes part ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ import multiprocessing
 
 import pytest
 
+from alarms import alarms  # noqa: F401
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 from weights_job import Job
 

@@ -68,19 +68,20 @@ def wait_until(condition, messenger):
 
 
 def parked(weights):
-    return [reader for edition in weights._shelf._editions.values() for reader in edition.parked]
+    """How many readers wait at a publisher."""
+    return weights._versions.num_waiting()
 
 
-def count_mirrors(monkeypatch, weights):
+def count_replicas(monkeypatch, weights):
     """A list that grows by a process's name whenever the publisher sends weights to another machine."""
     made = []
-    make = weights._shelf._make_mirror
-    monkeypatch.setattr(
-        weights._shelf,
-        "_make_mirror",
-        lambda edition, reader, parcel: (
-            made.append(reader.request.peer_name),
-            make(edition, reader, parcel),
-        ),
-    )
+    publisher = weights._versions._publisher
+    give = publisher._give
+
+    def count(published, question, *, keep):
+        if keep:
+            made.append(question.request.peer_name)
+        give(published, question, keep=keep)
+
+    monkeypatch.setattr(publisher, "_give", count)
     return made

@@ -86,10 +86,10 @@ def hold_without_reading(pipe, secret, machine, directory, name):
     pipe.recv()
 
 
-def stop_when_it_is_mirror(pipe, secret, machine, directory, name):
+def stop_when_it_is_replica(pipe, secret, machine, directory, name):
     """Dies of -9 as soon as it has the bytes that it should hand on."""
     messenger, weights = member(secret, machine, name, directory)
-    weights._mirrors.take = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    weights._replicas.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     pipe.send(messenger.endpoint)
     pipe.recv()
     weights.fetch("policy", state(-1), timeout_s=20).wait()

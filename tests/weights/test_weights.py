@@ -160,20 +160,23 @@ def test_a_name_that_nobody_publishes_is_not_found_and_the_others_are_listed(job
 def test_a_publisher_that_does_not_answer_is_named_at_the_deadline(job, monkeypatch):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     actor.publish("policy", state(1), 1)
-    monkeypatch.setattr(actor._shelf, "_serve", lambda *_: None)
+    monkeypatch.setattr(actor._versions, "_serve", lambda *_: None)
     with pytest.raises(CommTimeout, match="waiting for its publisher's answer"):
         rollout.fetch("policy", state(-1), timeout_s=0.2).wait()
 
 
-def test_who_waits_for_a_mirror_that_does_nothing_says_so(job, monkeypatch):
+def test_who_waits_for_a_replica_that_does_nothing_says_so(job, monkeypatch):
     actor, first, second = (
         job.member("actor:0"),
         job.member("rollout:0", "there"),
         job.member("rollout:1", "there"),
     )
-    monkeypatch.setattr(first._mirrors, "take", lambda *_: None)
+    asked = threading.Event()
+    monkeypatch.setattr(first._replicas, "keep", lambda *_: asked.set())
     actor.publish("policy", state(1), 1)
-    assert first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
+    stuck = first.fetch("policy", state(-1), timeout_s=DEADLINE_S)
+    assert asked.wait(DEADLINE_S)
+    assert not stuck.done()
     with pytest.raises(CommTimeout, match="version 1 is published, and on its way to this machine"):
         second.fetch("policy", state(-1), timeout_s=0.3).wait()
 

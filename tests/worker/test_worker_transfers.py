@@ -88,7 +88,7 @@ def test_a_sync_send_waits_for_shared_memory_and_an_async_one_does_not(workers, 
     actor, rollout, _ = workers
     asked = []
     outbox = actor._context.mailbox._outbox
-    arena = outbox._messenger.parcels.arena
+    arena = outbox.messenger.parcels.arena
     allocate = arena.allocate
 
     def watch(size_bytes, wait_s=0.0):

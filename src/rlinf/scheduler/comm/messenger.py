@@ -138,6 +138,10 @@ class Messenger:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
         self._busy.append(busy)
 
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the I/O thread as one of its last acts: what still waits there has to be told."""
+        self._loop.at_end(callback)
+
     # -- asking ----------------------------------------------------------------------------------
 
     def request(

@@ -1,136 +1,155 @@
-"""The receiving half of the mailbox: what has arrived and waits for a recv, and recvs that wait for an item."""
+"""The receiving half of the mailbox: a queue for each sender and topic, and the recvs that wait at it."""
 
 from __future__ import annotations
 
 import itertools
-import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
-from rlinf.scheduler.comm.directory import DirectoryClient, Entry
-from rlinf.scheduler.comm.messenger import Messenger
+import msgspec
+
+from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.errors import CommError, PeerDied
-from rlinf.scheduler.mailbox.outgoing import ITEM_SERVICE, ROOM_SERVICE
-from rlinf.scheduler.mailbox.stamp import Stamp
-from rlinf.scheduler.mailbox.transfer import Transfer, renamed
+from rlinf.scheduler.comm.promise import Fate
+from rlinf.scheduler.comm.replication import Key, Reading, Replicas
+from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
+from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
+from rlinf.scheduler.mailbox.records import (
+    PUT,
+    READ,
+    SERVICE,
+    WITHDRAW,
+    Outcome,
+    Put,
+    Read,
+    TensorType,
+    Withdraw,
+)
+from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
 
 # Says why an item is not what a recv wants; None if it is.
-Check = Callable[[Any], CommError | None]
-Completion = Callable[[], None]
-_next_order = itertools.count().__next__
+Check = Callable[[TensorType | None], CommError | None]
+# Items that were delivered are looked after so often.
+SWEEP_S = 1.0
+OWN = ""  # this process, among the clients of its queues
+
 _TAKEN = Arrived([])
 
 
-class Item:
-    """One item that arrived.
+class Letter:
+    """An item that is here.
 
     Attributes:
-        meta: what its sender says of it.
-        arrived: its bytes; empty once it was taken.
-        process_id: the process that sent it first.
+        tensor: what it is, if it is a tensor.
+        arrived: its bytes.
     """
 
-    __slots__ = ("arrived", "counted", "meta", "order", "process_id", "size_bytes")
+    __slots__ = ("arrived", "tensor")
 
-    def __init__(self, meta: Any, arrived: Arrived, process_id: str) -> None:
-        self.meta = meta
+    def __init__(self, tensor: TensorType | None, arrived: Arrived) -> None:
+        self.tensor = tensor
         self.arrived = arrived
-        self.process_id = process_id
-        self.size_bytes = arrived.size_bytes
-        self.order = _next_order()
-        self.counted = False  # whether its sender was given its room back
-
-    def take(self) -> Arrived:
-        """Its bytes, which whoever still knows the item does not keep."""
-        arrived, self.arrived = self.arrived, _TAKEN
-        return arrived
 
 
-class _Recv(Transfer):
-    def __init__(self, operation: str, peer: str, timeout_s: float, check: Check | None) -> None:
-        super().__init__(operation, peer, timeout_s)
-        self.check = check
-        self.item: Item | None = None
+class _Coming:
+    """A put whose item the queue does not hold yet."""
+
+    __slots__ = ("put", "reading", "request", "unreadable")
+
+    def __init__(self, put: Put, request: Request) -> None:
+        self.put = put
+        self.request = request
+        self.reading: Reading | None = None
+        self.unreadable = ""
 
 
-class _Lane:
-    """What comes from one peer under one topic; items and recvs never wait here at the same time.
-
-    Attributes:
-        process_id: the peer's process, as far as it is known and lives.
-        last_numbers: of every process that had the peer's name, the number of its last stamped item.
-    """
-
-    def __init__(self, name: str, topic: str) -> None:
-        self.name = name
-        self.topic = topic
-        self.items: deque[Item] = deque()
-        self.recvs: deque[_Recv] = deque()
-        self.process_id = ""
-        self.last_numbers: dict[str, int] = {}
-
-    def is_new(self, stamp: Stamp) -> bool:
-        """Whether an item was not here yet: one that two processes sent comes twice."""
-        if stamp.number <= self.last_numbers.get(stamp.origin.process_id, -1):
-            return False
-        self.last_numbers[stamp.origin.process_id] = stamp.number
-        return True
-
-    def restore(self, item: Item) -> None:
-        """Put an item back where it was."""
-        later = (index for index, held in enumerate(self.items) if held.order > item.order)
-        self.items.insert(next(later, len(self.items)), item)
-
-
-class _Room:
-    """How much of what one process sent under one name has been received, and who waits for more of it."""
-
-    def __init__(self) -> None:
-        self.taken_bytes = 0
-        self.waiting: list[tuple[int, Request]] = []
-
-    def take(self, size_bytes: int) -> list[Request]:
-        """Count an item as received; the requests that this answers come back."""
-        self.taken_bytes += size_bytes
-        due = [request for wanted, request in self.waiting if wanted <= self.taken_bytes]
-        if due:
-            self.waiting = [entry for entry in self.waiting if entry[0] > self.taken_bytes]
-        return due
-
-
-class Inbox:
-    """Holds what others sent to this process until somebody receives it, in order for each peer and topic.
-
-    Args:
-        messenger: this process's messenger.
-        directory: where peers are found, to notice when one that is waited for dies.
-        own_name: the name that items for this process carry.
-        keep: given, on the I/O thread, every item that is to be handed on: its sender's name, the item, its stamp, and
-            what to call there when this process may have it.
-    """
+class _Receiving(Transfer):
+    """A recv, until its item was taken or given back."""
 
     def __init__(
         self,
-        messenger: Messenger,
-        directory: DirectoryClient,
-        own_name: str,
-        keep: Callable[[str, Item, Stamp, Completion], None],
+        inbox: Inbox,
+        operation: str,
+        peer: str,
+        topic: str,
+        timeout_s: float,
+        check: Check | None,
+        waiting_for: str,
     ) -> None:
-        self._messenger = messenger
-        self._directory = directory
+        super().__init__(inbox.transfers, operation, peer, timeout_s)
+        self.ticket = inbox.next_ticket()
+        self.queue = (peer, topic)
+        self.check = check
+        self.process_id = ""
+        self.letter: Letter | None = None
+        self.fate = Fate()
+        self._inbox = inbox
+        self._waiting_for = waiting_for
+        # Whoever drops the promise does not want the item.
+        self._promise: Callable[[], OwnedPromise | None] = _nobody
+
+    def new_promise(self) -> OwnedPromise:
+        """The promise of the item, for the caller to keep."""
+        cancel = partial(self._inbox.end, self, CancelledError())
+        promise = OwnedPromise(self._inbox.messenger, cancel, partial(self._inbox.on_dropped, self))
+        self.fate = promise.fate
+        self._promise = weakref.ref(promise)
+        return promise
+
+    def wanted(self) -> bool:
+        """Whether anybody can still take the item."""
+        return self._promise() is not None
+
+    def found(self, endpoint: Endpoint) -> None:
+        """See `Transfer`."""
+        self.process_id = endpoint.process_id
+
+    def expire(self) -> None:
+        """See `Transfer`."""
+        self._inbox.end(self, self.timeout(self._waiting_for))
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """See `Transfer`."""
+        self._inbox.leave(self)
+        promise = self._promise()
+        if promise is not None:
+            promise.end(value, error)
+
+
+class Inbox:
+    """Holds what others sent to this process until somebody receives it.
+
+    All but the beginning and the end of a recv is on the I/O thread.
+
+    Args:
+        transfers: where recvs are under way.
+        own_name: the name that items for this process carry.
+        limit_bytes: how much is held of each sender and topic; one item may exceed it.
+    """
+
+    def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
+        self.transfers = transfers
+        self.messenger = messenger = transfers.messenger
+        self.next_ticket = itertools.count(1).__next__
         self._own_name = own_name
-        self._keep = keep
-        self._lock = threading.Lock()
-        # Recvs that have an item which nobody has looked at; it goes back if their handles are dropped.
-        self._untaken: set[_Recv] = set()
-        self._lanes: dict[tuple[str, str], _Lane] = {}
-        self._rooms: dict[tuple[str, str, str], _Room] = {}
-        messenger.serve(ITEM_SERVICE, self._on_item)
-        messenger.serve(ROOM_SERVICE, self._on_room)
+        self._state = ChannelState(max_bytes=limit_bytes)
+        self.replicas = Replicas(messenger, SERVICE, private=True)
+        self._coming: dict[tuple[str, int], _Coming] = {}
+        self._receiving: dict[int, _Receiving] = {}
+        # Those whose items were neither taken nor given back, as far as it was noticed,
+        self._delivered: dict[int, _Receiving] = {}
+        # and recvs that nobody has a promise of any more.
+        self._dropped: deque[_Receiving] = deque()
+        self._sweep_due = False
+        self._to_do: deque[Instruction] = deque()
+        self._following = False
+        messenger.serve(PUT, self._on_put)
+        messenger.serve(WITHDRAW, self._on_withdraw)
         messenger.on_peer_lost(self._forget_process)
 
     def recv(
@@ -142,7 +161,7 @@ class Inbox:
         topic: str = "",
         operation: str = "recv",
         waiting_for: str = "an item",
-    ) -> tuple[Future[Item], Callable[[], None]]:
+    ) -> OwnedPromise:
         """The next item from `peer`; one that `check` refuses stays where it is.
 
         Args:
@@ -154,177 +173,194 @@ class Inbox:
             waiting_for: what would end the wait, for messages.
 
         Returns:
-            The future of the item, and what makes the item its owner's: until that is called, an item whose
-            future is dropped goes back.
+            The promise of the `Letter`: once it is dropped, an item that was not taken goes back to the head.
         """
-        self._messenger.check_process()
-        recv = _Recv(operation, peer, timeout_s, check)
-        completions: list[Completion] = []
-        with self._lock:
-            lane = self._lane(peer, topic)
-            future = recv.new_weak_future(
-                lambda: self._messenger.submit(lambda: self._on_dropped(lane, recv))
-            )
-            lane.recvs.append(recv)
-            self._match(lane, completions)
-            waits = recv in lane.recvs
-            unknown = not lane.process_id
-        _run(completions)
-        if waits:
-            recv.arm(self._messenger, lambda: self._drop(lane, recv, recv.timeout(waiting_for)))
-            if unknown:
-                recv.look_up(
-                    self._directory,
-                    lambda entry: self._watch(lane, entry),
-                    lambda error: self._drop(lane, recv, error),
-                )
-        return future, lambda: self._untaken.discard(recv)
+        receiving = _Receiving(self, operation, peer, topic, timeout_s, check, waiting_for)
+        promise = receiving.new_promise()
+        self.transfers.hand_over(partial(self._start, receiving))
+        return promise
 
     def held_bytes(self, peer: str) -> int:
         """How many bytes from `peer` wait for a recv."""
-        with self._lock:
-            lane = self._lanes.get((peer, ""))
-            return sum(item.size_bytes for item in lane.items) if lane is not None else 0
+        return self._state.held_bytes((peer, ""))
 
-    def _lane(self, name: str, topic: str) -> _Lane:
-        lane = self._lanes.get((name, topic))
-        if lane is None:
-            lane = self._lanes[name, topic] = _Lane(name, topic)
-        return lane
+    def num_queues(self) -> int:
+        """How many queues hold anything, or are waited at."""
+        return len(self._state.depths())
 
-    def _room(self, name: str, topic: str, process_id: str) -> _Room:
-        return self._rooms.setdefault((process_id, name, topic), _Room())
+    # -- recvs -----------------------------------------------------------------------------------
 
-    # -- from other processes, on the I/O thread -------------------------------------------------
+    def _start(self, receiving: _Receiving) -> None:
+        self._settle()
+        if not receiving.wanted():
+            return
+        self._receiving[receiving.ticket] = receiving
+        self._follow(self._state.get(OWN, receiving.ticket, receiving.queue))
+        if not receiving.over:
+            receiving.start()
 
-    def _on_item(self, request: Request) -> None:
-        source, destination, meta, *stamped = request.head
-        self._check_name(destination)
-        stamp = Stamp.from_wire(stamped[0]) if stamped else None
-        sender = request.peer_id if stamp is None else stamp.origin.process_id
-        item = Item(meta, self._messenger.parcels.receive(request.frames), sender)
-        if stamp is not None and stamp.keep:
-            self._keep(source, item, stamp, lambda: self._enter(request, source, item, stamp))
+    def end(self, receiving: _Receiving, error: BaseException) -> None:
+        """End a recv that waits with an error."""
+        if self._receiving.get(receiving.ticket) is receiving:
+            receiving.end(error=error)
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
+
+    def leave(self, receiving: _Receiving) -> None:
+        """A recv does not wait any more."""
+        self._receiving.pop(receiving.ticket, None)
+
+    def on_dropped(self, receiving: _Receiving) -> None:
+        """Nobody has the promise of a recv any more; called anywhere the garbage collector runs."""
+        self._dropped.append(receiving)
+        if not receiving.fate.taken:
+            self.messenger.submit(self._settle)
+        elif receiving.letter is not None:
+            # Its memory is free at once; its delivery is confirmed when there is something else to do.
+            receiving.letter.arrived = _TAKEN
+
+    def _settle(self) -> None:
+        while self._dropped:
+            self._settle_one(self._dropped.popleft())
+
+    def _settle_one(self, receiving: _Receiving) -> None:
+        receiving.end(error=CancelledError())
+        self._delivered.pop(receiving.ticket, None)
+        if receiving.fate.taken and receiving.letter is not None:
+            receiving.letter.arrived = _TAKEN
+            self._follow(self._state.confirm(OWN, receiving.ticket))
         else:
-            self._enter(request, source, item, stamp)
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
 
-    def _enter(self, request: Request, source: str, item: Item, stamp: Stamp | None) -> None:
-        """An item is here: its sender may know, and somebody may have it."""
-        topic = "" if stamp is None else stamp.topic
-        completions: list[Completion] = []
-        with self._lock:
-            lane = self._lane(source, topic)
-            if stamp is None or lane.is_new(stamp):
-                lane.process_id = item.process_id
-                lane.items.append(item)
-                self._match(lane, completions)
-            taken_bytes = self._room(source, topic, item.process_id).taken_bytes
-        if stamp is not None:
-            # Its end concerns those who wait for more of it, whoever brought this, and however long that took.
-            self._messenger.connect(stamp.origin)
-        request.reply(taken_bytes)
-        _run(completions)
+    def _sweep(self) -> None:
+        """Notice what was taken by somebody who keeps the handle, or dropped while an interruption came in between."""
+        self._sweep_due = False
+        self._settle()
+        for receiving in list(self._delivered.values()):
+            if receiving.fate.taken or not receiving.wanted():
+                self._settle_one(receiving)
+        self._sweep_later()
 
-    def _on_room(self, request: Request) -> None:
-        source, destination, wanted_bytes, topic = request.head
-        self._check_name(destination)
-        with self._lock:
-            room = self._room(source, topic, request.peer_id)
-            if room.taken_bytes < wanted_bytes:
-                room.waiting.append((wanted_bytes, request))
-                return
-            taken_bytes = room.taken_bytes
-        request.reply(taken_bytes)
+    def _sweep_later(self) -> None:
+        if self._delivered and not self._sweep_due:
+            self._sweep_due = True
+            self.messenger.call_later(SWEEP_S, self._sweep)
 
-    def _check_name(self, destination: str) -> None:
-        if destination != self._own_name:
-            raise CommError(f"this is '{self._own_name}', not '{destination}'")
+    def _deliver(self, ticket: int, letter: Letter) -> None:
+        receiving = self._receiving.get(ticket)
+        if receiving is None or not receiving.wanted():
+            self._follow(self._state.withdraw(OWN, ticket))
+            return
+        refused = None if receiving.check is None else receiving.check(letter.tensor)
+        if refused is not None:
+            receiving.end(error=refused)
+            self._follow(self._state.withdraw(OWN, ticket))
+            return
+        receiving.letter = letter
+        self._delivered[ticket] = receiving
+        receiving.end(letter)
+        self._sweep_later()
+
+    # -- puts of other processes -----------------------------------------------------------------
+
+    def _on_put(self, request: Request) -> None:
+        put = msgspec.convert(request.head, Put)
+        if put.receiver != self._own_name:
+            raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
+        self._settle()
+        client, queue = request.peer_id, (put.sender, put.topic)
+        coming = self._coming[client, put.ticket] = _Coming(put, request)
+        arrived = self._receive(coming)
+        if arrived is None:
+            self._follow(self._state.reserve(client, put.ticket, queue, size_bytes=put.size_bytes))
+        else:
+            letter = Letter(put.tensor, arrived)
+            self._follow(self._state.put(client, put.ticket, queue, letter, size_bytes=put.size_bytes))
+
+    def _on_withdraw(self, notice: Request) -> None:
+        ticket = msgspec.convert(notice.head, Withdraw).ticket
+        self._follow(self._state.withdraw(notice.peer_id, ticket))
+
+    def _receive(self, coming: _Coming) -> Arrived | None:
+        """What came with a put; None if it has to be asked for."""
+        if not coming.request.frames:
+            return None
+        try:
+            return self.messenger.parcels.receive(coming.request.frames)
+        except SharedMemoryUnreadable as error:
+            coming.unreadable = error.reason
+            return None
+
+    def _read(self, coming: _Coming) -> None:
+        """There is room for an item whose bytes are elsewhere."""
+        source = coming.put.source
+        if source is None:
+            self._give_up(coming, CommError("an item came without bytes, and without a place to read them"))
+            return
+
+        def done(_key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
+            if arrived is None:
+                self._give_up(coming, error or CommError("nothing was read"))
+            else:
+                letter = Letter(coming.put.tensor, arrived)
+                self._follow(self._state.fill(coming.request.peer_id, coming.put.ticket, letter))
+
+        coming.reading = Reading(
+            self.messenger,
+            self.replicas,
+            SERVICE,
+            source.origin,
+            ask=lambda want: self.messenger.request(source.origin, READ, Read(source.key, want)),
+            done=done,
+            unreadable=coming.unreadable,
+        )
+        coming.reading.start()
+
+    def _give_up(self, coming: _Coming, error: BaseException) -> None:
+        self._coming.pop((coming.request.peer_id, coming.put.ticket), None)
+        coming.request.fail(error)
+        self._follow(self._state.withdraw(coming.request.peer_id, coming.put.ticket))
+
+    def _outcome(self, client: str, ticket: int, *, held: bool) -> None:
+        coming = self._coming.pop((client, ticket), None)
+        if coming is None:
+            return
+        if coming.reading is not None:
+            coming.reading.stop()
+        held_bytes = 0 if held else self._state.held_bytes((coming.put.sender, coming.put.topic))
+        coming.request.reply(Outcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:
-        completions: list[Completion] = []
-        with self._lock:
-            for key in [key for key in self._rooms if key[0] == process_id]:
-                del self._rooms[key]
-            for lane in self._lanes.values():
-                if lane.process_id == process_id:
-                    lane.process_id = ""
-                    completions += [
-                        _failure(recv, PeerDied(lane.name, "its process is gone")) for recv in lane.recvs
-                    ]
-                    lane.recvs.clear()
-        _run(completions)
+        for client, ticket in [key for key in self._coming if key[0] == process_id]:
+            coming = self._coming.pop((client, ticket))
+            if coming.reading is not None:
+                coming.reading.stop()
+        self._follow(self._state.lose(process_id))
+        for receiving in [each for each in self._receiving.values() if each.process_id == process_id]:
+            self.end(receiving, PeerDied(receiving.peer, "its process is gone"))
 
-    # -- matching ---------------------------------------------------------------------------------
+    def _follow(self, instructions: list[Instruction]) -> None:
+        """Do what the queues' state asks for, in order, however much follows from it."""
+        self._to_do.extend(instructions)
+        if self._following:
+            return
+        self._following = True
+        try:
+            while self._to_do:
+                self._carry_out(self._to_do.popleft())
+        finally:
+            self._following = False
 
-    def _match(self, lane: _Lane, completions: list[Completion]) -> None:
-        """Bring items and recvs together; under the lock. What is to be called after it is collected."""
-        while lane.items and lane.recvs:
-            recv = lane.recvs.popleft()
-            if not recv.claim():
-                continue
-            refused = recv.check(lane.items[0].meta) if recv.check is not None else None
-            if refused is not None:
-                completions.append(_claimed_failure(recv, refused))
-                continue
-            item = recv.item = lane.items.popleft()
-            self._untaken.add(recv)
-            completions.append(_success(recv, item))
-            if item.counted:
-                continue
-            item.counted = True
-            room = self._rooms.get((item.process_id, lane.name, lane.topic))
-            if room is not None or lane.process_id == item.process_id:
-                room = self._room(lane.name, lane.topic, item.process_id)
-                for request in room.take(item.size_bytes):
-                    completions.append(_answer(request, room.taken_bytes))
-
-    def _watch(self, lane: _Lane, entry: Entry) -> None:
-        with self._lock:
-            if not lane.process_id:
-                lane.process_id = entry.endpoint.process_id
-        # The connection is how its death is noticed, even if it never sends anything.
-        self._messenger.connect(entry.endpoint)
-
-    def _on_dropped(self, lane: _Lane, recv: _Recv) -> None:
-        """Nobody can take what a recv brings any more: it leaves the line, or its item goes back."""
-        recv.release()
-        completions: list[Completion] = []
-        with self._lock:
-            if recv in lane.recvs:
-                lane.recvs.remove(recv)
-            if recv in self._untaken and recv.item is not None:
-                self._untaken.remove(recv)
-                lane.restore(recv.item)
-                self._match(lane, completions)
-        _run(completions)
-
-    def _drop(self, lane: _Lane, recv: _Recv, error: BaseException) -> None:
-        with self._lock:
-            if recv not in lane.recvs:
-                return
-            lane.recvs.remove(recv)
-        _failure(recv, renamed(error, lane.name))()
+    def _carry_out(self, instruction: Instruction) -> None:
+        client, ticket = instruction.client, instruction.ticket
+        if isinstance(instruction, Deliver):
+            self._deliver(ticket, instruction.items[0].payload)
+        elif isinstance(instruction, Grant):
+            coming = self._coming.get((client, ticket))
+            if coming is not None:
+                self._read(coming)
+        elif client != OWN:
+            self._outcome(client, ticket, held=isinstance(instruction, Accept))
 
 
-def _run(completions: list[Completion]) -> None:
-    for completion in completions:
-        completion()
-
-
-def _success(recv: _Recv, item: Item) -> Completion:
-    return lambda: recv.complete(item)
-
-
-def _claimed_failure(recv: _Recv, error: BaseException) -> Completion:
-    return lambda: recv.fail(error)
-
-
-def _failure(recv: _Recv, error: BaseException) -> Completion:
-    return lambda: recv.fail(error) if recv.claim() else None
-
-
-def _answer(request: Request, taken_bytes: int) -> Completion:
-    def answer() -> None:
-        request.reply(taken_bytes)
-
-    return answer
+def _nobody() -> None:
+    return None

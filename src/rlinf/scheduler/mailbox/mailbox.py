@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.errors import CommError
-from rlinf.scheduler.mailbox.broadcast import Broadcasts
-from rlinf.scheduler.mailbox.inbox import Inbox, Item
+from rlinf.scheduler.comm.transfer import Transfers
+from rlinf.scheduler.errors import CodecError, CommError
+from rlinf.scheduler.mailbox.inbox import Inbox, Letter
+from rlinf.scheduler.mailbox.mailing import Mailing
 from rlinf.scheduler.mailbox.members import Groups, parse_members
-from rlinf.scheduler.mailbox.outbox import Outbox, tensor_meta
-from rlinf.scheduler.mailbox.relay import Relay
+from rlinf.scheduler.mailbox.outbox import Outbox
+from rlinf.scheduler.mailbox.records import TensorType
 
 DEFAULT_TIMEOUT_S = 1800.0
 DEFAULT_LIMIT_BYTES = 256 << 20
@@ -24,15 +26,18 @@ class Mailbox:
 
     What one process sends to another arrives in that order, and a recv from one never waits for another. A
     send is done when the receiver's process holds the item; that holds at most `limit_bytes` of each sender
-    (or one larger item) until somebody receives it, and further sends wait on their side before their bytes
-    move. A process that dies ends the waits for it with PeerDied; what had arrived from it can still be
-    received. A broadcast is all of this between one process and several.
+    (or one larger item) until somebody receives it. Further sends wait; so do their bytes, but for those in shared
+    memory and a credit for small items. A process that dies ends the waits for it with PeerDied; what had arrived
+    from it can still be received. A broadcast is all of this between one process and several.
+
+    An operation that is interrupted leaves nothing half done: a recv that returns nothing has taken nothing, and what
+    a send or a broadcast sends arrives once or not at all.
 
     Args:
         messenger: this process's messenger; at most one mailbox lives on it.
         directory: where names are found.
         own_name: this process's name; it registers that itself.
-        limit_bytes: bytes that each peer holds for this process; as many for each set of members of its broadcasts.
+        limit_bytes: bytes that this process holds of each peer; as many for each set of members of its broadcasts.
     """
 
     def __init__(
@@ -44,10 +49,9 @@ class Mailbox:
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
     ) -> None:
         self._own_name = own_name
-        self._relay = Relay(messenger, limit_bytes)
-        self._outbox = Outbox(messenger, directory, own_name, limit_bytes)
-        self._inbox = Inbox(messenger, directory, own_name, self._relay.keep)
-        self._broadcasts = Broadcasts(messenger, self._outbox, self._inbox, own_name)
+        transfers = Transfers(messenger, Finder(messenger, directory))
+        self._outbox = Outbox(transfers, own_name, limit_bytes)
+        self._inbox = Inbox(transfers, own_name, limit_bytes)
 
     def send(
         self,
@@ -60,9 +64,9 @@ class Mailbox:
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
 
-        The object is sent as it is during this call: what the kernel does not take at once is copied before
-        the call returns. `snapshot=False` saves that copy, for a caller that waits for the handle before it
-        changes the object.
+        The object is sent as it is during this call, which copies it. `snapshot=False` saves that copy where there is
+        no shared memory, for a caller that waits for the handle before it changes the object; if it drops the handle
+        before, the send is given up.
 
         Args:
             obj: what to send.
@@ -79,7 +83,7 @@ class Mailbox:
                 its arrival was not confirmed in time.
             PeerDied: the receiver is gone.
         """
-        return self._send(encode(obj), tensor_meta(obj), dst, timeout_s, snapshot, wait_s)
+        return self._send(obj, _tensor_type(obj), dst, timeout_s, snapshot, wait_s)
 
     def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """The next object from `src`.
@@ -92,13 +96,8 @@ class Mailbox:
             PeerDied: the sender is gone, and everything that it sent was received.
             CodecError: the object's class cannot be had here.
         """
-        future, take = self._inbox.recv(src, timeout_s=_or_default(timeout_s))
-
-        def finish(item: Item) -> Any:
-            take()
-            return item.take().load()
-
-        return AsyncHandle(future, finish, f"recv from '{src}'")
+        promise = self._inbox.recv(src, timeout_s=_or_default(timeout_s))
+        return AsyncHandle(promise, _load, f"recv from '{src}'")
 
     def send_tensor(
         self,
@@ -114,10 +113,10 @@ class Mailbox:
         Raises:
             CommError: it is no tensor.
         """
-        meta = tensor_meta(tensor)
-        if meta is None:
+        kind = _tensor_type(tensor)
+        if kind is None:
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
-        return self._send(encode(tensor.detach()), meta, dst, timeout_s, snapshot, wait_s)
+        return self._send(tensor.detach(), kind, dst, timeout_s, snapshot, wait_s)
 
     def recv_tensor(self, tensor: Any, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
@@ -126,23 +125,22 @@ class Mailbox:
             CommError: the next item is no tensor, or has another shape or dtype; it stays for the next recv.
             Otherwise as `recv`.
         """
-        wanted = tensor_meta(tensor)
+        wanted = _tensor_type(tensor)
         if wanted is None:
             raise CommError(f"recv_tensor fills a torch tensor, not {type(tensor).__qualname__}")
 
-        def check(meta: Any) -> CommError | None:
-            if meta == wanted:
+        def check(there: TensorType | None) -> CommError | None:
+            if there == wanted:
                 return None
-            problem = f"the next item from '{src}' is {_describe(meta)}, not {_describe(wanted)}"
+            problem = f"the next item from '{src}' is {there or 'no tensor'}, not {wanted}"
             return CommError(f"{problem}; it stays for the next recv")
 
-        def fill(item: Item) -> Any:
-            take()
-            tensor.detach().copy_(item.take().load())
+        def fill(letter: Letter) -> Any:
+            tensor.detach().copy_(_load(letter))
             return tensor
 
-        future, take = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
-        return AsyncHandle(future, fill, f"recv_tensor from '{src}'")
+        promise = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
+        return AsyncHandle(promise, fill, f"recv_tensor from '{src}'")
 
     def broadcast(
         self,
@@ -184,9 +182,29 @@ class Mailbox:
         """
         members = parse_members(groups, src, self._own_name)
         limit_s = _or_default(timeout_s)
+        what = f"broadcast from '{members.source}'"
         if members.source != self._own_name:
-            return self._broadcasts.recv(members, timeout_s=limit_s)
-        return self._broadcasts.send(obj, members, timeout_s=limit_s, snapshot=snapshot, wait_s=wait_s)
+            promise = self._inbox.recv(
+                members.source,
+                timeout_s=limit_s,
+                topic=members.topic,
+                operation="broadcast",
+                waiting_for="its source to call it",
+            )
+            return AsyncHandle(promise, _load, what)
+        if not members.targets:
+            return AsyncHandle.completed(obj, what)
+        mailing = Mailing(
+            self._outbox,
+            "broadcast",
+            members.targets,
+            members.topic,
+            obj,
+            timeout_s=limit_s,
+            snapshot=snapshot,
+            wait_s=wait_s,
+        )
+        return AsyncHandle(mailing.begin(), lambda _: obj, what)
 
     def held_bytes(self, src: str) -> int:
         """How many bytes from `src` have arrived and wait for a recv."""
@@ -194,21 +212,41 @@ class Mailbox:
 
     def _send(
         self,
-        encoded: Encoded,
-        meta: Any,
+        obj: Any,
+        tensor: TensorType | None,
         dst: str,
         timeout_s: float | None,
         snapshot: bool,
         wait_s: float,
     ) -> AsyncHandle[None]:
-        limit_s = _or_default(timeout_s)
-        future = self._outbox.send(dst, encoded, meta, timeout_s=limit_s, snapshot=snapshot, wait_s=wait_s)
-        return AsyncHandle(future, None, f"send to '{dst}'")
+        mailing = Mailing(
+            self._outbox,
+            "send",
+            (dst,),
+            "",
+            obj,
+            tensor=tensor,
+            timeout_s=_or_default(timeout_s),
+            snapshot=snapshot,
+            wait_s=wait_s,
+        )
+        return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
 
 
 def _or_default(timeout_s: float | None) -> float:
     return DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
 
 
-def _describe(meta: list[Any] | None) -> str:
-    return "no tensor" if meta is None else f"a {meta[0]} tensor of shape {tuple(meta[1])}"
+def _load(letter: Letter) -> Any:
+    try:
+        return letter.arrived.load()
+    except CodecError:
+        # A signal handler that raised looks the same. What cannot be decoded fails again.
+        return letter.arrived.load()
+
+
+def _tensor_type(obj: Any) -> TensorType | None:
+    dtype, shape = getattr(obj, "dtype", None), getattr(obj, "shape", None)
+    if not str(dtype).startswith("torch.") or not isinstance(shape, Sequence):
+        return None
+    return TensorType(str(dtype).removeprefix("torch."), tuple(shape))

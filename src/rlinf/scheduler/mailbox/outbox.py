@@ -1,262 +1,256 @@
-"""The sending half of the mailbox: what waits for its peer, or for room in the peer's mailbox."""
+"""The sending half of the mailbox: each send is a put to a queue that the receiver's process holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from rlinf.scheduler.comm.codec import Encoded
-from rlinf.scheduler.comm.directory import DirectoryClient, Entry
+import msgspec
+
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.peer import Reply
-from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
-from rlinf.scheduler.mailbox.outgoing import ROOM_SERVICE, ItemOfSend, Lane, Outgoing
-from rlinf.scheduler.mailbox.transfer import renamed
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.comm.replication import Key, Publisher
+from rlinf.scheduler.comm.transfer import Transfer, Transfers
+from rlinf.scheduler.errors import CommError, PeerDied
+from rlinf.scheduler.mailbox.records import (
+    PUT,
+    READ,
+    SERVICE,
+    WITHDRAW,
+    Outcome,
+    Put,
+    Read,
+    Source,
+    TensorType,
+    Withdraw,
+)
+from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send
+from rlinf.scheduler.queueing.client import Withdraw as WithdrawIt
+
+# Small items travel with their put. So many bytes of them may be with a receiver that has no room for them.
+CREDIT_BYTES = 1 << 20
+
+Done = Callable[[BaseException | None], None]
 
 
-class Outbox:
-    """Sends items to named peers, in order for each peer and topic.
-
-    An item leaves only when there is room for it in the peer's mailbox: bytes wait here, not there. How much
-    room there is, the peer says in its acknowledgements; when there is none, one request waits there for it.
+class Sending(Transfer):
+    """One item on its way to one process. Everything but making it is on the I/O thread.
 
     Args:
-        messenger: this process's messenger.
-        directory: where peers are found.
-        own_name: the name that items carry.
-        limit_bytes: how much a peer holds for us until somebody receives it; one item may exceed it.
+        outbox: through which it goes.
+        operation: "send" or "broadcast", for messages.
+        peer: to whom.
+        topic: see `Put`.
+        parcel: the item.
+        started: when it began, on the monotonic clock.
+        timeout_s: how long it may take.
+        done: called once, with what it failed with; None when the receiver's process holds it.
+        tensor: see `Put`.
+        key: what it is published as already, for several; None for an item of its own.
     """
 
     def __init__(
-        self, messenger: Messenger, directory: DirectoryClient, own_name: str, limit_bytes: int
+        self,
+        outbox: Outbox,
+        operation: str,
+        peer: str,
+        topic: str,
+        parcel: Parcel,
+        *,
+        started: float,
+        timeout_s: float,
+        done: Done,
+        tensor: TensorType | None = None,
+        key: Key | None = None,
     ) -> None:
-        self._messenger = messenger
-        self._directory = directory
-        self._own_name = own_name
-        self._limit_bytes = limit_bytes
-        self._lanes: dict[tuple[str, str], Lane] = {}
-        # What lies in our shared memory, and its receiver has not said that it has it.
-        self._lying: set[Outgoing] = set()
-        messenger.stay_while(lambda: bool(self._lying))
-        messenger.on_peer_lost(self._forget_process)
+        super().__init__(outbox.transfers, operation, peer, timeout_s, started)
+        self.topic = topic
+        self.parcel: Parcel | None = parcel
+        self.size_bytes = parcel.size_bytes
+        self.tensor = tensor
+        self.ticket = outbox.next_ticket()
+        self.shared_key = key
+        self.own_key: Key | None = None
+        self._outbox = outbox
+        self._done = done
+        self._lane: _Lane | None = None
 
-    def send(
-        self, peer: str, encoded: Encoded, meta: Any, *, timeout_s: float, snapshot: bool, wait_s: float = 0.0
-    ) -> Future[None]:
-        """Send one item; the future is done when the peer's process holds it.
+    def found(self, endpoint: Endpoint) -> None:
+        """See `Transfer`."""
+        self._lane = self._outbox.lane(endpoint)
+        self._lane.put(self)
 
-        Args:
-            peer: to whom.
-            encoded: the item.
-            meta: what the receiver may look at before it decodes the item; msgpack-able.
-            timeout_s: how long it may take.
-            snapshot: the item is sent as it is now.
-            wait_s: how long the calling thread may wait for shared memory.
-        """
-        self._messenger.check_process()
-        lane = self._lane(peer, "")
-        parcel = self._messenger.parcels.pack(
-            encoded, lane.endpoint, snapshot=False, wait_s=min(wait_s, timeout_s)
-        )
-        item = ItemOfSend(self._messenger, self._own_name, peer, timeout_s, parcel, meta)
-        return self._post(lane, item, snapshot=snapshot)
+    def expire(self) -> None:
+        """See `Transfer`: the receiver is asked to forget it, and says whether it could."""
+        if self._lane is not None:
+            self._lane.follow(self._lane.client.expire(self.ticket))
+        self.soon(self._give_up)
 
-    def post(self, item: Outgoing, topic: str) -> Future[None]:
-        """Send an item of another kind, which owns its memory, in the order of its topic."""
-        return self._post(self._lane(item.peer, topic), item, snapshot=False)
+    def cancel(self) -> None:
+        """Give it up, if the receiver does not hold it already; `done` hears a CancelledError, or that it does."""
+        if self._lane is None:
+            self.end(error=CancelledError())
+        else:
+            self._lane.follow(self._lane.client.cancel(self.ticket))
+            self.soon(lambda: self.end(error=CancelledError()))
 
-    def endpoint(self, peer: str, topic: str) -> Endpoint | None:
-        """Where `peer` is, if it was found for that topic already."""
-        lane = self._lanes.get((peer, topic))
-        return None if lane is None else lane.endpoint
+    def abandon(self) -> None:
+        """Nobody wants to know what becomes of it."""
+        if self._lane is not None:
+            self._lane.follow(self._lane.client.abandon(self.ticket))
+        self.end(error=CancelledError())
 
-    def _lane(self, peer: str, topic: str) -> Lane:
-        key = (peer, topic)
-        return self._lanes.get(key) or self._lanes.setdefault(key, Lane(peer, topic))
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """See `Transfer`."""
+        del value
+        self.parcel = None
+        if self._lane is not None:
+            self._lane.sendings.pop(self.ticket, None)
+        if self.own_key is not None:
+            self._outbox.publisher.release(self.own_key)
+        self._done(error)
 
-    def _post(self, lane: Lane, item: Outgoing, *, snapshot: bool) -> Future[None]:
-        future = item.new_future()
-        item.arm(self._messenger, lambda: self._expire(lane, item))
-        with lane.lock:
-            if self._can_leave(lane, item):
-                item.claim()
-                self._dispatch(lane, item, lane.endpoint, snapshot=snapshot)
-                return future
-        if snapshot:
-            item.detach()
-        with lane.lock:
-            lane.waiting.append(item)
-            resolved = lane.endpoint is not None
-            if resolved:
-                self._pump(lane)
-        if resolved and item.expired:
-            # While it was copied: its deadline found nothing in line.
-            self._expire(lane, item)
-        if not resolved:
-            item.look_up(
-                self._directory,
-                lambda entry: self._messenger.parcels.when_ready(
-                    entry.endpoint, lambda: self._attach(lane, entry)
-                ),
-                lambda error: self._drop(lane, item, error),
-            )
-        return future
+    def _give_up(self) -> None:
+        if self._lane is not None:
+            self._lane.follow(self._lane.client.give_up(self.ticket))
 
-    def _can_leave(self, lane: Lane, item: Outgoing) -> bool:
-        return (
-            lane.endpoint is not None
-            and not lane.waiting
-            and lane.has_room(item.size_bytes, self._limit_bytes)
-            and lane.is_free_for(item)
-        )
 
-    def _attach(self, lane: Lane, entry: Entry) -> None:
-        with lane.lock:
-            if lane.endpoint is None:
-                lane.endpoint = entry.endpoint
-            self._pump(lane)
+class _Lane:
+    """What goes to one process: `ClientState` decides, this carries it out."""
 
-    def _pump(self, lane: Lane) -> None:
-        """Let leave what may; under the lane's lock."""
-        while lane.waiting and lane.endpoint is not None:
-            item = lane.waiting[0]
-            if item.cancelled():
-                lane.waiting.popleft()
-                item.let_go()
-                continue
-            if not lane.has_room(item.size_bytes, self._limit_bytes):
-                self._ask_for_room(lane, item, lane.endpoint)
-                return
-            if not lane.is_free_for(item):
-                return
-            lane.waiting.popleft()
-            if item.claim():
-                self._dispatch(lane, item, lane.endpoint)
-            else:
-                item.let_go()
+    def __init__(self, outbox: Outbox, endpoint: Endpoint) -> None:
+        self.client = ClientState(CREDIT_BYTES)
+        self.sendings: dict[int, Sending] = {}
+        self._outbox = outbox
+        self._endpoint = endpoint
 
-    def _dispatch(
-        self, lane: Lane, item: Outgoing, endpoint: Endpoint | None, *, snapshot: bool = False
-    ) -> None:
-        if endpoint is None:
+    def put(self, sending: Sending) -> None:
+        """Begin a put."""
+        self.sendings[sending.ticket] = sending
+        inline_bytes = sending.size_bytes if sending.size_bytes < SHARED_BYTES else 0
+        self.follow(self.client.put(sending.ticket, sending.topic, inline_bytes))
+
+    def follow(self, instructions: list[ClientInstruction]) -> None:
+        """Do what the client's state asks for."""
+        for instruction in instructions:
+            sending = self.sendings.get(instruction.ticket)
+            if isinstance(instruction, WithdrawIt):
+                self._outbox.messenger.notify(self._endpoint, WITHDRAW, Withdraw(instruction.ticket))
+            elif sending is not None and isinstance(instruction, Send):
+                self._send(sending)
+            elif sending is not None and isinstance(instruction, End):
+                sending.end(error=_error_of(sending, instruction))
+
+    def lose(self, reason: str) -> None:
+        """The process is gone."""
+        for instruction in self.client.lose():
+            sending = self.sendings.get(instruction.ticket)
+            if sending is not None:
+                sending.end(error=PeerDied(sending.peer, reason))
+
+    def _send(self, sending: Sending) -> None:
+        parcel = sending.parcel
+        if parcel is None:
             return
-        lane.sent_bytes += item.size_bytes
-        lane.under_way.add(item)
-        if item.alone:
-            lane.lone = item
-        item.has_left = True
-        if item.in_shared_memory:
-            self._lying.add(item)
-        answer = item.leave(endpoint, snapshot=snapshot)
-        answer.add_done_callback(lambda done: self._acknowledge(lane, item, endpoint, done))
+        put = Put(
+            self._outbox.own_name,
+            sending.peer,
+            sending.topic,
+            sending.ticket,
+            sending.size_bytes,
+            sending.tensor,
+        )
+        frames: Sequence[Buffer] = ()
+        if sending.size_bytes >= SHARED_BYTES:
+            put.source = self._outbox.publish(sending, parcel)
+        if put.source is None or parcel.goes_as_descriptor(self._endpoint):
+            frames = parcel.frames_for(self._endpoint)
+        answer = self._outbox.messenger.request(self._endpoint, PUT, put, frames, snapshot=False)
+        answer.add_done_callback(lambda done: self._answered(sending.ticket, done))
 
-    def _acknowledge(self, lane: Lane, item: Outgoing, endpoint: Endpoint, answer: Future[Reply]) -> None:
-        # The receiver has locked what lies in shared memory, or will never do so.
-        self._lying.discard(item)
-        item.let_go()
+    def _answered(self, ticket: int, answer: Future[Reply]) -> None:
         if answer.cancelled():
             return
         error = answer.exception()
-        if error is None:
-            self._note_taken(lane, endpoint, answer.result().head, item)
-            item.complete(None)
-            return
-        item.fail(renamed(error, lane.name))
-        if isinstance(error, SharedMemoryUnreadable):
-            self._messenger.parcels.distrust(endpoint.process_id, str(error))
         if isinstance(error, PeerDied):
-            self._forget(lane, endpoint.process_id, error.reason)
+            self._outbox.forget(self._endpoint.process_id, error.reason)
+        elif error is not None:
+            self.follow(self.client.refused(ticket, error))
         else:
-            self._note_refused(lane, item)
-
-    def _ask_for_room(self, lane: Lane, item: Outgoing, endpoint: Endpoint) -> None:
-        if lane.room is not None:
-            return
-        # An item above the limit goes when everything before it is taken.
-        wanted_bytes = min(lane.sent_bytes, lane.sent_bytes + item.size_bytes - self._limit_bytes)
-        head = [self._own_name, lane.name, wanted_bytes, lane.topic]
-        room = self._messenger.request(endpoint, ROOM_SERVICE, head)
-        lane.room = room
-
-        def answered(answer: Future[Reply]) -> None:
-            with lane.lock:
-                if lane.room is room:
-                    lane.room = None
-            if answer.cancelled():
-                return
-            error = answer.exception()
-            if error is None:
-                self._note_taken(lane, endpoint, answer.result().head)
+            outcome = msgspec.convert(answer.result().head, Outcome)
+            if outcome.held:
+                self.follow(self.client.accepted(ticket))
             else:
-                self._forget(lane, endpoint.process_id, getattr(error, "reason", str(error)))
-
-        room.add_done_callback(answered)
-
-    def _note_taken(
-        self, lane: Lane, endpoint: Endpoint, taken_bytes: int, item: Outgoing | None = None
-    ) -> None:
-        with lane.lock:
-            if item is not None:
-                lane.arrived(item)
-            if lane.endpoint == endpoint:
-                lane.taken_bytes = max(lane.taken_bytes, taken_bytes)
-                self._pump(lane)
-
-    def _note_refused(self, lane: Lane, item: Outgoing) -> None:
-        """The peer lives and does not hold an item: it takes no room there."""
-        with lane.lock:
-            if item not in lane.under_way:
-                return
-            lane.arrived(item)
-            lane.sent_bytes -= item.size_bytes
-            room, lane.room = lane.room, None
-            if room is not None:
-                room.cancel()  # it waits for bytes that will never be taken
-            self._pump(lane)
-
-    def _expire(self, lane: Lane, item: Outgoing) -> None:
-        if item.has_left:
-            item.fail(item.timeout("its acknowledgement"))
-            return
-        held_bytes = lane.held_bytes
-        if lane.has_room(item.size_bytes, self._limit_bytes):
-            error = item.timeout("its acknowledgement of what was sent before")
-        else:
-            error = item.timeout(f"room in its mailbox, which holds {held_bytes} bytes from here")
-        self._drop(lane, item, error)
-
-    def _drop(self, lane: Lane, item: Outgoing, error: BaseException) -> None:
-        """Fail an item that has not left."""
-        with lane.lock:
-            if item not in lane.waiting:
-                return
-            lane.waiting.remove(item)
-            claimed = item.claim()
-            self._pump(lane)
-        item.let_go()
-        if claimed:
-            item.fail(renamed(error, lane.name))
-
-    def _forget_process(self, process_id: str) -> None:
-        for lane in list(self._lanes.values()):
-            self._forget(lane, process_id, "its process is gone")
-
-    def _forget(self, lane: Lane, process_id: str, reason: str) -> None:
-        with lane.lock:
-            if lane.endpoint is None or lane.endpoint.process_id != process_id:
-                return
-            waiting = lane.detach()
-        for item in waiting:
-            item.let_go()
-            if item.claim():
-                item.fail(PeerDied(lane.name, reason))
+                self.follow(self.client.refused(ticket, outcome.held_bytes, withdrawn=True))
 
 
-def tensor_meta(obj: Any) -> list[Any] | None:
-    """What `recv_tensor` checks: dtype and shape of a tensor, None for anything else."""
-    dtype, shape = getattr(obj, "dtype", None), getattr(obj, "shape", None)
-    if not str(dtype).startswith("torch.") or not isinstance(shape, Sequence):
+class Outbox:
+    """Sends items to named processes, in order for each process and topic. Everything is on the I/O thread.
+
+    Args:
+        transfers: where sends are under way.
+        own_name: the name that items carry.
+        limit_bytes: how much of broadcasts the other machines keep for their members.
+
+    Attributes:
+        publisher: what others read here.
+    """
+
+    def __init__(self, transfers: Transfers, own_name: str, limit_bytes: int) -> None:
+        self.transfers = transfers
+        self.messenger = messenger = transfers.messenger
+        self.own_name = own_name
+        self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
+        self.next_ticket = itertools.count(1).__next__
+        self._lanes: dict[str, _Lane] = {}
+        messenger.serve(READ, self._on_read)
+        messenger.stay_while(lambda: any(lane.sendings for lane in self._lanes.values()))
+        messenger.on_peer_lost(lambda process_id: self.forget(process_id, "its process is gone"))
+
+    def lane(self, endpoint: Endpoint) -> _Lane:
+        """What goes to a process."""
+        lane = self._lanes.get(endpoint.process_id)
+        if lane is None:
+            lane = self._lanes[endpoint.process_id] = _Lane(self, endpoint)
+        return lane
+
+    def publish(self, sending: Sending, parcel: Parcel) -> Source:
+        """Let the receiver read an item here."""
+        key = sending.shared_key
+        if key is None:
+            key = sending.own_key = Key("", sending.ticket)
+            self.publisher.publish(key, parcel, replicated=False)
+        return Source(key, self.messenger.endpoint)
+
+    def forget(self, process_id: str, reason: str) -> None:
+        """A process is gone: what goes to it fails."""
+        lane = self._lanes.pop(process_id, None)
+        if lane is not None:
+            lane.lose(reason)
+
+    def _on_read(self, request: Request) -> None:
+        read = msgspec.convert(request.head, Read)
+
+        def gone() -> None:
+            request.fail(CommError("what is to be read was given up by its sender"))
+
+        self.publisher.answer(request, read.key, read.want, gone)
+
+
+def _error_of(sending: Sending, end: End) -> BaseException | None:
+    """What a sending ends with."""
+    if end.ending is Ending.ACCEPTED:
         return None
-    return [str(dtype).removeprefix("torch."), list(shape)]
+    if end.ending is Ending.TIMED_OUT:
+        held = f", which holds {end.detail} bytes from here" if isinstance(end.detail, int) else ""
+        return sending.timeout(f"room in its mailbox{held}")
+    if end.ending is Ending.UNANSWERED:
+        return sending.timeout("its acknowledgement")
+    if end.ending is Ending.CANCELLED:
+        return CancelledError()
+    error: BaseException = end.detail
+    return error

@@ -210,6 +210,11 @@ class ChannelState:
         queue = self._queues.get(queue_name)
         return len(queue.fifo) if queue else 0
 
+    def held_bytes(self, queue_name: QueueName) -> int:
+        """Return how many bytes a queue holds, those that it has room for and waits for included."""
+        queue = self._queues.get(queue_name)
+        return queue.fifo.size_bytes + queue.reserved_bytes if queue else 0
+
     def is_full(self, queue_name: QueueName) -> bool:
         """Return whether a put to this queue would wait."""
         queue = self._queues.get(queue_name)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any
 
-from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
-from rlinf.scheduler.errors import PeerDied, SharedMemoryUnreadable
-from rlinf.scheduler.mailbox.transfer import Transfer
-from rlinf.scheduler.weights.mirror import COPY, GONE, Mirrors
-from rlinf.scheduler.weights.shelf import AT, FETCH, IS, MIRROR, NO_VERSION, NOTHING_HEARD
+from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, Reading, Replicas, Want
+from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers
+from rlinf.scheduler.errors import PeerDied, WeightsMismatch
+from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
 
 # How long a publisher may take to answer who does not want to wait.
@@ -34,10 +34,29 @@ class Delivery:
         self.version = version
         self._arrived: Arrived | None = arrived
 
-    def write(self, writer: StateDictWriter) -> None:
-        """Write it to its place and give its memory back; once."""
-        arrived, self._arrived = self._arrived, None
-        frames: list[Buffer] = [] if arrived is None else list(arrived.frames())
+    def write(self, writer: StateDictWriter) -> int:
+        """Write it to its place and give its memory back; the version.
+
+        An interruption (Ctrl-C, a signal handler that raises) does not leave a part of it there: it is written as a
+        whole before that is raised, unless another interruption comes. It may be called again after either.
+
+        Raises:
+            WeightsMismatch: it does not fit; nothing was written.
+        """
+        try:
+            self._write(writer)
+        except WeightsMismatch:
+            self._arrived = None
+            raise
+        except BaseException:
+            self._write(writer)
+            raise
+        self._arrived = None
+        return self.version
+
+    def _write(self, writer: StateDictWriter) -> None:
+        arrived = self._arrived
+        frames = [] if arrived is None else list(arrived.frames())
         try:
             writer.write(self.version, frames)
         finally:
@@ -47,139 +66,103 @@ class Delivery:
 
 
 class Fetch(Transfer):
-    """One fetch under way; all of it happens on the I/O thread but its beginning.
-
-    So whatever lies in shared memory is locked before its owner hears that the answer was taken.
+    """One fetch under way; all of it is on the I/O thread but its beginning.
 
     Args:
-        messenger: this process's messenger.
-        mirrors: takes what this process is to hand on to others of its machine.
+        transfers: where fetches are under way.
+        replicas: keeps what this process is to hand on to others of its machine.
         name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
         timeout_s: how long it may take; 0 for what is there now.
     """
 
     def __init__(
-        self, messenger: Messenger, mirrors: Mirrors, name: str, min_version: int, timeout_s: float
+        self,
+        transfers: Transfers,
+        replicas: Replicas,
+        name: str,
+        min_version: int,
+        timeout_s: float,
     ) -> None:
-        super().__init__("fetch", entry_of(name), timeout_s)
-        self._messenger = messenger
-        self._mirrors = mirrors
+        super().__init__(transfers, "fetch", entry_of(name), timeout_s)
+        self._replicas = replicas
         self._name = name
         self._min_version = min_version
-        self._publisher: Endpoint = messenger.endpoint
+        self._waits = timeout_s > 0
         self._heard = NOTHING_HEARD
-        self._asked: Future[Reply] | None = None
-        self._unreadable = ""
+        self._reading: Reading | None = None
+        self._promise: Callable[[], OwnedPromise | None] = _nobody
 
-    def start(self, directory: DirectoryClient) -> Future[Delivery]:
-        """Begin; the future of its end, which ends the fetch when it is cancelled or dropped."""
-        messenger = self._messenger
-        future = self.new_weak_future(lambda: messenger.submit(self.release))
-        future.add_done_callback(lambda done: messenger.submit(self.release) if done.cancelled() else None)
-        self.look_up(directory, self._found, self._end)
-        return future
-
-    def release(self) -> None:
-        """Give up what is under way."""
-        super().release()
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.cancel()
-
-    def _found(self, entry: Entry) -> None:
-        self._publisher = entry.endpoint
-        self._messenger.submit(self._begin)
+    def begin(self) -> OwnedPromise:
+        """Hand it over to the I/O thread; the promise of its `Delivery`, which ends it when it is dropped."""
+        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped)
+        self._promise = weakref.ref(promise)
+        self._transfers.hand_over(self._begin)
+        return promise
 
     def _begin(self) -> None:
-        if self.over():
-            return
-        # Who does not want to wait gets what is there, but the answer takes its time.
-        left_s = max(0.0, self.timeout_s - self.waited_s()) if self.timeout_s else ANSWER_TIMEOUT_S
-        self._timer = self._messenger.call_later(left_s, self._expire)
-        self._ask()
+        if self._promise() is not None:
+            self.start()
 
-    def _ask(self, *, avoid: tuple[str, int] = ("", NO_VERSION)) -> None:
-        own = self._messenger.endpoint.to_wire()
-        head = [self._name, self._min_version, self._heard, own, self._unreadable, avoid]
-        self._asked = self._messenger.request(self._publisher, FETCH, head)
-        self._asked.add_done_callback(self._on_answer)
+    def found(self, endpoint: Endpoint) -> None:
+        """See `Transfer`."""
+        if not self._waits:
+            # It gets what is there, but the answer takes its time.
+            self.arm(ANSWER_TIMEOUT_S)
+        self._reading = Reading(
+            self._messenger,
+            self._replicas,
+            SERVICE,
+            endpoint,
+            ask=partial(self._ask, endpoint),
+            done=self._done,
+            heard=self._on_heard,
+        )
+        self._reading.start()
 
-    def _on_answer(self, answer: Future[Reply]) -> None:
-        if answer.cancelled():
-            return
-        error = answer.exception()
-        if error is not None:
-            self._end(_of_publisher(error, self.peer))
-            return
-        reply = answer.result()
-        kind, version, *rest = reply.head
-        if kind == MIRROR:
-            # Others rely on it, whether this fetch is still wanted or not.
-            self._mirrors.take(self._name, self._publisher, version, reply.frames)
-        if self.over():
-            return
-        if kind == IS:
-            self._on_heard(version)
-        elif kind == AT:
-            self._ask_mirror(Endpoint.from_wire(rest[0]), version)
+    def expire(self) -> None:
+        """See `Transfer`."""
+        self.end(error=self.timeout(self._what_is_missing()))
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """See `Transfer`."""
+        if self._reading is not None:
+            self._reading.stop()
+        promise = self._promise()
+        if promise is not None:
+            promise.end(value, error)
+
+    def _give_up(self) -> None:
+        self.end(error=CancelledError())
+
+    def _on_dropped(self) -> None:
+        if not self.over:
+            self._messenger.submit(self._give_up)
+
+    def _ask(self, publisher: Endpoint, want: Want) -> Future[Reply]:
+        return self._messenger.request(publisher, FETCH, FetchWeights(self._name, self._min_version, want))
+
+    def _on_heard(self, there: Key) -> None:
+        self._heard = there.number
+        if not self._waits and (there.number == NO_VERSION or there.number < self._min_version):
+            self.expire()
+
+    def _done(self, key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
+        if key is not None and arrived is not None:
+            self.end(Delivery(key.number, arrived))
+        elif isinstance(error, PeerDied):
+            self.end(error=PeerDied(self.peer, f"published by '{error.peer}': {error.reason}"))
         else:
-            self._deliver(version, reply.frames, self._ask)
+            self.end(error=error)
 
-    def _on_heard(self, version: int) -> None:
-        self._heard = version
-        if self.timeout_s == 0 and version < self._min_version:
-            self._expire()
-        else:
-            self._ask()
-
-    def _ask_mirror(self, mirror: Endpoint, version: int) -> None:
-        own = self._messenger.endpoint.to_wire()
-        head = [self._name, self._publisher.process_id, version, own, self._unreadable]
-
-        def answered(answer: Future[Reply]) -> None:
-            if answer.cancelled() or self.over():
-                return
-            if answer.exception() is not None or answer.result().head[0] == GONE:
-                self._unreadable = ""
-                self._ask(avoid=(mirror.process_id, version))
-            else:
-                self._deliver(version, answer.result().frames, lambda: self._ask_mirror(mirror, version))
-
-        self._asked = self._messenger.request(mirror, COPY, head)
-        self._asked.add_done_callback(answered)
-
-    def _deliver(self, version: int, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
-        try:
-            arrived = self._messenger.parcels.receive(frames)
-        except SharedMemoryUnreadable as error:
-            if self._unreadable:
-                self._end(error)
-            else:
-                # Whoever sent it sends bytes from now on.
-                self._unreadable = error.reason
-                ask_again()
-            return
-        if self.claim():
-            self.complete(Delivery(version, arrived))
-
-    def _expire(self) -> None:
+    def _what_is_missing(self) -> str:
         if self._heard == NOTHING_HEARD:
-            waiting_for = "its publisher's answer"
-        else:
-            there = "none" if self._heard == NO_VERSION else f"version {self._heard}"
-            newer = self._heard < self._min_version or self._heard == NO_VERSION
-            wanted = (
-                f"version {self._min_version} or newer" if self._min_version != NO_VERSION else "any version"
-            )
-            waiting_for = f"{wanted}; {there} is published"
-            if not newer:
-                waiting_for += ", and on its way to this machine"
-        self._end(self.timeout(waiting_for))
-
-    def _end(self, error: BaseException) -> None:
-        if self.claim():
-            self.fail(error)
+            return "its publisher's answer"
+        there = "none" if self._heard == NO_VERSION else f"version {self._heard}"
+        wanted = "any version" if self._min_version == NO_VERSION else f"version {self._min_version} or newer"
+        newer = self._heard < self._min_version or self._heard == NO_VERSION
+        coming = "" if newer else ", and on its way to this machine"
+        return f"{wanted}; {there} is published{coming}"
 
 
 def entry_of(name: str) -> str:
@@ -187,8 +170,5 @@ def entry_of(name: str) -> str:
     return f"weights/{name}"
 
 
-def _of_publisher(error: BaseException, entry: str) -> BaseException:
-    """The error of a request to a publisher: a dead one is called by what it published."""
-    if isinstance(error, PeerDied):
-        return PeerDied(entry, f"published by '{error.peer}': {error.reason}")
-    return error
+def _nobody() -> None:
+    return None

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 import operator
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
-from rlinf.scheduler.comm.peer import complete
-from rlinf.scheduler.errors import (
-    CommError,
-    CommTimeout,
-    NameTaken,
-    WeightsError,
-)
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.replication import Replicas
+from rlinf.scheduler.comm.transfer import Transfers
+from rlinf.scheduler.errors import CommError, CommTimeout, NameTaken, WeightsError
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
-from rlinf.scheduler.weights.mirror import Mirrors
-from rlinf.scheduler.weights.shelf import NO_VERSION, Shelf
+from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
+from rlinf.scheduler.weights.versions import Versions, check_growth
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +45,10 @@ class Weights:
     def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
         self._messenger = messenger
         self._directory = directory
-        self._shelf = Shelf(messenger)
-        self._mirrors = Mirrors(messenger)
-        self._publishing = threading.Lock()
+        self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
+        self._versions = Versions(messenger)
+        # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
+        self._replicas = Replicas(messenger, SERVICE, private=False)
         self._claimed: set[str] = set()
         self._told: set[str] = set()
 
@@ -71,16 +68,13 @@ class Weights:
         self._messenger.check_process()
         number = _checked_version(name, version)
         encoded = encode_state_dict(_checked_name(name), state_dict)
-        with self._publishing:
-            before = self._shelf.version(name)
-            if number <= before:
-                raise WeightsError(name, f"version {number} cannot follow version {before}: versions grow")
-            self._claim(name)
-            # Not `shared`: readers copy out of it and write nothing, so they need no private maps.
-            parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
-            if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
-                self._tell_once(name, parcel.size_bytes)
-            self._put(name, number, parcel)
+        check_growth(name, self._versions.version(name), number)
+        self._claim(name)
+        parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
+        if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
+            self._tell_once(name, parcel.size_bytes)
+        # The memory of the version before is given back in this thread.
+        self._put(name, number, parcel)
 
     def fetch(
         self, name: str, into: Any, *, min_version: int | None = None, timeout_s: float | None = None
@@ -88,7 +82,9 @@ class Weights:
         """Copy the newest version into `into`; the handle's result is that version's number.
 
         The version is chosen when the publisher answers. It is copied by whoever waits for the handle, in that thread,
-        even if `into` has that version already. Until then the version's memory stays in use.
+        even if `into` has that version already. Until then the version's memory stays in use. An interruption while it
+        is copied is raised when the whole version is there; a second one meanwhile leaves a part, and the handle's
+        next `wait` copies it again.
 
         Args:
             name: what the weights are published as.
@@ -108,37 +104,38 @@ class Weights:
         writer = StateDictWriter(_checked_name(name), into)
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
         limit_s = DEFAULT_TIMEOUT_S if timeout_s is None else max(0.0, timeout_s)
-        fetch = Fetch(self._messenger, self._mirrors, name, wanted, limit_s)
+        fetch = Fetch(self._transfers, self._replicas, name, wanted, limit_s)
 
         def write(delivery: Delivery) -> int:
-            delivery.write(writer)
-            return delivery.version
+            return delivery.write(writer)
 
-        return AsyncHandle(fetch.start(self._directory), write, f"fetch of weights '{name}'")
+        return AsyncHandle(fetch.begin(), write, f"fetch of weights '{name}'")
 
     def _claim(self, name: str) -> None:
         if name in self._claimed:
             return
-        self._shelf.open(name)
+        self._versions.expect(name)
         try:
             self._directory.register(entry_of(name), self._messenger.endpoint)
         except NameTaken:
-            self._shelf.withdraw(name)
-            raise
+            # By this process perhaps, which was interrupted before it noted that.
+            owner = self._directory.lookup(entry_of(name), 0.0)
+            if owner.endpoint.process_id != self._messenger.endpoint.process_id:
+                raise
         self._claimed.add(name)
 
-    def _put(self, name: str, version: int, parcel: Parcel) -> None:
-        if self._messenger.closed:
-            raise WeightsError(name, "this process has left the cluster")
-        done: Future[None] = Future()
+    def _put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
+        done: Promise[Parcel | None] = Promise()
 
         def put() -> None:
-            self._shelf.put(name, version, parcel)
-            complete(done)
+            try:
+                done.set_result(self._versions.put(name, version, parcel))
+            except WeightsError as error:
+                done.set_exception(error)
 
-        self._messenger.submit(put)
+        self._transfers.hand_over(put)
         try:
-            done.result(PUT_TIMEOUT_S)
+            return done.result(PUT_TIMEOUT_S)
         except FutureTimeout as error:
             raise CommTimeout(
                 "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"

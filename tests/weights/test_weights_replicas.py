@@ -8,13 +8,13 @@ import weights_peers
 from rlinf.scheduler.errors import (
     WeightsMismatch,
 )
-from weights_job import DEADLINE_S, VERSION_BYTES, answer_of, count_mirrors, wait_until
+from weights_job import DEADLINE_S, VERSION_BYTES, answer_of, count_replicas, wait_until
 from weights_peers import numbers_in, state
 
 
 def test_another_machine_gets_a_version_once(job, monkeypatch):
     actor = job.member("actor:0")
-    sent = count_mirrors(monkeypatch, actor)
+    sent = count_replicas(monkeypatch, actor)
     readers = [job.member(f"rollout:{rank}", "there") for rank in range(4)]
     intos = [state(-1) for _ in readers]
     for version in range(5):
@@ -30,7 +30,7 @@ def test_another_machine_gets_a_version_once(job, monkeypatch):
     assert sum(held) == 1, "one of them keeps the newest version for the others, and nobody an older one"
 
 
-def test_a_mirror_drops_what_its_publisher_has_replaced(job):
+def test_a_replica_drops_what_its_publisher_has_replaced(job):
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
     there = job.messengers["rollout:0"]
     actor.publish("policy", state(1), 1)
@@ -40,44 +40,44 @@ def test_a_mirror_drops_what_its_publisher_has_replaced(job):
     wait_until(lambda: job.arena("rollout:0").num_held == 0, there)
 
 
-def test_a_mirror_drops_what_its_publisher_left(job):
+def test_a_replica_drops_what_its_publisher_left(job):
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
     actor.publish("policy", state(1), 1)
     rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait()
-    wait_until(lambda: rollout._mirrors._held, job.messengers["rollout:0"])
+    wait_until(lambda: rollout._replicas.num_kept(), job.messengers["rollout:0"])
     job.messengers["actor:0"].close()
-    wait_until(lambda: not rollout._mirrors._held, job.messengers["rollout:0"])
+    wait_until(lambda: not rollout._replicas.num_kept(), job.messengers["rollout:0"])
 
 
-def test_a_version_that_is_replaced_while_it_is_mirrored_is_dropped(job, monkeypatch):
+def test_a_version_that_is_replaced_while_it_is_copied_is_dropped(job, monkeypatch):
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
-    may_hold, hold = threading.Event(), rollout._mirrors._hold
+    begun, may_write, write = threading.Event(), threading.Event(), rollout._replicas._write
 
-    def hold_later(*args):
-        threading.Thread(
-            target=lambda: (
-                may_hold.wait(DEADLINE_S),
-                job.messengers["rollout:0"].submit(lambda: hold(*args)),
-            )
-        ).start()
+    def write_later(frames):
+        begun.set()
+        may_write.wait(DEADLINE_S)
+        return write(frames)
 
-    monkeypatch.setattr(rollout._mirrors, "_hold", hold_later)
+    monkeypatch.setattr(rollout._replicas, "_write", write_later)
     actor.publish("policy", state(1), 1)
-    assert rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
+    fetching = rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S)
+    assert begun.wait(DEADLINE_S)
     actor.publish("policy", state(2), 2)
-    may_hold.set()
+    may_write.set()
+    assert fetching.wait() == 1
+    del fetching
     wait_until(lambda: job.arena("rollout:0").generation == 1, job.messengers["rollout:0"])
     wait_until(lambda: job.arena("rollout:0").num_held == 0, job.messengers["rollout:0"])
 
 
-def test_a_mirror_that_dies_with_the_bytes_is_replaced_by_who_waits(job, monkeypatch):
+def test_a_replica_that_dies_with_the_bytes_is_replaced_by_who_waits(job, monkeypatch):
     actor, second, third = (
         job.member("actor:0"),
         job.member("rollout:1", "there"),
         job.member("rollout:2", "there"),
     )
-    sent = count_mirrors(monkeypatch, actor)
-    _, pipe, _ = job.start(weights_peers.stop_when_it_is_mirror, "rollout:0", machine="there")
+    sent = count_replicas(monkeypatch, actor)
+    _, pipe, _ = job.start(weights_peers.stop_when_it_is_replica, "rollout:0", machine="there")
     intos = [state(-1), state(-1)]
     actor.publish("policy", state(1), 1)
     pipe.send("fetch")
@@ -92,13 +92,13 @@ def test_a_mirror_that_dies_with_the_bytes_is_replaced_by_who_waits(job, monkeyp
     assert len(sent) == 2
 
 
-def test_readers_sent_to_a_killed_mirror_come_back_to_the_publisher(job, monkeypatch):
+def test_readers_sent_to_a_killed_replica_come_back_to_the_publisher(job, monkeypatch):
     actor, second, third = (
         job.member("actor:0"),
         job.member("rollout:1", "there"),
         job.member("rollout:2", "there"),
     )
-    sent = count_mirrors(monkeypatch, actor)
+    sent = count_replicas(monkeypatch, actor)
     process, pipe, _ = job.start(weights_peers.fetch_on_demand, "rollout:0", machine="there")
     actor.publish("policy", state(1), 1)
     pipe.send({"timeout_s": DEADLINE_S})
@@ -106,12 +106,12 @@ def test_readers_sent_to_a_killed_mirror_come_back_to_the_publisher(job, monkeyp
     assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert sent == ["rollout:0"]
     # The publisher does not hear of its end.
-    monkeypatch.setattr(actor._shelf, "_drop_mirrors", lambda *_: None)
+    monkeypatch.setattr(actor._versions._publisher, "_lose", lambda *_: None)
     job.messengers["actor:0"]._lost_callbacks.clear()
     process.kill()
     process.join(DEADLINE_S)
     monkeypatch.undo()
-    sent = count_mirrors(monkeypatch, actor)
+    sent = count_replicas(monkeypatch, actor)
     into = state(-1)
     assert third.fetch("policy", into, timeout_s=DEADLINE_S).wait() == 1
     assert numbers_in(into) == {1}
@@ -120,13 +120,13 @@ def test_readers_sent_to_a_killed_mirror_come_back_to_the_publisher(job, monkeyp
     assert sent == ["rollout:2"]
 
 
-def test_a_mirror_whose_fetch_does_not_fit_serves_the_others_all_the_same(job, monkeypatch):
+def test_a_replica_whose_fetch_does_not_fit_serves_the_others_all_the_same(job, monkeypatch):
     actor, first, second = (
         job.member("actor:0"),
         job.member("rollout:0", "there"),
         job.member("rollout:1", "there"),
     )
-    sent = count_mirrors(monkeypatch, actor)
+    sent = count_replicas(monkeypatch, actor)
     actor.publish("policy", state(1), 1)
     with pytest.raises(WeightsMismatch):
         first.fetch("policy", {}, timeout_s=DEADLINE_S).wait()
@@ -134,43 +134,42 @@ def test_a_mirror_whose_fetch_does_not_fit_serves_the_others_all_the_same(job, m
     assert sent == ["rollout:0"]
 
 
-def test_a_mirror_that_cannot_be_read_from_drops_what_it_holds(job, monkeypatch):
+def test_a_replica_that_cannot_be_read_from_drops_what_it_holds(job, monkeypatch):
     actor, first, second = (
         job.member("actor:0"),
         job.member("rollout:0", "there"),
         job.member("rollout:1", "there"),
     )
-    sent = count_mirrors(monkeypatch, actor)
+    sent = count_replicas(monkeypatch, actor)
     there = job.messengers["rollout:0"]
     actor.publish("policy", state(1), 1)
     assert first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
-    wait_until(lambda: first._mirrors._held, there)
+    wait_until(lambda: first._replicas.num_kept(), there)
     there.unserve("weights.copy")
     assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert sent == ["rollout:0", "rollout:1"]
-    wait_until(lambda: not first._mirrors._held, there)
+    wait_until(lambda: not first._replicas.num_kept(), there)
 
 
-def test_a_mirror_that_cannot_hold_the_bytes_gives_up(job, monkeypatch):
+def test_a_replica_that_cannot_hold_the_bytes_gives_up(job, monkeypatch):
     actor, first, second = (
         job.member("actor:0"),
         job.member("rollout:0", "there"),
         job.member("rollout:1", "there"),
     )
-    sent = count_mirrors(monkeypatch, actor)
-    hold = first._mirrors._hold
-    monkeypatch.setattr(
-        first._mirrors,
-        "_hold",
-        lambda name, publisher, version, _parcel: hold(name, publisher, version, None),
-    )
+    sent = count_replicas(monkeypatch, actor)
+
+    def no_memory(_frames):
+        raise MemoryError
+
+    monkeypatch.setattr(first._replicas, "_write", no_memory)
     actor.publish("policy", state(1), 1)
     assert first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert sent == ["rollout:0", "rollout:1"]
 
 
-def test_two_publishers_of_one_name_do_not_mix_on_a_mirror(job):
+def test_two_publishers_of_one_name_do_not_mix_on_a_replica(job):
     """A successor begins with the version that its predecessor had."""
     process, pipe, _ = job.start(weights_peers.publish_on_demand, "actor:0")
     first, second, successor = (

@@ -1,0 +1,198 @@
+"""The process in which an object is: it gives it to readers of its machine, and once to every other machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import msgspec
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.replication.publication import Give, Instruction, Publication, Reader
+from rlinf.scheduler.comm.replication.records import Answer, Drop, Kept, Key, Kind, Want
+
+
+class _Question:
+    """A reader's question that is not answered."""
+
+    __slots__ = ("gone", "request", "want")
+
+    def __init__(self, request: Request, want: Want, gone: Callable[[], None]) -> None:
+        self.request = request
+        self.want = want
+        self.gone = gone
+
+
+class _Published:
+    """One object, and who asks for it."""
+
+    def __init__(self, key: Key, parcel: Parcel, publication: Publication, replicated_bytes: int) -> None:
+        self.key = key
+        self.parcel = parcel
+        self.publication = publication
+        self.replicated_bytes = replicated_bytes
+        self.questions: dict[int, _Question] = {}
+        self.replicas: dict[str, Endpoint] = {}
+
+
+class Publisher:
+    """Holds the objects that others read here. Everything is on the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+        service: what the services of these objects begin with.
+        limit_bytes: so many bytes, or one larger object, are replicated at a time; what exceeds it, every reader gets
+            from here. None: no limit.
+    """
+
+    def __init__(self, messenger: Messenger, service: str, *, limit_bytes: int | None = None) -> None:
+        self._messenger = messenger
+        self._service = service
+        self._limit_bytes = limit_bytes
+        self._replicated_bytes = 0
+        self._published: dict[Key, _Published] = {}
+        self._next_ticket = itertools.count().__next__
+        messenger.serve(f"{service}.kept", self._on_kept)
+        messenger.on_peer_lost(self._on_peer_lost)
+
+    def publish(self, key: Key, parcel: Parcel, *, replicated: bool) -> None:
+        """Let readers ask for an object until `release`; small ones are not worth a replica."""
+        replicated = replicated and parcel.size_bytes >= SHARED_BYTES
+        if replicated and self._replicated_bytes and self._limit_bytes is not None:
+            replicated = self._replicated_bytes + parcel.size_bytes <= self._limit_bytes
+        size_bytes = parcel.size_bytes if replicated else 0
+        publication = Publication(self._messenger.endpoint.machine_id, replicated=replicated)
+        self._published[key] = _Published(key, parcel, publication, size_bytes)
+        self._replicated_bytes += size_bytes
+
+    def release(self, key: Key) -> None:
+        """Forget an object, here and in its replicas. Who reads it already goes on; who waits for it hears of it."""
+        published = self._published.pop(key, None)
+        if published is None:
+            return
+        self._replicated_bytes -= published.replicated_bytes
+        for process_id in published.publication.ready():
+            self._messenger.notify(published.replicas[process_id], f"{self._service}.drop", Drop(key))
+        for question in published.questions.values():
+            question.gone()
+
+    def num_published(self) -> int:
+        """How many objects are here."""
+        return len(self._published)
+
+    def num_waiting(self) -> int:
+        """How many readers wait for the replica of their machine."""
+        return sum(len(published.questions) for published in self._published.values())
+
+    def answer(self, request: Request, key: Key, want: Want, gone: Callable[[], None]) -> None:
+        """Answer a reader's question, now or when its machine has a replica.
+
+        Args:
+            request: the question.
+            key: what it asks for.
+            want: what it says of itself.
+            gone: called instead of an answer if the object is not here, or not any more.
+        """
+        if want.unreadable:
+            self._messenger.parcels.distrust(request.peer_id, want.unreadable)
+        question = _Question(request, want, gone)
+        self._messenger.parcels.when_ready(want.reader, lambda: self._answer(key, question))
+
+    def _answer(self, key: Key, question: _Question) -> None:
+        published = self._published.get(key)
+        if question.request.is_cancelled:
+            return
+        if published is None:
+            question.gone()
+            return
+        if question.want.avoid:
+            self._avoid(published, question.want.avoid)
+        ticket = self._next_ticket()
+        published.questions[ticket] = question
+        reader = Reader(ticket, question.want.reader.process_id, question.want.reader.machine_id)
+        self._follow(published, published.publication.ask(reader))
+        if ticket not in published.questions:
+            return
+        if question.want.heard == key.number:
+            question.request.on_cancel(lambda: self._withdraw(published, ticket))
+        else:
+            # Whoever waits knows what it waits for, and can say so at its deadline.
+            self._withdraw(published, ticket)
+            question.request.reply(Answer(Kind.WAIT, key))
+
+    def _follow(self, published: _Published, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            question = published.questions.pop(instruction.ticket)
+            if isinstance(instruction, Give):
+                self._give(published, question, keep=instruction.keep)
+            else:
+                at = published.replicas[instruction.process_id]
+                question.request.reply(Answer(Kind.AT, published.key, at))
+
+    def _give(self, published: _Published, question: _Question, *, keep: bool) -> None:
+        reader = question.want.reader
+
+        def settled(taken: bool) -> None:
+            if keep and not taken:
+                self._follow(published, published.publication.lost(reader.process_id))
+
+        answer = Answer(Kind.KEEP if keep else Kind.HERE, published.key)
+        if not give(question.request, answer, published.parcel, reader, settled):
+            settled(False)
+
+    def _withdraw(self, published: _Published, ticket: int) -> None:
+        published.questions.pop(ticket, None)
+        published.publication.withdraw(ticket)
+
+    # -- replicas --------------------------------------------------------------------------------
+
+    def _on_kept(self, request: Request) -> None:
+        kept = msgspec.convert(request.head, Kept)
+        published = self._published.get(kept.key)
+        if published is None:
+            request.reply(False)
+        elif kept.at is None:
+            request.reply(False)
+            self._lose(published, request.peer_id)
+        else:
+            published.replicas[request.peer_id] = kept.at
+            instructions = published.publication.kept(request.peer_id)
+            request.reply(instructions is not None)
+            if instructions is None:
+                del published.replicas[request.peer_id]
+            self._follow(published, instructions or [])
+
+    def _avoid(self, published: _Published, process_id: str) -> None:
+        """A reader could not get it from that replica."""
+        replica = published.replicas.get(process_id)
+        if replica is not None:
+            self._messenger.notify(replica, f"{self._service}.drop", Drop(published.key))
+        self._lose(published, process_id)
+
+    def _lose(self, published: _Published, process_id: str) -> None:
+        published.replicas.pop(process_id, None)
+        self._follow(published, published.publication.lost(process_id))
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        for published in list(self._published.values()):
+            self._lose(published, process_id)
+
+
+def give(
+    request: Request,
+    answer: Answer,
+    parcel: Parcel,
+    reader: Endpoint,
+    then: Callable[[bool], None] | None = None,
+) -> bool:
+    """Answer with the parcel, which stays until the reader has it; False if nobody waits any more."""
+
+    def settled(taken: bool, _parcel: Parcel = parcel) -> None:
+        """Refers to the parcel until the reader has locked its block, or never will."""
+        if then is not None:
+            then(taken)
+
+    return request.reply(answer, parcel.frames_for(reader), snapshot=False, settled=settled)

@@ -1,0 +1,132 @@
+"""The reader's side: from a question to an object that is here, wherever it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+import msgspec
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.peer import Reply
+from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, Answer, Copy, Key, Kind, Want
+from rlinf.scheduler.comm.replication.replicas import Replicas
+from rlinf.scheduler.errors import SharedMemoryUnreadable
+
+
+class Reading:
+    """One object on its way here. Everything is on the I/O thread.
+
+    So whatever lies in shared memory is locked before its owner hears that the answer was taken.
+
+    Args:
+        messenger: this process's messenger.
+        replicas: keeps what this process gets for its machine; its `service` is the publisher's.
+        service: see above.
+        publisher: who has the object.
+        ask: sends the publisher a question with this in it.
+        done: called once with the object, or with why it does not come: an error of the publisher's, or its end.
+        heard: called when it is to be waited for, with what is there.
+        unreadable: why this process could not open what it was sent before; "" if it was sent nothing.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        replicas: Replicas,
+        service: str,
+        publisher: Endpoint,
+        *,
+        ask: Callable[[Want], Future[Reply]],
+        done: Callable[[Key | None, Arrived | None, BaseException | None], None],
+        heard: Callable[[Key], None] | None = None,
+        unreadable: str = "",
+    ) -> None:
+        self._messenger = messenger
+        self._replicas = replicas
+        self._service = service
+        self._publisher = publisher
+        self._question = ask
+        self._done = done
+        self._heard = heard
+        self._want = Want(messenger.endpoint, unreadable=unreadable)
+        self._asked: Future[Reply] | None = None
+        self._over = False
+
+    def start(self) -> None:
+        """Ask the publisher."""
+        self._ask()
+
+    def stop(self) -> None:
+        """Nobody wants it any more; `done` is not called."""
+        self._over = True
+        if self._asked is not None:
+            self._asked.cancel()
+
+    def _ask(self) -> None:
+        self._asked = self._question(self._want)
+        self._asked.add_done_callback(self._answered)
+
+    def _answered(self, reply: Future[Reply]) -> None:
+        if self._over or reply.cancelled():
+            return
+        error = reply.exception()
+        if error is not None:
+            self._end(error=error)
+            return
+        answer = msgspec.convert(reply.result().head, Answer)
+        self._want.avoid = ""
+        if answer.kind is Kind.WAIT:
+            self._want.heard = answer.key.number
+            if self._heard is not None:
+                self._heard(answer.key)
+            if not self._over:
+                self._ask()
+        elif answer.kind is Kind.KEEP:
+            key = answer.key
+            self._replicas.keep(
+                self._publisher, key, reply.result().frames, lambda arrived: self._end(key, arrived)
+            )
+        elif answer.at is not None:
+            self._ask_replica(answer.at, answer.key)
+        else:
+            self._receive(answer.key, reply.result().frames, self._ask)
+
+    def _ask_replica(self, replica: Endpoint, key: Key) -> None:
+        head = Copy(self._publisher.process_id, key, self._want)
+        self._asked = self._messenger.request(replica, f"{self._service}.copy", head)
+        self._asked.add_done_callback(partial(self._replica_answered, replica, key))
+
+    def _replica_answered(self, replica: Endpoint, key: Key, reply: Future[Reply]) -> None:
+        if self._over or reply.cancelled():
+            return
+        failed = reply.exception() is not None
+        if failed or msgspec.convert(reply.result().head, Answer).kind is Kind.GONE:
+            self._want = Want(self._messenger.endpoint, NOTHING_HEARD, "", replica.process_id)
+            self._ask()
+        else:
+            self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key))
+
+    def _receive(self, key: Key, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
+        try:
+            arrived = self._messenger.parcels.receive(frames)
+        except SharedMemoryUnreadable as error:
+            if self._want.unreadable:
+                self._end(error=error)
+            else:
+                # Whoever sent it sends bytes for now.
+                self._want.unreadable = error.reason
+                ask_again()
+            return
+        self._end(key, arrived)
+
+    def _end(
+        self, key: Key | None = None, arrived: Arrived | None = None, error: BaseException | None = None
+    ) -> None:
+        if not self._over:
+            self._over = True
+            self._done(key, arrived, error)

@@ -1,0 +1,85 @@
+"""What publishers, replicas and readers say to each other.
+
+reader to publisher    a question of its service's, with a Want in it -> Answer, with the bytes or a descriptor
+reader to replica      Copy -> Answer
+replica to publisher   Kept -> whether it is still needed
+publisher to replica   Drop
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+
+NOTHING_HEARD = -2
+
+
+class Key(msgspec.Struct, frozen=True, array_like=True):
+    """Which object of a publisher: a topic's, or the version of some weights."""
+
+    name: str
+    number: int
+
+
+class Want(msgspec.Struct, array_like=True):
+    """What a reader says with every question.
+
+    Attributes:
+        reader: where it is.
+        heard: the number that it was told to wait for, or with.
+        unreadable: why it could not open what it was sent; "" if it could.
+        avoid: a process that should have had the object and did not.
+    """
+
+    reader: Endpoint
+    heard: int = NOTHING_HEARD
+    unreadable: str = ""
+    avoid: str = ""
+
+
+class Kind(IntEnum):
+    """What an answer means."""
+
+    WAIT = 0  # it is not there, or on its way to the reader's machine: ask again, and be answered when it is
+    HERE = 1  # it comes with this answer
+    KEEP = 2  # so it does, and the reader is its machine's replica from now on
+    AT = 3  # the machine's replica has it
+    GONE = 4  # the replica does not have it (any more)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What a reader is told.
+
+    Attributes:
+        kind: see `Kind`.
+        key: what was found; of WAIT, what is there.
+        at: of AT: where the replica is.
+    """
+
+    kind: Kind
+    key: Key
+    at: Endpoint | None = None
+
+
+class Copy(msgspec.Struct, array_like=True):
+    """A reader asks its machine's replica."""
+
+    publisher_id: str
+    key: Key
+    want: Want
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """A replica has written an object, or (`at` is None) could not."""
+
+    key: Key
+    at: Endpoint | None
+
+
+class Drop(msgspec.Struct, array_like=True):
+    """Nobody needs an object any more."""
+
+    key: Key

@@ -1,0 +1,127 @@
+"""What this process keeps of other machines' objects for the other processes of its machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.parcels import WAIT_S, Parcel
+from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.comm.replication.publisher import give
+from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
+from rlinf.scheduler.errors import SharedMemoryUnreadable
+
+logger = logging.getLogger(__name__)
+
+
+class Replicas:
+    """Objects of publishers elsewhere, each written into this process's shared memory once.
+
+    They are kept until their publisher releases them or is gone. All but the copying, which one thread does, is on
+    the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+        service: as of the publishers.
+        private: whoever reads an object may write to what it has read, unseen by all others.
+    """
+
+    def __init__(self, messenger: Messenger, service: str, *, private: bool) -> None:
+        self._messenger = messenger
+        self._service = service
+        self._private = private
+        self._kept: dict[tuple[str, Key], Parcel] = {}
+        self._writing: ThreadPoolExecutor | None = None
+        messenger.serve(f"{service}.copy", self._on_copy)
+        messenger.serve(f"{service}.drop", self._on_drop)
+        messenger.on_peer_lost(self._on_peer_lost)
+
+    def num_kept(self) -> int:
+        """How many objects are here."""
+        return len(self._kept)
+
+    def keep(
+        self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[Arrived], None]
+    ) -> None:
+        """Keep what came from another machine.
+
+        Args:
+            publisher: whose it is.
+            key: which object.
+            frames: its bytes.
+            then: called on the I/O thread with the object, for this process's own use; not before it is written, for
+                whoever has it may change it.
+        """
+        if self._writing is None:
+            self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comm-replicas")
+
+        def written(writing: Future[Parcel]) -> None:
+            self._messenger.submit(lambda: self._on_written(publisher, key, frames, writing, then))
+
+        self._writing.submit(self._write, frames).add_done_callback(written)
+
+    def _write(self, frames: list[Buffer]) -> Parcel:
+        encoded = Encoded(bytes(frames[0]), frames[1:])
+        return self._messenger.parcels.pack(
+            encoded, None, snapshot=self._private, wait_s=WAIT_S, shared=self._private
+        )
+
+    def _on_written(
+        self,
+        publisher: Endpoint,
+        key: Key,
+        frames: list[Buffer],
+        writing: Future[Parcel],
+        then: Callable[[Arrived], None],
+    ) -> None:
+        arrived, at = Arrived(frames), None
+        error = writing.exception()
+        if error is None:
+            parcel = self._kept[publisher.process_id, key] = writing.result()
+            at = self._messenger.endpoint
+            if parcel.in_shared_memory:
+                # What came as bytes can go; where it cannot be mapped here, it stays this process's own copy.
+                with contextlib.suppress(SharedMemoryUnreadable):
+                    arrived = self._messenger.parcels.receive(parcel.frames_for(at))
+        else:
+            size_bytes = arrived.size_bytes
+            logger.warning("%d bytes are not kept for others of this machine: %r", size_bytes, error)
+
+        def answered(answer: Future[Reply]) -> None:
+            if answer.cancelled() or answer.exception() is not None or not answer.result().head:
+                self._kept.pop((publisher.process_id, key), None)
+
+        kept = self._messenger.request(publisher, f"{self._service}.kept", Kept(key, at))
+        kept.add_done_callback(answered)
+        then(arrived)
+
+    def _on_copy(self, request: Request) -> None:
+        asked = msgspec.convert(request.head, Copy)
+        if asked.want.unreadable:
+            self._messenger.parcels.distrust(request.peer_id, asked.want.unreadable)
+
+        def answer() -> None:
+            parcel = self._kept.get((asked.publisher_id, asked.key))
+            if parcel is None:
+                request.reply(Answer(Kind.GONE, asked.key))
+            else:
+                give(request, Answer(Kind.HERE, asked.key), parcel, asked.want.reader)
+
+        self._messenger.parcels.when_ready(asked.want.reader, answer)
+
+    def _on_drop(self, notice: Request) -> None:
+        self._kept.pop((notice.peer_id, msgspec.convert(notice.head, Drop).key), None)
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        for publisher_id, key in list(self._kept):
+            if publisher_id == process_id:
+                del self._kept[publisher_id, key]

@@ -1,0 +1,202 @@
+"""Operations with a named peer: the I/O thread decides what becomes of them, and a promise tells their caller."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.finder import Finder, Search
+from rlinf.scheduler.comm.loop import Timer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
+
+# What is cancelled has ended after so long, or goes on being given up without the caller.
+CANCEL_WAIT_S = 1.0
+# How long after a deadline an answer that says more than "it is late" is waited for: a fraction of the time, or this.
+GRACE_S = 0.25
+GRACE_FRACTION = 0.05
+_LEFT = "this process has left the cluster"
+
+
+class OwnedPromise(Promise[Any]):
+    """A promise whose owner hears that nobody wants it any more.
+
+    Args:
+        messenger: this process's messenger.
+        on_cancel: called on the I/O thread when it is to be given up.
+        on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
+            a deque and wake the I/O thread, and nothing else. An interruption may come in between.
+    """
+
+    __slots__ = ("_messenger", "_on_cancel", "_on_dropped")
+
+    def __init__(
+        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self._messenger = messenger
+        self._on_cancel = on_cancel
+        self._on_dropped = on_dropped
+
+    def cancel(self) -> bool:
+        """Give it up; whether it has ended so. Waits a moment for the answer."""
+        if not self.done():
+            self._messenger.submit(self._on_cancel)
+            if not self._messenger.on_io_thread():
+                self.wait(CANCEL_WAIT_S)
+        return self.cancelled()
+
+    def end(self, value: Any, error: BaseException | None) -> None:
+        """Complete it with either."""
+        if isinstance(error, CancelledError):
+            self.set_cancelled()
+        elif error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(value)
+
+    def __del__(self) -> None:
+        self._on_dropped()
+
+
+class Transfers:
+    """What is under way; when the messenger closes, it fails.
+
+    Args:
+        messenger: this process's messenger.
+        finder: finds peers.
+    """
+
+    def __init__(self, messenger: Messenger, finder: Finder) -> None:
+        self.messenger = messenger
+        self.finder = finder
+        self.under_way: set[Transfer] = set()
+        messenger.at_end(self._close)
+
+    def hand_over(self, step: Callable[[], None]) -> None:
+        """Let the I/O thread do something; from a user's thread.
+
+        Raises:
+            CommError: this is a forked child, or its parent has left the cluster.
+        """
+        self.messenger.check_process()
+        self.messenger.submit(step)
+        # Looked at afterwards: what was handed over before the end is part of it, what came later is not.
+        if self.messenger.closed:
+            raise CommError(_LEFT)
+
+    def _close(self) -> None:
+        for transfer in list(self.under_way):
+            transfer.end(error=CommError(_LEFT))
+
+
+class Transfer(ABC):
+    """One operation with a peer: the search for it and the deadline. Everything is on the I/O thread.
+
+    Args:
+        transfers: what it is one of.
+        operation: "send" or the like, for messages.
+        peer: the peer's name.
+        timeout_s: how long it may take.
+        started: when it began, on the monotonic clock; None for now.
+    """
+
+    def __init__(
+        self,
+        transfers: Transfers,
+        operation: str,
+        peer: str,
+        timeout_s: float,
+        started: float | None = None,
+    ) -> None:
+        self.operation = operation
+        self.peer = peer
+        self.over = False
+        self._transfers = transfers
+        self._messenger = transfers.messenger
+        self._timeout_s = max(0.0, timeout_s)
+        self._started = time.monotonic() if started is None else started
+        self._timer: Timer | None = None
+        self._search: Search | None = None
+
+    def start(self) -> None:
+        """Begin: at the deadline it ends, and the peer is looked up."""
+        self._transfers.under_way.add(self)
+        self.arm()
+        left_s = max(0.0, self._timeout_s - self.waited_s())
+        self._search = Search(self._found, self._not_found)
+        self._transfers.finder.find(self.peer, left_s, self._search)
+
+    def arm(self, timeout_s: float | None = None) -> None:
+        """Let it end at its deadline, or `timeout_s` seconds from now."""
+        left_s = max(0.0, self._timeout_s - self.waited_s()) if timeout_s is None else timeout_s
+        self._at(left_s, self._expire)
+
+    def waited_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._started
+
+    def timeout(self, waiting_for: str) -> CommTimeout:
+        """The error of its deadline."""
+        return CommTimeout(self.operation, self.peer, self.waited_s(), waiting_for)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back when no answer is to be expected any more after the deadline."""
+        self._at(max(GRACE_S, GRACE_FRACTION * self._timeout_s), callback)
+
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        """End it, once."""
+        if self.over:
+            return
+        self.over = True
+        self._transfers.under_way.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._search is not None:
+            self._transfers.finder.cancel(self.peer, self._search)
+        self.ended(value, renamed(error, self.peer))
+
+    @abstractmethod
+    def found(self, endpoint: Endpoint) -> None:
+        """The peer is there."""
+
+    @abstractmethod
+    def expire(self) -> None:
+        """The deadline has passed, and the peer is there."""
+
+    @abstractmethod
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        """It is over: give back what it holds, and tell its caller."""
+
+    def _at(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self.over:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._messenger.call_later(delay_s, callback)
+
+    def _found(self, endpoint: Endpoint) -> None:
+        self._search = None
+        if not self.over:
+            self.found(endpoint)
+
+    def _not_found(self, error: BaseException) -> None:
+        self._search = None
+        self.end(error=error)
+
+    def _expire(self) -> None:
+        if self._search is None:
+            self.expire()
+        else:
+            # The search has the same deadline, and knows better what there is instead.
+            self.soon(lambda: self.end(error=PeerNotFound(self.peer, self.waited_s())))
+
+
+def renamed(error: BaseException | None, peer: str) -> BaseException | None:
+    """The error, with a dead peer called by the name that the user knows."""
+    return PeerDied(peer, error.reason) if isinstance(error, PeerDied) else error

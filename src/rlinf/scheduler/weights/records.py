@@ -1,0 +1,25 @@
+"""What a reader of weights asks their publisher; what comes back is replication's `Answer`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlinf.scheduler.comm.replication import Want
+
+SERVICE = "weights"
+FETCH = "weights.fetch"
+NO_VERSION = -1
+
+
+class FetchWeights(msgspec.Struct, array_like=True):
+    """A question for the newest version.
+
+    Attributes:
+        name: what the weights are published as.
+        min_version: the least version that will do; NO_VERSION if any does.
+        want: the reader; what it has `heard` is a version.
+    """
+
+    name: str
+    min_version: int
+    want: Want

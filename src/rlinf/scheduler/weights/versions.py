@@ -1,0 +1,118 @@
+"""The weights that this process publishes: the newest version of each name, and who waits for a newer one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.parcels import Parcel
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.replication import Answer, Key, Kind, Publisher
+from rlinf.scheduler.errors import WeightsError
+from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
+
+
+class _Waiting:
+    """A reader that has heard what there is."""
+
+    __slots__ = ("asked", "request")
+
+    def __init__(self, request: Request, asked: FetchWeights) -> None:
+        self.request = request
+        self.asked = asked
+
+
+class _Weights:
+    """What is published under one name."""
+
+    def __init__(self) -> None:
+        self.version = NO_VERSION
+        self.parcel: Parcel | None = None
+        self.waiting: list[_Waiting] = []
+
+
+class Versions:
+    """Gives readers the newest version. All but `version` and `expect` is on the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+    """
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._publisher = Publisher(messenger, SERVICE)
+        self._weights: dict[str, _Weights] = {}
+        messenger.serve(FETCH, self._on_fetch)
+
+    def expect(self, name: str) -> None:
+        """Let readers of `name` wait for a version from now on; from any thread."""
+        self._weights.setdefault(name, _Weights())
+
+    def version(self, name: str) -> int:
+        """The present version; NO_VERSION if there is none; from any thread."""
+        weights = self._weights.get(name)
+        return NO_VERSION if weights is None else weights.version
+
+    def put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
+        """Make this the version that readers get from now on; the one before comes back.
+
+        Raises:
+            WeightsError: the version does not grow.
+        """
+        weights = self._weights[name]
+        check_growth(name, weights.version, version)
+        before, old = weights.parcel, Key(name, weights.version)
+        weights.version, weights.parcel = version, parcel
+        self._publisher.publish(Key(name, version), parcel, replicated=True)
+        self._publisher.release(old)
+        waiting, weights.waiting = weights.waiting, []
+        for reader in waiting:
+            self._serve(reader.request, reader.asked)
+        return before
+
+    def num_waiting(self) -> int:
+        """How many readers wait."""
+        return self._publisher.num_waiting() + sum(len(each.waiting) for each in self._weights.values())
+
+    def _on_fetch(self, request: Request) -> None:
+        asked = msgspec.convert(request.head, FetchWeights)
+        if asked.name not in self._weights:
+            raise WeightsError(asked.name, f"'{self._messenger.name}' does not publish them")
+        self._serve(request, asked)
+
+    def _serve(self, request: Request, asked: FetchWeights) -> None:
+        weights = self._weights[asked.name]
+        key = Key(asked.name, weights.version)
+        if request.is_cancelled:
+            return
+        if weights.parcel is not None and weights.version >= asked.min_version:
+            # If it is replaced before it is answered, the reader gets what replaced it.
+            self._publisher.answer(request, key, asked.want, self._again(request, asked))
+        elif asked.want.heard == weights.version:
+            self._park(weights, _Waiting(request, asked))
+        else:
+            # Whoever waits knows what it waits for, and can say so at its deadline.
+            request.reply(Answer(Kind.WAIT, key))
+
+    def _again(self, request: Request, asked: FetchWeights) -> Callable[[], None]:
+        return lambda: self._serve(request, asked)
+
+    def _park(self, weights: _Weights, reader: _Waiting) -> None:
+        def forget() -> None:
+            if reader in weights.waiting:
+                weights.waiting.remove(reader)
+
+        weights.waiting.append(reader)
+        reader.request.on_cancel(forget)
+
+
+def check_growth(name: str, before: int, version: int) -> None:
+    """Make sure that a version may follow another one.
+
+    Raises:
+        WeightsError: it may not.
+    """
+    if version <= before:
+        raise WeightsError(name, f"version {version} cannot follow version {before}: versions grow")

@@ -1,0 +1,58 @@
+"""Real signals at random moments of whatever the main thread does."""
+
+import random
+import signal
+
+import pytest
+
+
+class Interrupted(BaseException):
+    """What the signal's handler raises."""
+
+
+class Alarms:
+    """Interrupts calls; the same seed gives the same delays.
+
+    Attributes:
+        num_raised: how many interruptions there were.
+    """
+
+    def __init__(self, seed, max_delay_s=0.001):
+        self._random = random.Random(seed)
+        self._max_delay_s = max_delay_s
+        self._armed = False
+        self.num_raised = 0
+
+    def on_signal(self, _number, _frame):
+        if self._armed:
+            self._armed = False
+            self.num_raised += 1
+            raise Interrupted
+
+    def interrupt(self, call):
+        """Call it, and interrupt it perhaps; whether it came to its end."""
+        try:
+            self._armed = True
+            signal.setitimer(signal.ITIMER_REAL, self._random.uniform(1e-6, self._max_delay_s))
+            call()
+            self._armed = False
+        except Interrupted:
+            return False
+        finally:
+            self._armed = False
+        return True
+
+
+@pytest.fixture
+def alarms():
+    """Makes `Alarms`, one at a time."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def make(seed, max_delay_s=0.001):
+        made = Alarms(seed, max_delay_s)
+        signal.signal(signal.SIGALRM, made.on_signal)
+        return made
+
+    yield make
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
