@@ -19,7 +19,7 @@ class Call:
         at_us: when.
         number: unique in a script; a put's number is also its item.
         client: the number of the client.
-        kind: `put`, `get` or `batch` of a channel, `send` or `recv` of a mailbox.
+        kind: `put`, `get` or `batch` of a channel, `send` or `recv` of a mailbox, `publish` or `fetch` of weights.
         queue: the queue's name, or the topic.
         weight: of the item, or the batch's target.
         size_bytes: of the item.
@@ -121,6 +121,7 @@ class _Calls:
         self._num_clients = num_clients
         self._length_us = length_us
         self._letter_share = draw.choice((0.0, 0.3, 0.5)) if num_clients > 1 else 0.0
+        self._weights_share = draw.choice((0.0, 0.2, 0.4))
         # In some stories everything happens in bursts.
         self._step_us = draw.choice((1, length_us // 10))
         self._queues = [f"q{number}" for number in range(draw.randint(1, 3))]
