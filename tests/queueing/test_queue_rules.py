@@ -391,3 +391,15 @@ def test_a_name_may_be_any_tuple_of_strings_and_numbers():
     for ticket, name in enumerate(["3", 3, ("step", 7), ("step", (7, "a"))]):
         state.put("p", ticket, name, name)
     assert [depth.name for depth in state.depths()] == ["3", 3, ("step", 7), ("step", (7, "a"))]
+
+
+def test_what_a_dead_client_took_is_confirmed_and_its_own_waits_hear_nothing():
+    state = ChannelState()
+    state.put("producer", 1, "default", "taken")
+    state.get("dies", 2, "default")
+    state.get("dies", 3, "default")
+    state.get("lives", 4, "default")
+    state.close()
+    out = state.lose("dies", taken={2})
+    assert [(i.client, i.ticket, i.reason) for i in out] == [("lives", 4, Reason.CLOSED)]
+    assert state.depths() == ()

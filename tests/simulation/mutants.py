@@ -24,7 +24,7 @@ class ConfirmsWhatArrived(ChannelState):
 class ForgetsTheDead(ChannelState):
     """What was in delivery to a dead client stays so."""
 
-    def lose(self, client):
+    def lose(self, client, taken=()):
         return []
 
 

@@ -249,11 +249,10 @@ class ChannelServer:
     def _lose(self, process_id: str) -> None:
         if self._clients.pop(process_id, None) is not None:
             self._with_news.pop(process_id, None)
-            for ticket, items in self._state.deliveries(process_id):
-                # It had them, and may have written into them, and did not come to say so.
-                if is_marked(item.payload for item in items):
-                    self._carry_out(self._state.confirm(process_id, ticket))
-            self._carry_out(self._state.lose(process_id))
+            deliveries = self._state.deliveries(process_id)
+            # It had these, and may have written into them, and did not come to say so.
+            taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
+            self._carry_out(self._state.lose(process_id, taken))
 
     def _stop(self) -> None:
         if self._stopped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rlinf.scheduler.queueing.fifo import Item
@@ -148,8 +148,13 @@ class ChannelState:
         getter.queue.confirm(getter)
         return self._after_delivery(getter.queue)
 
-    def lose(self, client: str) -> list[Instruction]:
-        """A client is gone: its waits and unfinished puts are dropped, items in delivery given back."""
+    def lose(self, client: str, taken: Collection[int] = ()) -> list[Instruction]:
+        """A client is gone: its waits and unfinished puts are dropped, items in delivery given back.
+
+        Args:
+            client: its name.
+            taken: the tickets of those deliveries that are confirmed instead; their items were taken.
+        """
         lost = self._clients.pop(client, None)
         if lost is None:
             return []
@@ -161,6 +166,8 @@ class ChannelState:
                 operation.queue.withdraw_put(operation)
             elif operation.items is None:
                 operation.queue.withdraw_get(operation)
+            elif operation.ticket in taken:
+                operation.queue.confirm(operation)
             else:
                 undelivered.setdefault(operation.queue, []).append(operation)
         for queue, getters in undelivered.items():

@@ -81,9 +81,8 @@ class ChannelClient(Users):
         self._carry_out(self.state.abandon(call.step.number))
 
     def on_cancel(self, call: UserCall) -> None:
-        """See `Users`; what was delivered is over: its user may be taking it."""
-        if call.items is None:
-            self._carry_out(self.state.cancel(call.step.number))
+        """See `Users`."""
+        self._carry_out(self.state.cancel(call.step.number))
 
     def on_expire(self, call: UserCall) -> None:
         """See `Users`."""

@@ -97,12 +97,15 @@ class ChannelServer:
             self.world.note(self.name, "loses", peer)
             self._gone.add(peer)
             self._news.pop(peer, None)
-            for ticket, items in self.state.deliveries(peer):
-                if self._ledger.is_marked(peer, [item.payload for item in items]):
-                    self._ledger.confirmed(peer, ticket)
-                    self._carry_out(self.state.confirm(peer, ticket))
+            taken = {
+                ticket
+                for ticket, items in self.state.deliveries(peer)
+                if self._ledger.is_marked(peer, [item.payload for item in items])
+            }
+            for ticket in taken:
+                self._ledger.confirmed(peer, ticket)
             self._ledger.loses(peer)
-            self._carry_out(self.state.lose(peer))
+            self._carry_out(self.state.lose(peer, taken))
 
     def close(self) -> None:
         """Close the channel."""
