@@ -134,8 +134,25 @@ class _Calls:
         self._owner = {queue: draw.randrange(num_clients) if sole else None for queue in self._queues}
 
     def draw(self, number: int) -> Call:
-        return (
-            self._draw_letter(number) if self._draw.random() < self._letter_share else self._draw_item(number)
+        kind = self._draw.random()
+        if kind < self._letter_share:
+            return self._draw_letter(number)
+        return self._draw_weights(number) if kind > 1 - self._weights_share else self._draw_item(number)
+
+    def _draw_weights(self, number: int) -> Call:
+        """A new version, or a reader of the newest."""
+        draw = self._draw
+        return Call(
+            at_us=self._draw_time(),
+            number=number,
+            client=draw.randrange(self._num_clients),
+            kind="publish" if draw.random() < 0.15 else "fetch",
+            queue="weights",
+            weight=0,
+            size_bytes=0,
+            timeout_us=draw.choice((400, 10_000, 1_000_000, None)),
+            blocking=draw.random() < self._blocking_share,
+            abandon=self._draw_abandon(),
         )
 
     def _draw_item(self, number: int) -> Call:
