@@ -44,6 +44,7 @@ class _Half:
 
     __slots__ = (
         "ack_due",
+        "begun_us",
         "dialling",
         "heard_us",
         "num_heard",
@@ -62,6 +63,7 @@ class _Half:
         self.dialling: Stream | None = None
         self.num_said = self.num_heard = 0
         self.heard_us = -RECENT_US
+        self.begun_us = 0
         self.pumping = False
         self.ack_due = False
         self.wake_us: int | None = None
@@ -180,6 +182,7 @@ class Sessions:
         if half is None:
             session = self._make(self.process.name, peer, self._draw.getrandbits(62) + 1, self._now_s)
             half = self._halves[peer] = _Half(peer, session)
+            half.begun_us = self._world.now_us
         return half
 
     def _welcome(self, half: _Half, stream: Stream, hello: Hello) -> None:
@@ -284,7 +287,7 @@ class Sessions:
         peer, other = half.peer, self._network.end_of(half.peer)
         pair = frozenset((self.process.name, peer))
         if not other.process.alive:
-            since_us = max(other.process.died_us, self._network.clear_since_us(pair))
+            since_us = max(other.process.died_us, self._network.clear_since_us(pair), half.begun_us)
             if self._world.now_us - since_us > NOTICED_US + self.process.paused_us:
                 message = f"{self.process.name} notices late that {peer} has died"
                 raise Violation(message, (self.process.name, peer))
