@@ -150,18 +150,20 @@ class ClientState:
 
     def expire(self, ticket: int) -> list[ClientInstruction]:
         """The deadline of an operation has passed; one that was delivered has met it."""
-        return [] if self._is_delivered(ticket) else self._leave(ticket, Ending.TIMED_OUT)
+        operation = self._operations.get(ticket)
+        if operation is not None and operation.phase is _Phase.DELIVERED:
+            return []
+        return self._leave(ticket, Ending.TIMED_OUT)
 
     def cancel(self, ticket: int) -> list[ClientInstruction]:
         """An operation was given up by somebody who waits for its end.
 
-        A get ends at once: whatever the server says, it takes nothing. A put may be in its queue by now. What was
-        delivered is over: somebody may be taking its items at this moment.
+        A get ends at once: whatever the server says, it takes nothing. A put may be in its queue by now.
         """
-        if self._is_delivered(ticket):
-            return []
-        out = self._leave(ticket, Ending.CANCELLED)
         operation = self._operations.get(ticket)
+        if operation is not None and operation.phase is _Phase.DELIVERED:
+            return []  # it is too late: whoever waits has been told
+        out = self._leave(ticket, Ending.CANCELLED)
         if operation is not None and operation.is_get and not operation.is_over:
             operation.is_over = True
             out.append(End(ticket, Ending.CANCELLED))
@@ -234,10 +236,6 @@ class ClientState:
     def knows(self, ticket: int) -> bool:
         """Whether something of an operation is still to come, from the server or from whoever began it."""
         return ticket in self._operations
-
-    def _is_delivered(self, ticket: int) -> bool:
-        operation = self._operations.get(ticket)
-        return operation is not None and operation.phase is _Phase.DELIVERED
 
     def _leave(self, ticket: int, ending: Ending) -> list[ClientInstruction]:
         operation = self._operations.get(ticket)
