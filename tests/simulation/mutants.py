@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from rlinf.scheduler.comm.replication.publication import Publication
 from rlinf.scheduler.comm.transport.session import Session
 from rlinf.scheduler.queueing import ChannelState
 from rlinf.scheduler.queueing.client import ClientState, End, Ending, Withdraw
@@ -161,7 +162,28 @@ class NeverGivesUp(Session):
         return super()._grace_ends(since) + 3600
 
 
+# -- who gets weights from where --------------------------------------------------------------------
+
+
+class NeverForgetsAReplica(Publication):
+    """A replica stays one, whatever became of it."""
+
+    def lost(self, process_id):
+        return []
+
+
+class ForgetsWhoWaits(Publication):
+    """Who waits for the replica of its machine waits for ever."""
+
+    def _look_again(self, machines):
+        return []
+
+
 MUTANTS = {
+    "never forgets a replica": replace(
+        Machines(), publication=partial(NeverForgetsAReplica, replicated=True)
+    ),
+    "forgets who waits": replace(Machines(), publication=partial(ForgetsWhoWaits, replicated=True)),
     "confirms what arrived": replace(Machines(), server=ConfirmsWhatArrived),
     "forgets the dead": replace(Machines(), server=ForgetsTheDead),
     "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),

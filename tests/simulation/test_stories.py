@@ -56,9 +56,9 @@ def test_stories_are_about_everything_that_can_go_wrong():
     assert endings >= {"full", "empty", "impossible"}
 
 
-def test_stories_are_about_channels_and_mailboxes():
+def test_stories_are_about_channels_mailboxes_and_weights():
     kinds = {call.kind for seed in range(20) for call in draw_script(seed).calls}
-    assert kinds == {"put", "get", "batch", "send", "recv"}
+    assert kinds == {"put", "get", "batch", "send", "recv", "publish", "fetch"}
 
 
 def test_a_story_is_told_with_its_history(capsys):

@@ -11,6 +11,7 @@ users.py           the users' threads of a process
 cluster.py         all processes, what breaks, and the parts that run there
 channel*.py        a part: a channel, around the real machines of its server and its clients
 mailbox.py         a part: a mailbox in every process, around the same machines
+weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
 ledger.py          what queues promise, checked at every step
 machines.py        the machines under test
 script.py          what happens in the story of a seed

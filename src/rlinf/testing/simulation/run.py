@@ -11,9 +11,10 @@ from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.mailbox import MailboxPart
 from rlinf.testing.simulation.script import Script, draw_script
+from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
-PARTS = (ChannelPart, MailboxPart)
+PARTS = (ChannelPart, MailboxPart, WeightsPart)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Call:
         at_us: when.
         number: unique in a script; a put's number is also its item.
         client: the number of the client.
-        kind: `put`, `get` or `batch` of a channel, `send` or `recv` of a mailbox.
+        kind: `put`, `get` or `batch` of a channel, `send` or `recv` of a mailbox, `publish` or `fetch` of weights.
         queue: the queue's name, or the topic.
         weight: of the item, or the batch's target.
         size_bytes: of the item.
@@ -121,6 +121,7 @@ class _Calls:
         self._num_clients = num_clients
         self._length_us = length_us
         self._letter_share = draw.choice((0.0, 0.3, 0.5)) if num_clients > 1 else 0.0
+        self._weights_share = draw.choice((0.0, 0.2, 0.4))
         # In some stories everything happens in bursts.
         self._step_us = draw.choice((1, length_us // 10))
         self._queues = [f"q{number}" for number in range(draw.randint(1, 3))]
@@ -133,8 +134,25 @@ class _Calls:
         self._owner = {queue: draw.randrange(num_clients) if sole else None for queue in self._queues}
 
     def draw(self, number: int) -> Call:
-        return (
-            self._draw_letter(number) if self._draw.random() < self._letter_share else self._draw_item(number)
+        kind = self._draw.random()
+        if kind < self._letter_share:
+            return self._draw_letter(number)
+        return self._draw_weights(number) if kind > 1 - self._weights_share else self._draw_item(number)
+
+    def _draw_weights(self, number: int) -> Call:
+        """A new version, or a reader of the newest."""
+        draw = self._draw
+        return Call(
+            at_us=self._draw_time(),
+            number=number,
+            client=draw.randrange(self._num_clients),
+            kind="publish" if draw.random() < 0.15 else "fetch",
+            queue="weights",
+            weight=0,
+            size_bytes=0,
+            timeout_us=draw.choice((400, 10_000, 1_000_000, None)),
+            blocking=draw.random() < self._blocking_share,
+            abandon=self._draw_abandon(),
         )
 
     def _draw_item(self, number: int) -> Call:
