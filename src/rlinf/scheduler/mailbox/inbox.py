@@ -68,6 +68,14 @@ class _Coming:
         self.unreadable = ""
 
 
+class _PromiseRef(weakref.ref[OwnedPromise]):
+    """Knows which recv's promise is gone."""
+
+    __slots__ = ("ticket",)
+
+    ticket: int
+
+
 class _Receiving(Transfer):
     """A recv, until its item was taken or given back."""
 
@@ -98,7 +106,10 @@ class _Receiving(Transfer):
         cancel = partial(self._inbox.end, self, CancelledError())
         promise = OwnedPromise(self._inbox.messenger, cancel, partial(self._inbox.on_dropped, self))
         self.fate = promise.fate
-        self._promise = weakref.ref(promise)
+        # Its callback is one call of C: no interruption comes in between, so whatever is asked for next stands behind.
+        ref = _PromiseRef(promise, self._inbox.dead.append)
+        ref.ticket = self.ticket
+        self._promise = ref
         return promise
 
     def wanted(self) -> bool:
@@ -143,8 +154,10 @@ class Inbox:
         self._receiving: dict[int, _Receiving] = {}
         # Those whose items were neither taken nor given back, as far as it was noticed,
         self._delivered: dict[int, _Receiving] = {}
-        # and recvs that nobody has a promise of any more.
+        # recvs that nobody has a promise of any more,
         self._dropped: deque[_Receiving] = deque()
+        # and the same once more, for a recv that an interruption kept from saying so.
+        self.dead: deque[weakref.ref[OwnedPromise]] = deque()
         self._sweep_due = False
         self._to_do: deque[Instruction] = deque()
         self._following = False
@@ -221,6 +234,11 @@ class Inbox:
     def _settle(self) -> None:
         while self._dropped:
             self._settle_one(self._dropped.popleft())
+        while self.dead:
+            ticket = getattr(self.dead.popleft(), "ticket", 0)
+            receiving = self._delivered.get(ticket) or self._receiving.get(ticket)
+            if receiving is not None:
+                self._settle_one(receiving)
 
     def _settle_one(self, receiving: _Receiving) -> None:
         receiving.end(error=CancelledError())
@@ -232,11 +250,11 @@ class Inbox:
             self._follow(self._state.withdraw(OWN, receiving.ticket))
 
     def _sweep(self) -> None:
-        """Notice what was taken by somebody who keeps the handle, or dropped while an interruption came in between."""
+        """Notice what was taken by somebody who keeps the handle."""
         self._sweep_due = False
         self._settle()
         for receiving in list(self._delivered.values()):
-            if receiving.fate.taken or not receiving.wanted():
+            if receiving.fate.taken:
                 self._settle_one(receiving)
         self._sweep_later()
 
