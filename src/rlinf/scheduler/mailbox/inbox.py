@@ -216,11 +216,12 @@ class Inbox:
         """End a recv that waits with an error."""
         if self._receiving.get(receiving.ticket) is receiving:
             receiving.end(error=error)
-            self._follow(self._state.withdraw(OWN, receiving.ticket))
 
     def leave(self, receiving: _Receiving) -> None:
-        """A recv does not wait any more."""
+        """A recv does not wait any more; without an item it leaves its line, or what it was about to get goes back."""
         self._receiving.pop(receiving.ticket, None)
+        if receiving.letter is None:
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
 
     def on_dropped(self, receiving: _Receiving) -> None:
         """Nobody has the promise of a recv any more; called anywhere the garbage collector runs."""
@@ -271,7 +272,6 @@ class Inbox:
         refused = None if receiving.check is None else receiving.check(letter.tensor)
         if refused is not None:
             receiving.end(error=refused)
-            self._follow(self._state.withdraw(OWN, ticket))
             return
         receiving.letter = letter
         self._delivered[ticket] = receiving
