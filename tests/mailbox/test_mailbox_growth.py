@@ -89,8 +89,9 @@ def test_what_waits_when_its_own_process_leaves_fails(boxes):
 def test_a_deadline_holds_when_the_receiver_stands_still(boxes, timeout_s):
     env, rollout = boxes
     env.send("first", "rollout:0", timeout_s=DEADLINE_S).wait()
-    go_on = threading.Event()
-    rollout._inbox.messenger.submit(lambda: go_on.wait(DEADLINE_S))
+    stands, go_on = threading.Event(), threading.Event()
+    rollout._inbox.messenger.submit(lambda: (stands.set(), go_on.wait(DEADLINE_S)))
+    assert stands.wait(DEADLINE_S)
     started = time.monotonic()
     with pytest.raises(CommTimeout, match="waiting for its acknowledgement"):
         env.send("late", "rollout:0", timeout_s=timeout_s).wait()

@@ -19,7 +19,7 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import WAIT_S
-from rlinf.scheduler.comm.promise import Fate, Promise
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -116,7 +116,7 @@ class Connection:
             promise = OperationPromise(self._withdraw, operation)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self._withdraw, operation, partial(self._on_dropped, operation.fate))
+            promise = OperationPromise(self._withdraw, operation, partial(self._on_dropped, operation))
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
@@ -167,9 +167,9 @@ class Connection:
         elif operation.kind != "put":
             promise.wait(ANSWER_S)
 
-    def _on_dropped(self, fate: Fate) -> None:
+    def _on_dropped(self, operation: Operation) -> None:
         # If somebody has its items, the I/O thread is about to look.
-        if not fate.taken:
+        if not operation.fate.taken:
             self._messenger.submit(self._shell.drain)
 
     def _check_may_block(self) -> None:

@@ -93,7 +93,7 @@ class ClientShell:
 
     def begin(self, operation: Operation) -> None:
         """Begin an operation."""
-        if operation.abandoned:
+        if operation.abandoned or operation.find_promise() is None:
             return
         # First of all what was given up before: it stands in front of what is asked for now.
         self._look_at_dropped()

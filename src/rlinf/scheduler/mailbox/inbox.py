@@ -204,11 +204,12 @@ class Inbox:
         """End a recv that waits with an error."""
         if self._receiving.get(receiving.ticket) is receiving:
             receiving.end(error=error)
-            self._follow(self._state.withdraw(OWN, receiving.ticket))
 
     def leave(self, receiving: _Receiving) -> None:
-        """A recv does not wait any more."""
+        """A recv does not wait any more; without an item it leaves its line, or what it was about to get goes back."""
         self._receiving.pop(receiving.ticket, None)
+        if receiving.letter is None:
+            self._follow(self._state.withdraw(OWN, receiving.ticket))
 
     def on_dropped(self, receiving: _Receiving) -> None:
         """Nobody has the promise of a recv any more, as `dropped` notes; called anywhere the garbage collector runs."""
@@ -236,11 +237,11 @@ class Inbox:
             self._follow(self._state.withdraw(OWN, receiving.ticket))
 
     def _sweep(self) -> None:
-        """Notice what was taken by somebody who keeps the handle, or dropped while an interruption came in between."""
+        """Notice what was taken by somebody who keeps the handle."""
         self._sweep_due = False
         self._settle()
         for receiving in list(self._delivered.values()):
-            if receiving.fate.taken or not receiving.wanted():
+            if receiving.fate.taken:
                 self._settle_one(receiving)
         self._sweep_later()
 
@@ -257,7 +258,6 @@ class Inbox:
         refused = None if receiving.check is None else receiving.check(letter.tensor)
         if refused is not None:
             receiving.end(error=refused)
-            self._follow(self._state.withdraw(OWN, ticket))
             return
         receiving.letter = letter
         self._delivered[ticket] = receiving

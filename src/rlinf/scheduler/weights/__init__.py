@@ -1,4 +1,4 @@
-"""Versions of weights: published once, fetched into the reader's own tensors, mirrored once per machine."""
+"""Versions of weights: published once, fetched into the reader's own tensors, one replica per machine."""
 
 from rlinf.scheduler.weights.weights import Weights
 
