@@ -538,7 +538,7 @@ def test_an_interruption_while_items_are_read_gives_them_back(in_process, monkey
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        patch.setattr("rlinf.scheduler.comm.parcel.decode", interrupted)
+        patch.setattr("rlinf.scheduler.comm.shm.parcel.decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             channel.get(timeout_s=DEADLINE_S)
     assert channel.get(timeout_s=DEADLINE_S) == "precious"

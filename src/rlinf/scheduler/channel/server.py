@@ -259,6 +259,7 @@ class ChannelServer:
             return
         self._stopped = True
         self._flush()
+        self._messenger.off_peer_lost(self._lose)
         self._messenger.unserve(wire.operations_service(self.spec.channel_id))
         self._messenger.unserve(wire.control_service(self.spec.channel_id))
         for client in self._clients.values():

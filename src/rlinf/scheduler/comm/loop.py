@@ -27,7 +27,7 @@ FINISHED = select.EPOLLHUP | select.EPOLLERR
 # epoll takes at most 2**31 ms; an hour is seldom enough.
 MAX_SLEEP_S = 3600.0
 # Cancelled timers stay in the heap until it has doubled, from this size on.
-MIN_SWEEP = 512
+MIN_SWEEP = 64
 
 
 class Timer:

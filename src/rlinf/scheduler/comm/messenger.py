@@ -172,6 +172,11 @@ class Messenger:
         """Call `callback(process_id)` on the I/O thread whenever a connected process is gone."""
         self._lost_callbacks.append(callback)
 
+    def off_peer_lost(self, callback: Callable[[str], None]) -> None:
+        """Undo `on_peer_lost`."""
+        if callback in self._lost_callbacks:
+            self._lost_callbacks.remove(callback)
+
     def stay_while(self, busy: Callable[[], bool]) -> None:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
         self._busy.append(busy)
@@ -433,7 +438,7 @@ class Messenger:
             self._report_lost(peer.process_id)
 
     def _report_lost(self, process_id: str) -> None:
-        for callback in self._lost_callbacks:
+        for callback in list(self._lost_callbacks):
             run_guarded(callback, process_id)
 
     # -- those who come ---------------------------------------------------------------------------
