@@ -79,8 +79,8 @@ def test_a_publisher_that_was_interrupted_while_it_took_its_name_has_it(job, mon
     actor, other, rollout = job.member("actor:0"), job.member("actor:1"), job.member("rollout:0")
     register = DirectoryClient.register
 
-    def interrupted(client, *args):
-        register(client, *args)
+    def interrupted(client, *args, **options):
+        register(client, *args, **options)
         raise Interrupted
 
     with monkeypatch.context() as patch:

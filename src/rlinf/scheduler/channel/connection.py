@@ -137,17 +137,16 @@ class Connection:
         """
         self._check_may_block()
         answer: Promise[Any] = Promise()
-        self._hand_over(partial(self._shell.ask, message, timeout_s), answer)
+        self._hand_over(partial(self._shell.ask, message, kind, timeout_s), answer)
         name, operation = self.ref.spec.name, type(message).__name__.lower()
         if not answer.wait(timeout_s + IO_THREAD_S):
             raise ChannelUnanswered(name, "*", operation, timeout_s + IO_THREAD_S, _STUCK)
         try:
-            head = answer.result(0).head
+            return answer.result(0)
         except CommTimeout as error:
             raise ChannelUnanswered(name, "*", operation, error.waited_s, NO_ANSWER) from error
         except CommError as error:
             raise self._shell.gone(str(error)) from error
-        return None if kind is None else wire.read(head, kind)
 
     def settle_puts(self, timeout_s: float) -> None:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""

@@ -80,8 +80,8 @@ class ChannelServer:
             wire.Arrived: lambda client, operation, _: self._state.arrive(client, operation.ticket),
         }
         messenger.on_peer_lost(self._lose)
-        messenger.serve(wire.operations_service(spec.channel_id), self._on_operations)
-        messenger.serve(wire.control_service(spec.channel_id), self._on_control)
+        messenger.serve(wire.operations_service(spec.channel_id), self._on_operations, wire.Operations)
+        messenger.serve(wire.control_service(spec.channel_id), self._on_control, wire.Control)
 
     @property
     def ref(self) -> ChannelRef:
@@ -98,7 +98,7 @@ class ChannelServer:
         client = request.peer_id
         if client not in self._clients:
             return  # it was lost in between, and everything it had begun was undone
-        message = wire.read(request.head, wire.Operations)
+        message: wire.Operations = request.head
         for ticket in message.confirmed:
             self._carry_out(self._state.confirm(client, ticket))
         frames = iter(request.frames)
@@ -206,7 +206,7 @@ class ChannelServer:
     # -- control ---------------------------------------------------------------------------------
 
     def _on_control(self, request: Request) -> None:
-        match wire.read(request.head, wire.Control):
+        match request.head:
             case wire.Open(endpoint):
                 self._clients[request.peer_id] = _Client(endpoint)
                 request.reply(None)

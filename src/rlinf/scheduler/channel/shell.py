@@ -116,7 +116,7 @@ class ClientShell:
             return
         self._is_open = True
         self._messenger.unserve(self._news)
-        self._messenger.serve(self._news, self._on_news)
+        self._messenger.serve(self._news, self._on_news, wire.News)
         opened = self._messenger.request(
             self._ref.endpoint, self._control, wire.Open(self._messenger.endpoint)
         )
@@ -127,17 +127,19 @@ class ClientShell:
         if error is not None:
             self.lose(str(error))
 
-    def ask(self, message: wire.Control, timeout_s: float, answer: Promise[Any]) -> None:
+    def ask(self, message: wire.Control, kind: Any, timeout_s: float, answer: Promise[Any]) -> None:
         """Send a request after all operations that began before."""
         self._open()
         self._look(self._soon)
         self._flush()
-        asked = self._messenger.request(self._ref.endpoint, self._control, message, timeout_s=timeout_s)
+        asked = self._messenger.request(
+            self._ref.endpoint, self._control, message, timeout_s=timeout_s, reply_type=kind
+        )
 
         def answered(reply: Any) -> None:
             error = reply.exception()
             if error is None:
-                answer.set_result(reply.result())
+                answer.set_result(reply.result().head)
             else:
                 answer.set_exception(error)
 
@@ -341,7 +343,7 @@ class ClientShell:
     def _on_news(self, request: Request) -> None:
         if request.peer_id != self._ref.endpoint.process_id or self.lost is not None:
             return
-        news = wire.read(request.head, wire.News)
+        news: wire.News = request.head
         for ticket in news.accepted:
             self._answer(ticket, self._state.accepted(ticket))
         frames = iter(request.frames)

@@ -13,14 +13,12 @@ queue when the client withdraws or is gone.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.queueing import QueueName
-
-T = TypeVar("T")
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -178,15 +176,6 @@ class ChannelState(msgspec.Struct, array_like=True):
     accepted_bytes: int
     closed: bool
     depths: list[Depth]
-
-
-def read(head: Any, kind: type[T] | Any) -> T | Any:
-    """Return the record of a kind (or of one of several) that a message's head stands for.
-
-    Raises:
-        msgspec.ValidationError: it is something else.
-    """
-    return msgspec.convert(head, kind)
 
 
 def as_name(queue: Any) -> QueueName:

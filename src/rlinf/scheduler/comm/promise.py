@@ -18,6 +18,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -96,7 +98,9 @@ class Promise(Generic[T]):
     def _run(self, callback: Callable[[Any], Any]) -> None:
         try:
             callback(self)
-        except Exception:
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
             logger.exception("a callback of something that ended failed")
 
     # -- whoever waits ---------------------------------------------------------------------------

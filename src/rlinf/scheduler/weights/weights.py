@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.transfer import Transfers
-from rlinf.scheduler.errors import CommError, CommTimeout, NameTaken, WeightsError
+from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
@@ -115,13 +115,8 @@ class Weights:
         if name in self._claimed:
             return
         self._versions.expect(name)
-        try:
-            self._directory.register(entry_of(name), self._messenger.endpoint)
-        except NameTaken:
-            # By this process perhaps, which was interrupted before it noted that.
-            owner = self._directory.lookup(entry_of(name), 0.0)
-            if owner.endpoint.process_id != self._messenger.endpoint.process_id:
-                raise
+        # Again, if this process was interrupted before it noted that it has the name.
+        self._directory.register(entry_of(name), self._messenger.endpoint, again=True)
         self._claimed.add(name)
 
     def _put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
