@@ -24,7 +24,7 @@ demo: .venv/.ready ## Train CartPole across components on simulated accelerators
 	$(BIN)/python examples/cartpole/main.py --config-name $(MODE)
 
 test: .venv/.ready ## Run the test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -5,6 +5,19 @@ import warnings
 import pytest
 
 
+# What shares something that is made once: all tests of a group run in one process, one after the other.
+GROUPS = ("ray",)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
+def pytest_collection_modifyitems(items):
+    """Let tests of Ray run in one process, beside all others in another."""
+    for item in items:
+        for name in GROUPS:
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """Two simulated nodes of four accelerators, on one real Ray; the second was started with a mask."""

@@ -58,6 +58,7 @@ class Channel:
 
     def __init__(self, ref: ChannelRef) -> None:
         self._ref = ref
+        self._name = ref.spec.name
         self._cached: Connection | None = None
 
     @classmethod
@@ -170,8 +171,8 @@ class Channel:
             ChannelClosed: the channel is closed; the item is still the caller's alone.
             CodecError: the item cannot be pickled.
         """
-        queue = checked_queue_name(self.name, queue_name, key)
-        operation = Operation("put", queue, checked_timeout(self.name, timeout_s))
+        queue = checked_queue_name(self._name, queue_name, key)
+        operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
         return self._put(item, weight, operation, async_op)
 
     def put_nowait(
@@ -188,7 +189,7 @@ class Channel:
             ChannelFull: there is none.
             ChannelClosed: the channel is closed.
         """
-        queue = checked_queue_name(self.name, queue_name, key)
+        queue = checked_queue_name(self._name, queue_name, key)
         self._put(item, weight, Operation("put", queue, None, wait=False), False)
 
     @overload
@@ -224,8 +225,8 @@ class Channel:
             ChannelClosed: the channel is closed, and the queue is drained.
             CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
         """
-        queue = checked_queue_name(self.name, queue_name, key)
-        return self._get(Operation("get", queue, checked_timeout(self.name, timeout_s)), async_op)
+        queue = checked_queue_name(self._name, queue_name, key)
+        return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s)), async_op)
 
     def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Take the item at the head of a queue if there is one now.
@@ -234,7 +235,7 @@ class Channel:
             ChannelEmpty: there is none, or getters that came before wait for it.
             ChannelClosed: the channel is closed, and the queue is drained.
         """
-        queue = checked_queue_name(self.name, queue_name, key)
+        queue = checked_queue_name(self._name, queue_name, key)
         return self._get(Operation("get", queue, None, wait=False), False)
 
     @overload
@@ -281,9 +282,9 @@ class Channel:
             BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
                 the others, which the error holds.
         """
-        queue = checked_queue_name(self.name, queue_name, key)
-        target = checked_batch_weight(self.name, batch_weight, target_weight)
-        limit_s = checked_timeout(self.name, timeout_s)
+        queue = checked_queue_name(self._name, queue_name, key)
+        target = checked_batch_weight(self._name, batch_weight, target_weight)
+        limit_s = checked_timeout(self._name, timeout_s)
         return self._get(Operation("get_batch", queue, limit_s, batch_weight=target), async_op)
 
     def __iter__(self) -> Iterator[Any]:
@@ -336,18 +337,18 @@ class Channel:
         Raises:
             ChannelUnanswered: the channel's process did not answer in time.
         """
-        limit_s = checked_timeout(self.name, timeout_s)
+        limit_s = checked_timeout(self._name, timeout_s)
         self._connection().ask(wire.Delete(), timeout_s=DELETE_TIMEOUT_S if limit_s is None else limit_s)
 
     def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
-        queue = checked_queue_name(self.name, queue_name, key)
+        queue = checked_queue_name(self._name, queue_name, key)
         state: wire.QueueState = self._connection().ask(wire.Query(queue), wire.QueueState)
         return state
 
     def _put(
         self, item: Any, weight: float, operation: Operation, async_op: bool
     ) -> AsyncHandle[None] | None:
-        operation.weight = checked_weight(self.name, weight)
+        operation.weight = checked_weight(self._name, weight)
         connection = self._connection()
         connection.pack(operation, encode(item), blocks=not async_op)
         if not async_op:
@@ -374,14 +375,14 @@ class Channel:
         return connection
 
     def _what(self, operation: Operation) -> str:
-        return f"{operation.kind} on channel '{self.name}', queue {operation.queue_name!r}"
+        return f"{operation.kind} on channel '{self._name}', queue {operation.queue_name!r}"
 
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)
 
     def __repr__(self) -> str:
         # What it holds is one question away; a repr asks nobody and moves nothing.
-        return f"<Channel '{self.name}' maxsize={self.maxsize}>"
+        return f"<Channel '{self._name}' maxsize={self.maxsize}>"
 
 
 def _load_first(items: list[Arrived]) -> Any:

@@ -88,7 +88,7 @@ class AsyncHandle(Generic[T]):
             CommError: it began before this process was forked, and its end does not come here.
             BaseException: what the operation failed with.
         """
-        if not self._finished:
+        if not self._finished and not self._source.done():
             self._check_process()
             started = time.monotonic()
             try:

@@ -159,11 +159,15 @@ class Promise(Generic[T]):
             CancelledError: it was given up.
             BaseException: what it failed with.
         """
-        error = self.exception(timeout)
+        if not self._outcome and not self.wait(timeout):
+            raise FutureTimeout
+        value, error = self._outcome[None]
         if error is not None:
             raise error
-        value: T = self._outcome[None][0]
-        return value
+        if value is _CANCELLED:
+            raise CancelledError
+        result: T = value
+        return result
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
         """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
