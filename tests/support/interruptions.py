@@ -127,6 +127,8 @@ def _raise_in_turn(number):
 
 def _check_is_ours(error):
     """Raise an error that is not what a handler raised; whatever decodes or encodes may call that its own."""
+    if "UnraisableHookArgs" in str(error):
+        return  # CPython's own: a weak reference's callback was interrupted while a profile function is set
     if not isinstance(error.__cause__ or error.__context__, Alarm):
         raise error
 
