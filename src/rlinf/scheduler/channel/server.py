@@ -6,6 +6,7 @@ waits. Payloads are held and passed on, never decoded; those in shared memory ar
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -22,6 +23,8 @@ from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
+
+logger = logging.getLogger(__name__)
 
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0
@@ -105,10 +108,12 @@ class ChannelServer:
         for operation in message.operations:
             try:
                 instructions = self._operations[type(operation)](client, operation, frames)
+                self._carry_out(instructions)
             except ValueError as error:
                 self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error)))
-            else:
-                self._carry_out(instructions)
+            except Exception as error:  # the others in this message are not to wait in vain
+                logger.exception("channel '%s': an operation failed", self.spec.name)
+                self._tell(client, wire.Refused(operation.ticket, wire.INVALID, repr(error)))
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(put.queue)

@@ -379,6 +379,11 @@ class ClientShell:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
             self._outbox.append((wire.Resend(answer.ticket), ()))
             return
+        except Exception as error:  # the other answers in this message are not to wait in vain
+            logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
+            self._answer(answer.ticket, self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
+            self._outbox.append((wire.Withdraw(answer.ticket), ()))
+            return
         self._carry_out(self._state.delivered(answer.ticket, items))
 
     def _on_granted(self, answer: wire.Granted) -> None:

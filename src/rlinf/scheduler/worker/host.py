@@ -51,6 +51,7 @@ class _Hosting:
             host=spec.node_ip,
             tcp=spec.crosses_machines,
             encryption=spec.encryption,
+            on_failed=lambda _error: self._calls.stop(),  # nobody can reach this process any more
         )
         self._directory = DirectoryClient(self._messenger, spec.directory)
         self._mailbox = Mailbox(self._messenger, self._directory, str(self._address))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
 
 import msgspec
 
@@ -16,6 +18,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.parcels import WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.publisher import give
 from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
 from rlinf.scheduler.errors import SharedMemoryUnreadable
@@ -40,10 +43,12 @@ class Replicas:
         self._service = service
         self._private = private
         self._kept: dict[tuple[str, Key], Parcel] = {}
-        self._writing: ThreadPoolExecutor | None = None
+        # Not an executor: that takes locks of its module, which a user's thread may hold while a signal handler waits.
+        self._to_write: SimpleQueue[Callable[[], None] | None] | None = None
         messenger.serve(f"{service}.copy", self._on_copy)
         messenger.serve(f"{service}.drop", self._on_drop)
         messenger.on_peer_lost(self._on_peer_lost)
+        messenger.at_end(self._end_writing)
 
     def num_kept(self) -> int:
         """How many objects are here."""
@@ -61,13 +66,19 @@ class Replicas:
             then: called on the I/O thread with the object, for this process's own use; not before it is written, for
                 whoever has it may change it.
         """
-        if self._writing is None:
-            self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comm-replicas")
+        if self._to_write is None:
+            self._to_write = SimpleQueue()
+            _thread.start_new_thread(_run, (self._to_write,))
 
-        def written(writing: Future[Parcel]) -> None:
-            self._messenger.submit(lambda: self._on_written(publisher, key, frames, writing, then))
+        def write() -> None:
+            written: Parcel | Exception
+            try:
+                written = self._write(frames)
+            except Exception as error:  # noqa: BLE001 - then there is no replica, and whoever waits for it goes on
+                written = error
+            self._messenger.submit(partial(self._on_written, publisher, key, frames, written, then))
 
-        self._writing.submit(self._write, frames).add_done_callback(written)
+        self._to_write.put(write)
 
     def _write(self, frames: list[Buffer]) -> Parcel:
         encoded = Encoded(bytes(frames[0]), frames[1:])
@@ -80,23 +91,22 @@ class Replicas:
         publisher: Endpoint,
         key: Key,
         frames: list[Buffer],
-        writing: Future[Parcel],
+        written: Parcel | Exception,
         then: Callable[[Arrived], None],
     ) -> None:
         arrived, at = Arrived(frames), None
-        error = writing.exception()
-        if error is None:
-            parcel = self._kept[publisher.process_id, key] = writing.result()
+        if isinstance(written, Parcel):
+            self._kept[publisher.process_id, key] = written
             at = self._messenger.endpoint
-            if parcel.in_shared_memory:
+            if written.in_shared_memory:
                 # What came as bytes can go; where it cannot be mapped here, it stays this process's own copy.
                 with contextlib.suppress(SharedMemoryUnreadable):
-                    arrived = self._messenger.parcels.receive(parcel.frames_for(at))
+                    arrived = self._messenger.parcels.receive(written.frames_for(at))
         else:
             size_bytes = arrived.size_bytes
-            logger.warning("%d bytes are not kept for others of this machine: %r", size_bytes, error)
+            logger.warning("%d bytes are not kept for others of this machine: %r", size_bytes, written)
 
-        def answered(answer: Future[Reply]) -> None:
+        def answered(answer: Promise[Reply]) -> None:
             if answer.cancelled() or answer.exception() is not None or not answer.result().head:
                 self._kept.pop((publisher.process_id, key), None)
 
@@ -125,3 +135,13 @@ class Replicas:
         for publisher_id, key in list(self._kept):
             if publisher_id == process_id:
                 del self._kept[publisher_id, key]
+
+    def _end_writing(self) -> None:
+        if self._to_write is not None:
+            self._to_write.put(None)
+
+
+def _run(todo: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (step := todo.get()) is not None:
+        step()
+        del step  # else the bytes stay until the next ones come

@@ -1,0 +1,66 @@
+"""An operation that the channel's process cannot carry out ends with an error, and disturbs no other."""
+
+import threading
+
+import pytest
+
+from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.comm.shm.parcels import Parcels
+from rlinf.scheduler.errors import ChannelError
+from rlinf.testing.local import LocalRuntime
+
+DEADLINE_S = 20.0
+
+
+def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same_message_with_it(monkeypatch):
+    receive = Parcels.receive
+    num_received = 0
+
+    def fails_once(parcels, frames, *, to_load=True):
+        nonlocal num_received
+        if not to_load:
+            num_received += 1
+            if num_received == 3:
+                raise MemoryError
+        return receive(parcels, frames, to_load=to_load)
+
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items")
+        channel.qsize()
+        monkeypatch.setattr(Parcels, "receive", fails_once)
+        held = threading.Event()
+        runtime.messenger.submit(lambda: held.wait(DEADLINE_S))  # so that all travel together
+        puts = [channel.put(number, async_op=True, timeout_s=DEADLINE_S) for number in range(8)]
+        held.set()
+        with pytest.raises(ChannelError, match="MemoryError"):
+            puts.pop(2).wait()
+        for put in puts:
+            put.wait()
+        assert [channel.get_nowait() for _ in puts] == [0, 1, 3, 4, 5, 6, 7]
+
+
+def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_alone(monkeypatch):
+    receive = Parcels.receive
+    num_received = 0
+
+    def fails_once(parcels, frames, *, to_load=True):
+        nonlocal num_received
+        if to_load:
+            num_received += 1
+            if num_received == 3:
+                raise MemoryError
+        return receive(parcels, frames, to_load=to_load)
+
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items")
+        for number in range(8):
+            channel.put(number)
+        monkeypatch.setattr(Parcels, "receive", fails_once)
+        held = threading.Event()
+        runtime.messenger.submit(lambda: held.wait(DEADLINE_S))
+        gets = [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
+        held.set()
+        with pytest.raises(ChannelError, match="MemoryError"):
+            gets.pop(2).wait()
+        assert [get.wait() for get in gets] == [0, 1, 3, 4, 5, 6, 7]
+        assert channel.get_nowait() == 2

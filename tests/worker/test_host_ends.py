@@ -1,0 +1,27 @@
+"""The end of a worker's process when nobody can reach it any more."""
+
+import threading
+
+import pytest
+
+from rlinf.scheduler.worker.host import _Hosting
+from rlinf.scheduler.worker.protocol import HostSpec
+
+DEADLINE_S = 20.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_whose_io_thread_ends_does_not_wait_for_calls_any_more(new_messenger, secret):
+    driver = new_messenger("driver")
+    here = driver.endpoint
+    spec = HostSpec("launch", "actor", 1, here, here, secret, "127.0.0.1", False, True, (), 30, 60.0)
+    hosting = _Hosting(spec)
+    calls = threading.Thread(target=hosting._calls.run, args=(object(),), daemon=True)
+    calls.start()
+
+    def die():
+        raise SystemExit("the I/O thread")
+
+    hosting._messenger.submit(die)
+    calls.join(DEADLINE_S)
+    assert not calls.is_alive()
