@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 
-
 # What shares something that is made once: all tests of a group run in one process, one after the other.
 GROUPS = ("ray",)
 

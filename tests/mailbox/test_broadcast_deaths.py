@@ -75,7 +75,7 @@ def source(driver):
 
 def broadcast(mailbox, number):
     obj = (number, np.full(SIZE, number))
-    return mailbox.broadcast(obj, GROUPS, SRC, snapshot=False, timeout_s=DEADLINE_S)
+    return mailbox.broadcast(obj, GROUPS, SRC, timeout_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("machine", ["here", "there"])

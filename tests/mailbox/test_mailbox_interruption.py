@@ -86,8 +86,7 @@ def test_an_interrupted_wait_of_a_recv_can_be_done_again(boxes, alarms):
     assert alarm.num_raised > NUM_ITEMS // 20
 
 
-@pytest.mark.parametrize("snapshot", [True, False])
-def test_an_interrupted_send_arrives_once_or_not_at_all_and_in_order(boxes, alarms, snapshot):
+def test_an_interrupted_send_arrives_once_or_not_at_all_and_in_order(boxes, alarms):
     env, rollout = boxes["env:0"], boxes["rollout:0"]
     alarm, done, got = alarms(3), [], []
 
@@ -98,9 +97,7 @@ def test_an_interrupted_send_arrives_once_or_not_at_all_and_in_order(boxes, alar
     receiving = in_background(receive_all)
     for number in range(NUM_ITEMS):
         array = item(number)
-        if alarm.interrupt(
-            lambda array=array: env.send(array, "rollout:0", timeout_s=DEADLINE_S, snapshot=snapshot).wait()
-        ):
+        if alarm.interrupt(lambda array=array: env.send(array, "rollout:0", timeout_s=DEADLINE_S).wait()):
             done.append(number)
     env.send(np.array([-1]), "rollout:0", timeout_s=DEADLINE_S).wait()
     receiving.join(DEADLINE_S)

@@ -98,26 +98,6 @@ def test_a_full_mailbox_holds_up_no_other_receiver(trio):
     assert held[-1].cancel()
 
 
-def test_what_its_sender_waits_for_is_not_copied_while_it_waits_for_room(new_messenger):
-    messenger = new_messenger("env:0", arena_limit_bytes=0)
-    DirectoryServer(messenger)
-    directory = DirectoryClient(messenger, messenger.endpoint)
-    box = Mailbox(messenger, directory, "env:0", limit_bytes=1000)
-    directory.register("env:0", messenger.endpoint)
-    box.send(b"x" * 1000, "env:0", timeout_s=DEADLINE_S).wait()
-    waits, copied = np.zeros(SIZE), np.zeros(SIZE)
-    handles = [
-        box.send(waits, "env:0", timeout_s=DEADLINE_S, snapshot=False),
-        box.send(copied, "env:0", timeout_s=DEADLINE_S),
-    ]
-    waits[:], copied[:] = 1, 1
-    box.recv("env:0", timeout_s=DEADLINE_S).wait()
-    assert box.recv("env:0", timeout_s=DEADLINE_S).wait().all()
-    assert not box.recv("env:0", timeout_s=DEADLINE_S).wait().any()
-    for handle in handles:
-        handle.wait(DEADLINE_S)
-
-
 def test_an_object_whose_shared_memory_cannot_be_opened_comes_as_bytes_and_in_order(trio, monkeypatch):
     boxes, messengers = trio
     boxes["env:0"].send("first", "rollout:0", timeout_s=DEADLINE_S).wait()

@@ -51,7 +51,5 @@ def send_for_ever(pipe, secret, name, machine, directory, groups, src, size):
     pipe.send("ready")
     number = 0
     while True:
-        mailbox.broadcast(
-            (number, np.full(size, number)), groups, src, snapshot=False, timeout_s=DEADLINE_S
-        ).wait()
+        mailbox.broadcast((number, np.full(size, number)), groups, src, timeout_s=DEADLINE_S).wait()
         number += 1

@@ -307,7 +307,7 @@ class Holder:
         self.array[0] = 1
 
 for _ in range(3):
-    sent = mailbox.send(np.ones(100_000), "rank:0", snapshot=False, timeout_s=20)
+    sent = mailbox.send(np.ones(100_000), "rank:0", timeout_s=20)
     holder = Holder()
     holder.itself = holder
     holder.array = mailbox.recv("rank:0", timeout_s=20).wait()

@@ -6,7 +6,6 @@ waits. Payloads are held and passed on, never decoded; those in shared memory ar
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -21,10 +20,11 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request, run_guarded
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,10 +17,11 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import ClientInstruction, ClientState, Confirm, End, Ending, Fill, Reason, Send
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 # Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
 CONFIRM_DELAY_S = 0.002

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import logging
 import os
 import select
 import threading
@@ -18,7 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-logger = logging.getLogger(__name__)
+from rlinf.scheduler.comm.reports import Reporter, forget_io_thread, note_io_thread
+
+logger = Reporter(__name__)
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
@@ -167,6 +168,7 @@ class IoLoop:
 
     def _run(self) -> None:
         self._ident = threading.get_ident()
+        note_io_thread(self._ident)
         try:
             while not (self._closing and not self._ready):
                 self._run_once()
@@ -182,6 +184,7 @@ class IoLoop:
             self.dispose()
             if self.failure is not None and self._on_failed is not None:
                 self._on_failed(self.failure)
+            forget_io_thread(self._ident)
 
     def dispose(self) -> None:
         """Give the descriptors back: the thread's last act, or its maker's if it was never started."""

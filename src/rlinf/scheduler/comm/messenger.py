@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import socket
 import time
 import traceback
@@ -20,6 +19,7 @@ from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.shm import Ledger, default_limit_bytes
@@ -39,7 +39,7 @@ from rlinf.scheduler.comm.transport.session import (
 from rlinf.scheduler.comm.transport.sockets import Sockets
 from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 # What was handed to the kernel is acknowledged at once by whoever is not too busy to.
@@ -497,7 +497,8 @@ class Messenger:
                 if isinstance(peer.line, Line):
                     peer.line.left("it closed its messenger")
             else:
-                peer.take(message)
+                # Whatever is wrong with it, those behind it have been counted as received.
+                run_guarded(peer.take, message)
 
     def _serve(self, peer: Peer, message: Message) -> None:
         _, ident, name, head, _ = msgspec.structs.astuple(message.envelope)

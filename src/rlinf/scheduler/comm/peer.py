@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,10 @@ from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.errors import CommError, PeerDied
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 MAX_TEXT = 100_000
 

@@ -7,7 +7,6 @@ a lock of its own.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -19,8 +18,9 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf.scheduler.comm.reports import Reporter
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 T = TypeVar("T")
 

@@ -59,20 +59,16 @@ class Mailbox:
         dst: str,
         *,
         timeout_s: float | None = None,
-        snapshot: bool = True,
         wait_s: float = 0.0,
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
 
-        The object is sent as it is during this call, which copies it. `snapshot=False` saves that copy where there is
-        no shared memory, for a caller that waits for the handle before it changes the object; if it drops the handle
-        before, the send is given up.
+        The object is sent as it is during this call, which copies it.
 
         Args:
             obj: what to send.
             dst: the receiver's name; it may register later.
             timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
-            snapshot: see above.
             wait_s: how long this call may wait for shared memory when all of it is in use, before the object is
                 copied through a socket.
 
@@ -83,7 +79,7 @@ class Mailbox:
                 its arrival was not confirmed in time.
             PeerDied: the receiver is gone.
         """
-        return self._send(obj, _tensor_type(obj), dst, timeout_s, snapshot, wait_s)
+        return self._send(obj, _tensor_type(obj), dst, timeout_s, wait_s)
 
     def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """The next object from `src`.
@@ -105,7 +101,6 @@ class Mailbox:
         dst: str,
         *,
         timeout_s: float | None = None,
-        snapshot: bool = True,
         wait_s: float = 0.0,
     ) -> AsyncHandle[None]:
         """Send a torch tensor for `recv_tensor` (or `recv`); otherwise as `send`.
@@ -116,7 +111,7 @@ class Mailbox:
         kind = _tensor_type(tensor)
         if kind is None:
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
-        return self._send(tensor.detach(), kind, dst, timeout_s, snapshot, wait_s)
+        return self._send(tensor.detach(), kind, dst, timeout_s, wait_s)
 
     def recv_tensor(self, tensor: Any, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
@@ -149,7 +144,6 @@ class Mailbox:
         src: tuple[str, SupportsIndex] | None = None,
         *,
         timeout_s: float | None = None,
-        snapshot: bool = True,
         wait_s: float = 0.0,
     ) -> AsyncHandle[Any]:
         """One object from `src` to all members of `groups`; every one of them calls this.
@@ -164,7 +158,6 @@ class Mailbox:
                 everybody. A single rank may stand without a list.
             src: the source, e.g. ("actor", 0); None for the first member in `groups`.
             timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
-            snapshot: as of `send`; on the source.
             wait_s: as of `send`; on the source.
 
         Returns:
@@ -201,7 +194,6 @@ class Mailbox:
             members.topic,
             obj,
             timeout_s=limit_s,
-            snapshot=snapshot,
             wait_s=wait_s,
         )
         return AsyncHandle(mailing.begin(), lambda _: obj, what)
@@ -216,7 +208,6 @@ class Mailbox:
         tensor: TensorType | None,
         dst: str,
         timeout_s: float | None,
-        snapshot: bool,
         wait_s: float,
     ) -> AsyncHandle[None]:
         mailing = Mailing(
@@ -227,7 +218,6 @@ class Mailbox:
             obj,
             tensor=tensor,
             timeout_s=_or_default(timeout_s),
-            snapshot=snapshot,
             wait_s=wait_s,
         )
         return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")

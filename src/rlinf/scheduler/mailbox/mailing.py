@@ -7,8 +7,7 @@ several is published once: processes of this machine get descriptors of it, thos
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -35,7 +34,6 @@ class Mailing:
         obj: the object.
         tensor: what it is, if it is a tensor.
         timeout_s: how long it may take, from now on.
-        snapshot: it is sent as it is now. Without that it is given up when the promise is dropped.
         wait_s: how long the calling thread may wait for shared memory.
     """
 
@@ -49,7 +47,6 @@ class Mailing:
         *,
         tensor: TensorType | None = None,
         timeout_s: float,
-        snapshot: bool,
         wait_s: float,
     ) -> None:
         outbox.messenger.check_process()
@@ -60,22 +57,19 @@ class Mailing:
         self._topic = topic
         self._tensor = tensor
         self._timeout_s = timeout_s
-        self._kept = snapshot
         self._parcel: Parcel | None = self._pack(encode(obj), wait_s)
         self._sendings: list[Sending] = []
         self._num_left = len(targets)
         self._errors: dict[str, BaseException] = {}
         self._key: Key | None = None
-        self._promise: Callable[[], OwnedPromise | None] = _nobody
+        self._promise: OwnedPromise | None = None
 
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
-        promise = OwnedPromise(messenger, self._cancel, _ignore if self._kept else self._on_dropped)
-        if self._kept:
-            self._outbox.transfers.hand_over(partial(self._start, partial(_itself, promise)))
-        else:
-            self._outbox.transfers.hand_over(partial(self._start, weakref.ref(promise)))
+        # It goes on whether anybody keeps the promise or not.
+        promise = OwnedPromise(messenger, self._cancel, _ignore)
+        self._outbox.transfers.hand_over(partial(self._start, promise))
         return promise
 
     def _pack(self, encoded: Encoded, wait_s: float) -> Parcel:
@@ -85,14 +79,12 @@ class Mailing:
         # Shared memory that nobody reads would be a copy for nothing.
         peer = None if readers else found[0]
         left_s = max(0.0, self._started + self._timeout_s - time.monotonic())
-        return parcels.pack(
-            encoded, peer, snapshot=self._kept, wait_s=min(wait_s, left_s), shared=len(readers) > 1
-        )
+        return parcels.pack(encoded, peer, snapshot=True, wait_s=min(wait_s, left_s), shared=len(readers) > 1)
 
-    def _start(self, promise: Callable[[], OwnedPromise | None]) -> None:
+    def _start(self, promise: OwnedPromise) -> None:
         """All receivers hear of it in one go, so each gets what belongs to a topic in the same order."""
         parcel, self._parcel = self._parcel, None
-        if parcel is None or promise() is None:
+        if parcel is None:
             return
         self._promise = promise
         if len(self._targets) > 1 and parcel.size_bytes >= SHARED_BYTES:
@@ -125,7 +117,7 @@ class Mailing:
         if self._key is not None:
             self._outbox.publisher.release(self._key)
         self._sendings.clear()
-        promise, self._promise = self._promise(), _nobody
+        promise, self._promise = self._promise, None
         if promise is not None:
             end(promise, None, self._what_failed())
 
@@ -141,27 +133,9 @@ class Mailing:
         for sending in list(self._sendings):
             sending.cancel()
 
-    def _on_dropped(self) -> None:
-        # What is over has nothing to be given up.
-        if self._num_left:
-            self._outbox.messenger.submit(self._abandon)
-
-    def _abandon(self) -> None:
-        self._parcel = None
-        for sending in list(self._sendings):
-            sending.abandon()
-
-
-def _nobody() -> None:
-    return None
-
 
 def _ignore() -> None:
     return None
-
-
-def _itself(promise: OwnedPromise) -> OwnedPromise:
-    return promise
 
 
 def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:

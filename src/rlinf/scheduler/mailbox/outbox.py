@@ -99,12 +99,6 @@ class Sending(Transfer):
             self._lane.follow(self._lane.client.cancel(self.ticket))
             self.soon(lambda: self.end(error=CancelledError()))
 
-    def abandon(self) -> None:
-        """Nobody wants to know what becomes of it."""
-        if self._lane is not None:
-            self._lane.follow(self._lane.client.abandon(self.ticket))
-        self.end(error=CancelledError())
-
     def ended(self, value: Any, error: BaseException | None) -> None:
         """See `Transfer`."""
         del value

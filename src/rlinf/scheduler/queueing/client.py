@@ -9,7 +9,7 @@ again as soon as it reads that. So items never get lost between the two, and wha
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class _Credit:
 
     def __init__(self) -> None:
         self.used_bytes = 0
-        self.line: deque[_Operation] = deque()
+        self.line: OrderedDict[int, _Operation] = OrderedDict()
 
 
 class ClientState:
@@ -130,7 +130,7 @@ class ClientState:
         # Also what carries nothing stays behind what is held: puts keep their order.
         if credit.line or (credit.used_bytes and credit.used_bytes + inline_bytes > self._credit_bytes):
             operation.phase = _Phase.HELD
-            credit.line.append(operation)
+            credit.line[ticket] = operation
             return []
         credit.used_bytes += inline_bytes
         return [Send(ticket)]
@@ -242,7 +242,7 @@ class ClientState:
         if operation is None or operation.phase is _Phase.LEAVING:
             return []
         if operation.phase is _Phase.HELD:
-            self._credits[operation.queue_name].line.remove(operation)
+            del self._credits[operation.queue_name].line[ticket]
             operation.inline_bytes = 0  # it has used no credit
             return self._end(ticket, ending, "it has not left this process")
         if operation.phase is _Phase.DELIVERED:
@@ -267,10 +267,10 @@ class ClientState:
             return
         credit.used_bytes -= operation.inline_bytes
         while credit.line:
-            head = credit.line[0]
+            head = next(iter(credit.line.values()))
             if credit.used_bytes and credit.used_bytes + head.inline_bytes > self._credit_bytes:
                 return
-            credit.line.popleft()
+            credit.line.popitem(last=False)
             head.phase = _Phase.SENT
             credit.used_bytes += head.inline_bytes
             out.append(Send(head.ticket))

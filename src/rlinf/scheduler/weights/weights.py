@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -15,6 +14,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Replicas
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.transfer import Transfers
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
@@ -22,7 +22,7 @@ from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
 from rlinf.scheduler.weights.versions import Versions, check_growth
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 DEFAULT_TIMEOUT_S = 1800.0
 # How long the I/O thread may take to do its part of a publication.

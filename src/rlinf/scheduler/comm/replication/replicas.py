@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -21,9 +20,10 @@ from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.publisher import give
 from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 
 class Replicas:

@@ -7,7 +7,6 @@ could not is asked again after a while.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,13 +17,14 @@ import msgspec
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, detached
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.arena import Arena, Home
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.parcel import Arrived, Descriptor, Written, frame_offsets, is_descriptor
 from rlinf.scheduler.comm.shm.readers import ForeignArena, OpenArenas, open_arena
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 SERVICE = "arena"
 OFFER = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
@@ -20,7 +20,7 @@ from rlinf.scheduler.comm.transport.knocks import KnockLog
 from rlinf.scheduler.comm.transport.opening import Opening
 from rlinf.scheduler.comm.transport.session import Hello, Welcome
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 BACKLOG = 1024
 ACCEPT_PAUSE_S = 0.1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
-logger = logging.getLogger(__name__)
+from rlinf.scheduler.comm.reports import Reporter
+
+logger = Reporter(__name__)
 
 INTERVAL_S = 10.0
 # So many pairs of kind and host are kept apart; what comes beyond that is counted together.

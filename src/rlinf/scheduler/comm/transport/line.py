@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import socket
 import time
@@ -11,13 +10,14 @@ from typing import Protocol
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import IoLoop, Timer
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.transport.handshake import HandshakeError, Introduction
 from rlinf.scheduler.comm.transport.opening import Opening, close_quietly
 from rlinf.scheduler.comm.transport.session import Decision, Hello, Session, SessionError, State, Welcome
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S, Sockets, silence_of
 from rlinf.scheduler.comm.transport.stream_link import StreamLink
 
-logger = logging.getLogger(__name__)
+logger = Reporter(__name__)
 
 # The other machine has so long to take a connection before it is tried anew.
 CONNECT_TIMEOUT_S = 2.0

@@ -1,0 +1,102 @@
+"""Log lines of the I/O thread, written by a thread that nobody waits for.
+
+A log handler has a lock. If a user's thread is interrupted in the middle of a log line, and the signal handler waits
+for something that only the I/O thread can bring, the I/O thread must not stand before that lock. So it hands its lines
+over, waits a moment, so that lines and effects keep their order, and goes on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import queue
+import sys
+import threading
+from typing import Any
+
+from rlinf.scheduler.comm.forking import on_fork_in_child
+
+# A line is written within a fraction of a millisecond, unless the lock is held.
+WRITING_S = 0.1
+
+
+class _Writer:
+    """The thread that writes, started with the first line."""
+
+    def __init__(self) -> None:
+        self.io_threads: set[int] = set()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lines: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._is_running = False
+
+    def write(self, name: str, level: int, text: str, args: tuple[Any, ...], exc_info: Any) -> None:
+        """Have a line written; on an I/O thread."""
+        if not self._is_running:
+            self._is_running = True
+            on_fork_in_child(self._forget)
+            # Not by `threading`, whose own locks a user's thread may hold.
+            _thread.start_new_thread(self._run, (self._lines,))
+        written = threading.Lock()
+        written.acquire()
+        self._lines.put((name, level, text, args, exc_info, written))
+        written.acquire(timeout=WRITING_S)
+
+    def _run(self, lines: queue.SimpleQueue[tuple[Any, ...]]) -> None:
+        while True:
+            name, level, text, args, exc_info, written = lines.get()
+            logging.getLogger(name).log(level, text, *args, exc_info=exc_info)
+            written.release()
+
+
+_writer = _Writer()
+
+
+def note_io_thread(ident: int) -> None:
+    """The calling thread is an I/O thread from now on: it must not wait for locks of others."""
+    _writer.io_threads.add(ident)
+
+
+def forget_io_thread(ident: int) -> None:
+    """Undo `note_io_thread`."""
+    _writer.io_threads.discard(ident)
+
+
+class Reporter:
+    """A logger that may be used on the I/O thread.
+
+    Args:
+        name: of the module.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, text: str, *args: Any) -> None:
+        """Log at that level, as `logging.Logger` does; so do the others."""
+        self._log(logging.DEBUG, text, args)
+
+    def info(self, text: str, *args: Any) -> None:
+        """See `debug`."""
+        self._log(logging.INFO, text, args)
+
+    def warning(self, text: str, *args: Any) -> None:
+        """See `debug`."""
+        self._log(logging.WARNING, text, args)
+
+    def critical(self, text: str, *args: Any, exc_info: BaseException | None = None) -> None:
+        """See `debug`."""
+        self._log(logging.CRITICAL, text, args, exc_info)
+
+    def exception(self, text: str, *args: Any) -> None:
+        """Log an error with the exception that is being handled."""
+        self._log(logging.ERROR, text, args, sys.exc_info()[1])
+
+    def _log(self, level: int, text: str, args: tuple[Any, ...], exc_info: Any = None) -> None:
+        if threading.get_ident() in _writer.io_threads:
+            _writer.write(self._name, level, text, args, exc_info)
+        else:
+            logging.getLogger(self._name).log(level, text, *args, exc_info=exc_info)
