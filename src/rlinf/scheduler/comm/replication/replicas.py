@@ -13,11 +13,11 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
-from rlinf.scheduler.comm.parcels import WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.replication.publisher import give
 from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcels import WAIT_S, Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = logging.getLogger(__name__)

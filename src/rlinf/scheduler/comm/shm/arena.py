@@ -33,6 +33,8 @@ _LOOK_IN_S = 10.0
 # of readers cannot.
 LOOK_EVERY_S = 0.05
 _HUGE_BYTES = 4 << 20
+# The regions of many arenas must find room among the addresses of one reader.
+MAX_LIMIT_BYTES = 256 << 30
 
 T = TypeVar("T")
 
@@ -68,7 +70,7 @@ class Arena:
 
     Args:
         owner: this process.
-        limit_bytes: how much it holds at most; only what is in use takes memory.
+        limit_bytes: how much it holds at most, up to MAX_LIMIT_BYTES; only what is in use takes memory.
         home: the I/O thread, to which everything here belongs but the free blocks.
         ledger: what all processes of the machine may take together.
 
@@ -81,7 +83,7 @@ class Arena:
     """
 
     def __init__(self, owner: Endpoint, limit_bytes: int, home: Home, ledger: Ledger | None = None) -> None:
-        self.limit_bytes = limit_bytes // kernel.PAGE_BYTES * kernel.PAGE_BYTES
+        self.limit_bytes = min(limit_bytes, MAX_LIMIT_BYTES) // kernel.PAGE_BYTES * kernel.PAGE_BYTES
         self._home = home
         self._ledger = ledger
         self._layout = Layout(self.limit_bytes)
@@ -89,6 +91,7 @@ class Arena:
         self._regions: dict[int, Bytes] = {}
         self._asks: deque[_Ask] = deque()
         self._looks_later = False
+        self._seen_refused_ns = 0 if ledger is None else ledger.refused_at_ns
         self._forked = False
         try:
             self._head = map_array(self.fd, self._layout.table_bytes)
@@ -163,6 +166,12 @@ class Arena:
         """Processes may have ended: what they held is free."""
         if self.fd >= 0 and clear_dead_slots(self.fd, self._table):
             self.serve()
+
+    def is_short(self) -> bool:
+        """Whether some process was refused memory since this was asked last: what is free here should go."""
+        refused_ns = 0 if self._ledger is None else self._ledger.refused_at_ns
+        before, self._seen_refused_ns = self._seen_refused_ns, refused_ns
+        return refused_ns > before
 
     def trim(self) -> bool:
         """Give pages of free blocks back to the system, some at a time; True if there are more."""

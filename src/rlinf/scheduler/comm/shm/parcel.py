@@ -133,8 +133,6 @@ class Arrived:
         """The block in which it lies; None if its bytes came in the message."""
         return self._lease
 
-    loan = lease
-
     @property
     def sizes(self) -> Sequence[int]:
         """Of the frames in shared memory."""

@@ -22,6 +22,7 @@ from rlinf.scheduler.comm.shm.arena import Arena, Home
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.parcel import Arrived, Descriptor, Written, frame_offsets, is_descriptor
 from rlinf.scheduler.comm.shm.readers import ForeignArena, OpenArenas, open_arena
+from rlinf.scheduler.comm.shm.trimming import Trimmer
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ RETURNED = 2
 SHARED_BYTES = 64 << 10
 # A caller who may block waits this long for room in its arena before its object travels as bytes.
 WAIT_S = 1.0
-# Pages of free blocks go back to the system when so long nothing was allocated; a slice in each turn of the I/O thread.
-TRIM_AFTER_S = 30.0
 # A thread that is interrupted while it drops something does not always wake the I/O thread, which finds it by itself
 # after so long.
 SWEEP_AFTER_S = 5.0
@@ -206,11 +205,10 @@ class Parcels:
         self._watches: set[int] = set()
         self._told = False
         self._full = False
-        self._trim_due = False
-        self._trimmed_at = 0
         self._sweep_due = False
         self._closed = False
         self.arena = self._new_arena(limit_bytes, ledger)
+        self._trimmer = None if self.arena is None else Trimmer(messenger, self.arena)
         messenger.serve(SERVICE, self._on_message)
         messenger.on_peer_lost(self._on_peer_lost)
 
@@ -281,7 +279,7 @@ class Parcels:
 
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
         arena = self.arena
-        if arena is None:
+        if arena is None or self._trimmer is None:
             return None
         _, size_bytes = frame_offsets(encoded.sizes)
         # Who has waited in vain once does not wait again until there was room: a second for each item is no help.
@@ -291,8 +289,8 @@ class Parcels:
                 self._say_full(arena, size_bytes)
             return None
         self._full = False
-        if not self._trim_due:
-            self._messenger.submit(self._trim_later)
+        if not self._trimmer.on_duty:
+            self._messenger.submit(self._trimmer.begin)
         return Written(arena, block, encoded)
 
     def _say_full(self, arena: Arena, size_bytes: int) -> None:
@@ -487,26 +485,6 @@ class Parcels:
             self.arena.clear_dead()
             for delay_s in ENDED_AFTER_S:
                 self._messenger.call_later(delay_s, self.arena.clear_dead)
-
-    def _trim_later(self) -> None:
-        if not self._trim_due:
-            self._trim_due = True
-            self._messenger.call_later(TRIM_AFTER_S, self._trim)
-
-    def _trim(self) -> None:
-        arena = self.arena
-        if arena is None:
-            return
-        delay_s = TRIM_AFTER_S
-        if arena.generation == self._trimmed_at:
-            if arena.trim():
-                delay_s = 0.0
-            elif arena.unused():
-                self._trim_due = False
-                return
-        # Written in between, or others still have blocks, which nobody says when they are released.
-        self._trimmed_at = arena.generation
-        self._messenger.call_later(delay_s, self._trim)
 
     def _sweep(self) -> None:
         self._open.serve()
