@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from rlinf.scheduler.comm.shm.arena import Arena, Home
+from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf.scheduler.comm.shm.home import Home
 
 # Pages of free blocks go back when so long nothing was allocated; a slice in each turn of the I/O thread.
 TRIM_AFTER_S = 30.0
