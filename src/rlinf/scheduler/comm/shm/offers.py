@@ -12,8 +12,8 @@ from collections.abc import Callable
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.shm.foreign import open_arena
 from rlinf.scheduler.comm.shm.home import Carrier, Notice
-from rlinf.scheduler.comm.shm.readers import open_arena
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from rlinf.scheduler.comm.codec import Encoded, decode
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.blocks import Block
+from rlinf.scheduler.comm.shm.lease import Lease
 from rlinf.scheduler.comm.shm.maps import Bytes
-from rlinf.scheduler.comm.shm.readers import Lease
 
 DESCRIPTOR = 255
 _PREFIX = bytes([DESCRIPTOR])

@@ -14,12 +14,13 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, detached
 from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf.scheduler.comm.shm.foreign import ForeignArena
 from rlinf.scheduler.comm.shm.home import Carrier, run_at
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.offers import SERVICE, Offers, Returned
 from rlinf.scheduler.comm.shm.owners import OwnerWatch
 from rlinf.scheduler.comm.shm.parcel import Arrived, Descriptor, Written, frame_offsets, is_descriptor
-from rlinf.scheduler.comm.shm.readers import ForeignArena, OpenArenas
+from rlinf.scheduler.comm.shm.readers import OpenArenas
 from rlinf.scheduler.comm.shm.trimming import Trimmer
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
