@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import threading
@@ -12,8 +13,8 @@ import shared_memory_roles as roles
 from shared_memory_roles import contents, full_of, in_shared_memory
 
 from rlinf.scheduler.channel import current_runtime
-from rlinf.scheduler.comm.parcels import Parcels
-from rlinf.scheduler.comm.shm.limit import VARIABLE
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.errors import ChannelLost, SharedMemoryUnreadable
 from rlinf.testing.local import LocalRuntime
 
@@ -43,7 +44,8 @@ class SmallRuntime(LocalRuntime):
 @pytest.fixture
 def small(sockets, monkeypatch):
     """Every part is a process; this one has an arena of 8 MiB."""
-    monkeypatch.setenv(VARIABLE, "8")
+    limited = functools.partial(Messenger, arena_limit_bytes=8 * MIB)
+    monkeypatch.setattr("rlinf.testing.local.Messenger", limited)
     with SmallRuntime(sockets):
         yield sockets
 

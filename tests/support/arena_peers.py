@@ -23,6 +23,7 @@ from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
 from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
 from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
+from rlinf.scheduler.comm.shm.home import run_at
 from rlinf.scheduler.comm.shm.maps import map_array
 from rlinf.scheduler.comm.shm.slots import claim_slot
 from rlinf.scheduler.mailbox import Mailbox
@@ -565,7 +566,7 @@ def run_out_of_descriptors(here):
     def refuse(pid, fd):
         raise OSError(errno.EMFILE, "too many open files")
 
-    here.messenger.parcels._on_io_thread(here.messenger.parcels._open._recent.clear)
+    run_at(here.messenger, here.messenger.parcels._open._recent.clear)
     here.open_of, kernel.open_of = kernel.open_of, refuse
 
 

@@ -347,8 +347,9 @@ def test_without_room_in_shared_memory_readers_get_bytes(job, machine, limit_byt
             into = state(-1)
             assert rollout.fetch("policy", into, timeout_s=DEADLINE_S).wait() == version
             assert numbers_in(into) == {version}
-    told = [record for record in caplog.records if "no room in shared memory" in record.message]
-    assert len(told) == 1
+    (told,) = [record.message for record in caplog.records if "no room in shared memory" in record.message]
+    assert f"{limit_bytes >> 20} MiB" in told
+    assert "RLINF_ARENA_MIB" in told
 
 
 @pytest.mark.parametrize("machine", ["here", "there"])

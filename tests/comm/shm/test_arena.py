@@ -432,11 +432,11 @@ def test_the_default_limit_is_a_share_of_the_memory_that_the_container_has(monke
     group = tmp_path / "memory.max"
     monkeypatch.setattr(limit, "_CGROUP_LIMITS", (str(tmp_path / "missing"), str(group)))
     group.write_text("max\n")
-    assert default_limit_bytes() == min(machine // 8, 32 << 30)
+    assert default_limit_bytes() == machine // 2
     group.write_text(f"{80 * MIB}\n")
-    assert default_limit_bytes() == 10 * MIB
+    assert default_limit_bytes() == 40 * MIB
     group.write_text(f"{machine * 1000}\n")  # more than there is
-    assert default_limit_bytes() == min(machine // 8, 32 << 30)
+    assert default_limit_bytes() == machine // 2
 
 
 # -- the memory itself ---------------------------------------------------------------------------

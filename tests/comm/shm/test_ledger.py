@@ -7,8 +7,9 @@ import signal
 import pytest
 
 import arena_peers
-from rlinf.scheduler.comm.shm import Arena, Ledger
+from rlinf.scheduler.comm.shm import Arena, Ledger, trimming
 from rlinf.scheduler.comm.shm.ledger import PREFIX
+from rlinf.scheduler.comm.shm.trimming import Trimmer
 
 DEADLINE_S = 20.0
 MIB = 1 << 20
@@ -142,7 +143,47 @@ def test_two_arenas_together_stay_within_the_limit_of_the_machine(new_ledger):
     kept.clear()
     while one.trim():
         pass
+    assert one.is_short()
+    assert not one.is_short()
     more.append(other.allocate(MIB))
     assert more[-1] is not None
+    one.close()
+    other.close()
+
+
+def test_what_is_refused_to_one_process_another_does_not_keep_warm(new_ledger, monkeypatch):
+    monkeypatch.setattr(trimming, "LOOK_AFTER_S", 0.01)
+    homes = [arena_peers.Threaded() for _ in range(2)]
+    one, other = (Arena(arena_peers.OWNER, 8 * MIB, home, new_ledger(10 * MIB)) for home in homes)
+    try:
+        trimmer = Trimmer(homes[0], one)
+        kept = [one.allocate(MIB, wait_s=DEADLINE_S) for _ in range(8)]
+        assert None not in kept
+        used = kept.pop()
+        used.memory[:] = 7
+        kept.clear()  # seven are free, and warm
+        homes[0].submit(trimmer.begin)
+        blocks = [other.allocate(MIB, wait_s=DEADLINE_S) for _ in range(8)]
+        assert None not in blocks
+        assert (used.memory == 7).all()
+        assert one.touched_bytes < 2 * MIB
+    finally:
+        for home, arena in zip(homes, (one, other), strict=True):
+            home.run(arena.close)
+            home.close()
+
+
+def test_as_long_as_nobody_is_refused_free_blocks_stay_warm(new_ledger):
+    home = arena_peers.Inline()
+    one, other = (Arena(arena_peers.OWNER, 8 * MIB, home, new_ledger(16 * MIB)) for _ in range(2))
+    for size_bytes in (MIB, 4 * MIB):
+        places = {one.allocate(size_bytes).memory.ctypes.data for _ in range(100)}
+        assert len(places) == 1
+    kept = other.allocate(8 * MIB)
+    assert kept is not None
+    assert not one.is_short()
+    # Beyond its own limit, an arena asks nobody for anything.
+    assert other.allocate(8 * MIB) is None
+    assert not one.is_short()
     one.close()
     other.close()

@@ -21,7 +21,7 @@ from rlinf.scheduler.channel.runtime import current_connections, current_runtime
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import (
     BatchUndecodable,
     ChannelClosed,

@@ -17,9 +17,9 @@ from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationProm
 from rlinf.scheduler.channel.shell import NO_ANSWER, ClientShell
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
-from rlinf.scheduler.comm.parcels import WAIT_S
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,

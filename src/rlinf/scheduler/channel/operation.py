@@ -17,8 +17,8 @@ from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.queueing import QueueName
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.comm.parcel import Arrived
-    from rlinf.scheduler.comm.parcels import Parcel
+    from rlinf.scheduler.comm.shm.parcel import Arrived
+    from rlinf.scheduler.comm.shm.parcels import Parcel
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__

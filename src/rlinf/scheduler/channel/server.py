@@ -18,9 +18,9 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
 

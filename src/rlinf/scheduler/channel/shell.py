@@ -14,10 +14,10 @@ from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import ClientInstruction, ClientState, Confirm, End, Ending, Fill, Reason, Send
 
@@ -27,6 +27,8 @@ logger = Reporter(__name__)
 CONFIRM_DELAY_S = 0.002
 # Items that were delivered and are not taken are looked after so often at least.
 SWEEP_S = 1.0
+# A process that leaves waits so long to hear what it holds.
+LOOK_S = 5.0
 MAX_OPERATIONS = 1024
 MAX_BYTES = 1 << 20
 NO_ANSWER = "the channel's server does not answer"
@@ -271,7 +273,7 @@ class ClientShell:
 
     def _fill(self, operation: Operation) -> None:
         if operation.parcel is not None:
-            frames = operation.parcel.frames_for(self._ref.endpoint)
+            frames = operation.parcel.bytes_frames()
             self._outbox.append((wire.Fill(operation.ticket, len(frames)), frames))
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
@@ -422,8 +424,16 @@ class ClientShell:
             self.lose(reason)
 
     def holds_puts(self) -> bool:
-        """Whether items of this process are not in their queues yet; from any thread."""
-        return any(operation.parcel is not None for operation in list(self._operations.values()))
+        """Whether items of this process are not in their queues yet; from any thread but the I/O thread."""
+        answer: Promise[bool] = Promise()
+
+        def look(_nothing: None) -> None:
+            answer.set_result(any(operation.parcel is not None for operation in self._operations.values()))
+
+        # Behind the puts that were handed over and have not begun.
+        self.inbox.append((look, None))
+        self._messenger.submit(self.drain)
+        return not answer.wait(LOOK_S) or answer.result(0)
 
     def gone(self, reason: str) -> ChannelLost:
         """The error of operations on a channel whose server is gone."""

@@ -7,9 +7,9 @@ from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcels import WAIT_S
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.secret import ClusterSecret
+from rlinf.scheduler.comm.shm.parcels import WAIT_S
 
 __all__ = [
     "WAIT_S",

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef
 from rlinf.scheduler.comm.replication import Key, Reading, Replicas
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
 from rlinf.scheduler.mailbox.records import (

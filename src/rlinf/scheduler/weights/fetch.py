@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, Reading, Replicas, Want
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights

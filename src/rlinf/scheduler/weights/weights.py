@@ -11,10 +11,10 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.transfer import Transfers
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
@@ -140,11 +140,14 @@ class Weights:
         if name in self._told:
             return
         self._told.add(name)
+        arena = self._messenger.parcels.arena
         logger.warning(
-            "no room in shared memory for the %d MiB of weights '%s': each reader gets them through a socket "
-            "(RLINF_ARENA_MIB sets how much there may be)",
-            size_bytes >> 20,
+            "no room in shared memory for the %d MiB of weights '%s': each reader gets them through a socket. Two "
+            "versions have to fit into %d MiB, with all else that this machine's processes share; set "
+            "RLINF_ARENA_MIB to more",
+            -(-size_bytes >> 20),
             name,
+            (0 if arena is None else arena.limit_bytes) >> 20,
         )
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
-from rlinf.scheduler.comm.parcel import Arrived
-from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.info import WorkerAddress

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
-from rlinf.scheduler.comm.parcel import Arrived
-from rlinf.scheduler.comm.parcels import Parcel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.worker import protocol
 

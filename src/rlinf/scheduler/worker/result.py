@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from rlinf.scheduler.comm.forking import forked_error, generation
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.worker.call import Call, RaisedThere
 from rlinf.scheduler.worker.info import WorkerAddress

@@ -9,10 +9,10 @@ import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication.publication import Give, Instruction, Publication, Reader
 from rlinf.scheduler.comm.replication.records import Answer, Drop, Kept, Key, Kind, Want
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
 
 
 class _Question:

@@ -10,11 +10,11 @@ import msgspec
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, Answer, Copy, Key, Kind, Want
 from rlinf.scheduler.comm.replication.replicas import Replicas
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 

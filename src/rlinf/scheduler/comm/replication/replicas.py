@@ -14,13 +14,13 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.parcel import Arrived
-from rlinf.scheduler.comm.parcels import WAIT_S, Parcel
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.publisher import give
 from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcels import WAIT_S, Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)

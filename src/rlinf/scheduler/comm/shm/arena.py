@@ -10,8 +10,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.blocks import Block, BlockStore
 from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, new_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
+from rlinf.scheduler.comm.shm.home import Home, run_at
 from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.maps import Bytes, map_array
@@ -28,26 +27,12 @@ from rlinf.scheduler.comm.shm.slots import clear_dead_slots
 
 # The I/O thread answers in microseconds; one that does not answer at all must not hold up a caller without end.
 ANSWER_S = 0.25
-_LOOK_IN_S = 10.0
 # While somebody waits for room, the holder table is looked at so often even if no reader says anything: the children
 # of readers cannot.
 LOOK_EVERY_S = 0.05
 _HUGE_BYTES = 4 << 20
-
-T = TypeVar("T")
-
-
-class Home(Protocol):
-    """The I/O thread, as far as it is needed here."""
-
-    def submit(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the I/O thread soon; from any thread, without a lock."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any:
-        """Run `callback` on the I/O thread after a time."""
-
-    def on_io_thread(self) -> bool:
-        """Whether the caller runs on it."""
+# The regions of many arenas must find room among the addresses of one reader.
+MAX_LIMIT_BYTES = 256 << 30
 
 
 class _Ask:
@@ -68,7 +53,7 @@ class Arena:
 
     Args:
         owner: this process.
-        limit_bytes: how much it holds at most; only what is in use takes memory.
+        limit_bytes: how much it holds at most, up to MAX_LIMIT_BYTES; only what is in use takes memory.
         home: the I/O thread, to which everything here belongs but the free blocks.
         ledger: what all processes of the machine may take together.
 
@@ -81,7 +66,7 @@ class Arena:
     """
 
     def __init__(self, owner: Endpoint, limit_bytes: int, home: Home, ledger: Ledger | None = None) -> None:
-        self.limit_bytes = limit_bytes // kernel.PAGE_BYTES * kernel.PAGE_BYTES
+        self.limit_bytes = min(limit_bytes, MAX_LIMIT_BYTES) // kernel.PAGE_BYTES * kernel.PAGE_BYTES
         self._home = home
         self._ledger = ledger
         self._layout = Layout(self.limit_bytes)
@@ -89,6 +74,7 @@ class Arena:
         self._regions: dict[int, Bytes] = {}
         self._asks: deque[_Ask] = deque()
         self._looks_later = False
+        self._seen_refused_ns = 0 if ledger is None else ledger.refused_at_ns
         self._forked = False
         try:
             self._head = map_array(self.fd, self._layout.table_bytes)
@@ -132,16 +118,16 @@ class Arena:
     @property
     def num_held(self) -> int:
         """Blocks that this process refers to."""
-        return self._run(self._num_held, 0)
+        return run_at(self._home, self._num_held) if self.fd >= 0 else 0
 
     @property
     def generation(self) -> int:
         """How often a block was allocated."""
-        return self._run(lambda: self._store.num_taken, 0)
+        return self._store.num_taken
 
     def unused(self) -> bool:
         """Whether nobody uses any block."""
-        return self._run(self._unused, True)
+        return self.fd < 0 or run_at(self._home, self._unused)
 
     def someone_waits(self) -> bool:
         """Whether a thread of this process waits for room."""
@@ -163,6 +149,12 @@ class Arena:
         """Processes may have ended: what they held is free."""
         if self.fd >= 0 and clear_dead_slots(self.fd, self._table):
             self.serve()
+
+    def is_short(self) -> bool:
+        """Whether some process was refused memory since this was asked last: what is free here should go."""
+        refused_ns = 0 if self._ledger is None else self._ledger.refused_at_ns
+        before, self._seen_refused_ns = self._seen_refused_ns, refused_ns
+        return refused_ns > before
 
     def trim(self) -> bool:
         """Give pages of free blocks back to the system, some at a time; True if there are more."""
@@ -267,23 +259,6 @@ class Arena:
         self.serve()
         if self._asks:
             self._look_later()
-
-    def _run(self, function: Callable[[], T], otherwise: T) -> T:
-        if self.fd < 0:
-            return otherwise
-        if self._home.on_io_thread():
-            return function()
-        answer: list[T] = []
-        answered = threading.Lock()
-        answered.acquire()
-
-        def run() -> None:
-            answer.append(function())
-            answered.release()
-
-        self._home.submit(run)
-        answered.acquire(timeout=_LOOK_IN_S)
-        return answer[0] if answer else otherwise
 
     # -- what the store asks for -----------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.slots import claim_slot
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.comm.shm.readers import ForeignArena, Hold, OpenArenas
+    from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
+    from rlinf.scheduler.comm.shm.readers import OpenArenas
 
 _all: weakref.WeakSet[OpenArenas] = weakref.WeakSet()
 # For each thread that is about to fork: the child's descriptor and slot of each arena.
@@ -63,7 +64,7 @@ def _in_child() -> None:
         for arena in opened.arenas():
             held = _held(arena)
             place = mine.get(arena) or (_new_place(arena) if held else None)
-            arena.adopt(*(place or (-1, -1)))
+            arena.seat.adopt(*(place or (-1, -1)))
             for hold in held:
                 if place is None or not arena.seat.table.hold(place[1], hold.index, hold.generation):
                     _forbid(hold)

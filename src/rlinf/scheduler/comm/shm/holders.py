@@ -30,6 +30,7 @@ GROUP = 256
 _PAGE = 4096
 
 Indexes = npt.NDArray[np.intp]
+_NONE: Indexes = np.empty(0, np.intp)
 
 
 def _parts(num_blocks: int) -> list[int]:
@@ -79,6 +80,8 @@ class HolderTable:
         self._cells: memoryview[Any] = self._held.reshape(-1).data
         self._generations: memoryview[Any] = generations.data
         self._dirty: memoryview[Any] = self.dirty.data
+        # As booleans, a hundred thousand groups are looked through in microseconds.
+        self._any_dirty = self.dirty.view(np.bool_).any
         self._rows_at = places[4]
 
     def row_at(self, slot: int) -> int:
@@ -129,10 +132,11 @@ class HolderTable:
 
     def take_dirty(self) -> Indexes:
         """The groups in which something was released since this was asked last."""
+        if not self._any_dirty():
+            return _NONE
         groups = np.flatnonzero(self.dirty)
-        if len(groups):
-            self.dirty[groups] = 0
-            kernel.fence()
+        self.dirty[groups] = 0
+        kernel.fence()
         return groups
 
     def unheld(self, group: int) -> npt.NDArray[np.bool_]:

@@ -2,8 +2,9 @@
 
 A small file, with a number for each process: what it takes. A process writes only its own number, and locks it as long
 as it lives, so that what a dead one took counts no more. It adds first and then sums up: two who would both exceed the
-limit may both be refused, but never both be let pass; so nobody waits for anybody. The last one removes the file; after
-a crash of all, the next process of this user does.
+limit may both be refused, but never both be let pass; so nobody waits for anybody. After the numbers stands when
+somebody was refused last: whoever keeps free blocks warm sees that and gives them up. The last one removes the file;
+after a crash of all, the next process of this user does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from rlinf.scheduler.comm.shm.maps import map_array
 
 PREFIX = "memory-"
 MAX_PROCESSES = 4096
-_SIZE = 8 * MAX_PROCESSES
+_SIZE = 8 * MAX_PROCESSES + 8
 _MAX_ATTEMPTS = 100
 
 
@@ -45,12 +47,13 @@ class Ledger:
             # A map of the same description would keep its locks.
             for_map = kernel.open_of(os.getpid(), self._fd)
             try:
-                self._taken = map_array(for_map, _SIZE).view(np.int64)
+                numbers = map_array(for_map, _SIZE).view(np.int64)
             finally:
                 os.close(for_map)
         except OSError:
             os.close(self._fd)
             raise
+        self._taken, self._refused_at = numbers[:-1], numbers[-1:].data
         self._taken[self._line] = 0
 
     def charge(self, size_bytes: int) -> bool:
@@ -64,7 +67,13 @@ class Ledger:
         if self._total() <= self.limit_bytes or (self._forget_dead() and self._total() <= self.limit_bytes):
             return True
         self._taken[self._line] -= size_bytes
+        self._refused_at[0] = time.monotonic_ns()
         return False
+
+    @property
+    def refused_at_ns(self) -> int:
+        """When some process was refused last, by the machine's monotonic clock; 0 if none ever was."""
+        return int(self._refused_at[0])
 
     def _total(self) -> int:
         return int(self._taken.sum())

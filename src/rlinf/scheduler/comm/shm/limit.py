@@ -1,4 +1,4 @@
-"""How large an arena may become when nobody says."""
+"""How much shared memory all processes of a job may take on one machine when nobody says."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 from rlinf.scheduler.errors import ConfigError
 
 VARIABLE = "RLINF_ARENA_MIB"
-_SHARE = 8
-_MAX_BYTES = 32 << 30
+_SHARE = 2
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default_limit_bytes() -> int:
-    """What `RLINF_ARENA_MIB` says; else an eighth of the memory that this machine or container has, 32 GiB at most.
+    """What `RLINF_ARENA_MIB` says; else half of the memory that this machine or container has.
 
     Only what is in use takes memory; 0 switches shared memory off.
 
@@ -23,7 +22,7 @@ def default_limit_bytes() -> int:
     """
     text = os.environ.get(VARIABLE)
     if text is None:
-        return min(_memory_bytes() // _SHARE, _MAX_BYTES)
+        return _memory_bytes() // _SHARE
     if not text.strip().isdecimal():
         raise ConfigError(f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory")
     return int(text) << 20

@@ -17,8 +17,8 @@ from rlinf.scheduler.comm.codec import Encoded, decode
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.blocks import Block
+from rlinf.scheduler.comm.shm.lease import Lease
 from rlinf.scheduler.comm.shm.maps import Bytes
-from rlinf.scheduler.comm.shm.readers import Lease
 
 DESCRIPTOR = 255
 _PREFIX = bytes([DESCRIPTOR])
@@ -132,8 +132,6 @@ class Arrived:
     def lease(self) -> Lease | None:
         """The block in which it lies; None if its bytes came in the message."""
         return self._lease
-
-    loan = lease
 
     @property
     def sizes(self) -> Sequence[int]:

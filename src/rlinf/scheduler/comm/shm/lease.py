@@ -1,0 +1,103 @@
+"""The use of a block by this process; what is made of its data keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
+from rlinf.scheduler.comm.shm.maps import Bytes, array_interface
+
+
+class Lease:
+    """A block that this process uses; released when the last reference to it, or to an array of it, is dropped.
+
+    Args:
+        hold: the block.
+        size_bytes: how much of it there is to read.
+        shared: other processes read the block too, so that who writes needs a copy.
+    """
+
+    __slots__ = ("_hold", "_private_address", "shared", "size_bytes")
+
+    def __init__(self, hold: Hold, size_bytes: int, shared: bool) -> None:
+        self._private_address = 0
+        self._hold = hold
+        self.size_bytes = size_bytes
+        self.shared = shared
+
+    @property
+    def arena(self) -> ForeignArena:
+        """Where it lies."""
+        return self._hold.arena
+
+    @property
+    def index(self) -> int:
+        """The number of the block."""
+        return self._hold.index
+
+    @property
+    def generation(self) -> int:
+        """Which of those that lie there one after the other."""
+        return self._hold.generation
+
+    def map(self) -> None:
+        """Make sure that `array` will not fail.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        if not self.shared:
+            self.arena.address(self.index)
+        elif not self._private_address:
+            self._private_address = self.arena.map_privately(self.index, self.size_bytes)
+            self._hold.private.append(self._private_address)
+
+    def array(self) -> Bytes:
+        """The data, uint8 of shape (size_bytes,), writable; it keeps the lease.
+
+        What is written to a block that others read too is seen in the arrays of this lease only.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        self.map()
+        return np.asarray(_Memory(self, self._private_address or self.arena.address(self.index)))
+
+    def original(self) -> Bytes:
+        """The same data, as everybody sees it: to be read and handed on.
+
+        Raises:
+            OSError: the memory cannot be mapped.
+        """
+        return np.asarray(_Memory(self, self.arena.address(self.index)))
+
+    def mark(self) -> Any:
+        """One byte of the block that everybody sees (see `HolderTable.mark`)."""
+        return self.arena.seat.table.mark(self.index)
+
+    def copy(self) -> Bytes:
+        """A copy of the data, made without mapping it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self.arena.read(self.index, self.size_bytes)
+
+    def __del__(self, _unmap: Callable[[int, int], None] = kernel.unmap_memory) -> None:
+        if self._private_address:
+            self._hold.private.remove(self._private_address)
+            _unmap(self._private_address, self.size_bytes)
+
+
+class _Memory:
+    """What numpy makes an array of; it keeps the lease."""
+
+    __slots__ = ("__array_interface__", "_lease")
+
+    def __init__(self, lease: Lease, address: int) -> None:
+        self._lease = lease
+        self.__array_interface__ = array_interface(address, lease.size_bytes)
