@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.parametrize("through", WAYS),
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
     pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions"),
-    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta"),
+    pytest.mark.filterwarnings("ignore:Sparse CS[CR] tensor support is in beta"),
 ]
 
 
