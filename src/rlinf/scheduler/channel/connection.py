@@ -106,8 +106,8 @@ class Connection:
             fate.taken = True
             raise
         except BaseException:
-            operation.abandoned = True
-            self._hand_over(self._shell.abandon, operation)
+            operation.dropped = True
+            self._hand_over(self._shell.drop, operation)
             raise
 
     def start(self, operation: Operation) -> OperationPromise:

@@ -47,7 +47,9 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
 
 
 def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTimeout:
-    parts = [] if operation.batch_weight is None else [f"a batch of weight {operation.batch_weight} is wanted"]
+    parts = (
+        [] if operation.batch_weight is None else [f"a batch of weight {operation.batch_weight} is wanted"]
+    )
     if state:
         parts.append(f"there are {state}" if parts else state)
     text = "; ".join(parts)

@@ -95,7 +95,7 @@ class ClientShell:
 
     def begin(self, operation: Operation) -> None:
         """Begin an operation."""
-        if operation.abandoned or operation.find_promise() is None:
+        if operation.dropped or operation.find_promise() is None:
             return
         # First of all what was given up before: it stands in front of what is asked for now.
         self._look_at_dropped()
@@ -161,11 +161,11 @@ class ClientShell:
         """Somebody who waits for an operation gives it up."""
         self._carry_out(self._state.cancel(operation.ticket))
 
-    def abandon(self, operation: Operation) -> None:
+    def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
         if not operation.fate.taken:
             self._stop_clock(operation)
-            self._carry_out(self._state.abandon(operation.ticket))
+            self._carry_out(self._state.drop(operation.ticket))
             if not self._state.knows(operation.ticket):
                 self._settle(operation)
 
@@ -221,8 +221,8 @@ class ClientShell:
                     promise.forget()
                 self._settle(operation)
                 self._carry_out(self._state.taken(operation.ticket))
-            elif promise is None or operation.abandoned:
-                self.abandon(operation)
+            elif promise is None or operation.dropped:
+                self.drop(operation)
 
     def _settle(self, operation: Operation) -> None:
         ticket = operation.ticket
@@ -291,8 +291,8 @@ class ClientShell:
         self._stop_clock(operation)
         self._delivered[operation.ticket] = operation
         promise = operation.find_promise()
-        if promise is None or operation.abandoned:
-            self.abandon(operation)
+        if promise is None or operation.dropped:
+            self.drop(operation)
             return
         operation.fate.mark = mark_of(items)
         promise.set_result(items)

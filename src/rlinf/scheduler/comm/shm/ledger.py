@@ -64,7 +64,9 @@ class Ledger:
         if size_bytes <= 0:
             return True
         kernel.fence()
-        if self.taken_bytes <= self.limit_bytes or (self._forget_dead() and self.taken_bytes <= self.limit_bytes):
+        if self.taken_bytes <= self.limit_bytes or (
+            self._forget_dead() and self.taken_bytes <= self.limit_bytes
+        ):
             return True
         self._taken[self._line] -= size_bytes
         self._refused_at[0] = time.monotonic_ns()
