@@ -415,6 +415,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(backend):
         lambda: channel.put("x", queue_name="a", key="b"),
         lambda: channel.put("x", queue_name="\ud800"),
         lambda: channel.put("x", timeout_s=-1),
+        lambda: channel.put("x", timeout_s=True),
         lambda: channel.get(timeout_s="soon"),
         lambda: channel.get_batch(0),
         lambda: channel.get_batch(-2),

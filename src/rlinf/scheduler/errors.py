@@ -344,6 +344,9 @@ class NameTaken(CommError):
         return f"the name '{self.name}' is taken, by process '{self.owner}'"
 
 
+_TO_PEER = {"send": "to", "recv": "from"}
+
+
 class CommTimeout(CommError, TimeoutError):
     """A transfer passed its deadline.
 
@@ -363,7 +366,8 @@ class CommTimeout(CommError, TimeoutError):
 
     def __str__(self) -> str:
         tail = f", waiting for {self.waiting_for}" if self.waiting_for else ""
-        return f"{self.operation} with '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+        where = _TO_PEER.get(self.operation, "with")
+        return f"{self.operation} {where} '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
 
 
 class NotServed(CommError):

@@ -32,7 +32,7 @@ def checked_timeout(channel: str, timeout_s: Any) -> float | None:
     """Return a deadline in seconds, or None."""
     if timeout_s is None:
         return None
-    if isinstance(timeout_s, (int, float)) and timeout_s >= 0:
+    if isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return None if timeout_s > FOREVER_S else float(timeout_s)
     raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
