@@ -31,6 +31,15 @@ DEADLINE_S = 30.0
 LARGE = 1 << 20
 
 
+def test_a_batch_that_does_not_come_says_what_was_wanted_and_what_is_there(in_process):
+    channel = in_process.create()
+    channel.put("x", weight=3)
+    with pytest.raises(ChannelTimeout, match=r"a batch of weight 8 is wanted; there are 1 items of weight 3"):
+        channel.get_batch(8, timeout_s=0.01)
+    with pytest.raises(ChannelTimeout, match=r"a batch of weight 8 is wanted; there are 1 items of weight 3"):
+        channel.get_batch(8, timeout_s=0)
+
+
 def drain(channel, queue_name="default"):
     items = []
     while not channel.empty(queue_name):
@@ -406,6 +415,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(backend):
         lambda: channel.put("x", queue_name="a", key="b"),
         lambda: channel.put("x", queue_name="\ud800"),
         lambda: channel.put("x", timeout_s=-1),
+        lambda: channel.put("x", timeout_s=True),
         lambda: channel.get(timeout_s="soon"),
         lambda: channel.get_batch(0),
         lambda: channel.get_batch(-2),

@@ -8,7 +8,7 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel import Channel, wire
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
 
 DEADLINE_S = 30.0
@@ -133,6 +133,20 @@ def test_a_server_that_does_not_answer_is_named_at_the_deadline(sockets):
     server.signal(signal.SIGCONT)
     assert channel.get(timeout_s=DEADLINE_S) == "x"
     assert channel.stats().num_getters == 0
+
+
+def test_a_query_whose_server_does_not_answer_names_the_queue_and_leaves_nothing_in_doubt(sockets):
+    server, channel = sockets.start_server()
+    assert channel.qsize() == 0
+    server.stop()
+    connection = channel._connection()
+    with pytest.raises(ChannelUnanswered, match=r"queue \('q', 1\): query .*does not answer\)$"):
+        connection.ask(wire.Query(("q", 1)), wire.QueueState, timeout_s=0.05)
+    with pytest.raises(ChannelUnanswered, match=rf"channel '{channel.name}': stats .*does not answer\)$"):
+        connection.ask(wire.Stats(), wire.ChannelState, timeout_s=0.05)
+    with pytest.raises(ChannelUnanswered, match=r"close .*; whether it was done is not known"):
+        connection.ask(wire.Close(), timeout_s=0.05)
+    server.signal(signal.SIGCONT)
 
 
 def test_a_put_whose_server_does_not_answer_says_that_its_outcome_is_unknown(sockets):

@@ -6,6 +6,7 @@ import queue
 import signal
 
 import channel_roles
+import numpy as np
 import pytest
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, current_runtime, host_channel, set_runtime
@@ -134,6 +135,34 @@ def test_a_deleted_channel_ends_its_waits_and_frees_its_name(sockets):
     assert after.qsize() == 0
     after.put("new")
     assert after.get(timeout_s=DEADLINE_S) == "new"
+
+
+def test_every_operation_on_a_deleted_channel_says_that_it_was_deleted(in_process):
+    channel = in_process.create()
+    other = Channel.connect(channel.name)
+    waits = other.get(async_op=True)
+    other.qsize()
+    channel.delete()
+    with pytest.raises(ChannelClosed):
+        waits.wait(DEADLINE_S)
+    for operation in (channel.qsize, channel.get, channel.stats, channel.close, channel.delete, other.qsize):
+        with pytest.raises(ChannelLost, match="the channel was deleted"):
+            operation()
+    with pytest.raises(ChannelLost, match="the channel was deleted"):
+        channel.put("x")
+
+
+@pytest.mark.parametrize("name", [np.int64(3), ("step", np.int32(3))])
+def test_a_queue_name_of_numpy_is_refused_with_what_to_write(in_process, name):
+    with pytest.raises(ChannelArgumentError, match=r"a Python int of 64 bits.*; use int\(\.\.\.\)"):
+        in_process.create().put("x", queue_name=name)
+
+
+@pytest.mark.parametrize("name", [True, 2**63, 1.5, None])
+def test_a_queue_name_that_is_no_whole_number_is_refused(in_process, name):
+    with pytest.raises(ChannelArgumentError, match="a Python int of 64 bits") as caught:
+        in_process.create().put("x", queue_name=name)
+    assert "use int" not in str(caught.value)
 
 
 def test_the_process_of_a_deleted_channel_is_told_once_that_it_may_end(in_process):

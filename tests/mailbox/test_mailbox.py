@@ -119,7 +119,7 @@ def test_a_send_without_room_times_out_and_is_not_delivered(boxes):
     env, rollout = boxes
     env.send(bytes(9000), "rollout:0", timeout_s=DEADLINE_S).wait()
     late = env.send(bytes(9001), "rollout:0", timeout_s=0.1)
-    with pytest.raises(CommTimeout, match=r"send with 'rollout:0' not done after \d.\d s, waiting for room"):
+    with pytest.raises(CommTimeout, match=r"send to 'rollout:0' not done after \d.\d s, waiting for room"):
         late.wait(DEADLINE_S)
     env.send("after", "rollout:0", timeout_s=DEADLINE_S)
     assert len(rollout.recv("env:0", timeout_s=DEADLINE_S).wait()) == 9000
@@ -137,11 +137,32 @@ def test_a_cancelled_send_is_not_delivered(boxes):
 
 def test_recvs_that_timed_out_or_were_cancelled_take_nothing(boxes):
     env, rollout = boxes
-    with pytest.raises(CommTimeout, match=r"recv with 'env:0' not done after \d.\d s, waiting for an item"):
+    with pytest.raises(CommTimeout, match=r"recv from 'env:0' not done after \d.\d s, waiting for an item"):
         rollout.recv("env:0", timeout_s=0.1).wait()
     assert rollout.recv("env:0", timeout_s=DEADLINE_S).cancel()
     env.send("whole", "rollout:0", timeout_s=DEADLINE_S).wait()
     assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "whole"
+
+
+@pytest.mark.parametrize("timeout_s", ["a", -1, True, float("nan")])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused_at_once(boxes, timeout_s):
+    env, rollout = boxes
+    calls = (
+        lambda: rollout.recv("env:0", timeout_s=timeout_s),
+        lambda: env.send("x", "rollout:0", timeout_s=timeout_s),
+        lambda: rollout.recv_tensor(torch.zeros(1), "env:0", timeout_s=timeout_s),
+        lambda: env.broadcast("x", [("env", 0), ("rollout", 0)], timeout_s=timeout_s),
+    )
+    for call in calls:
+        with pytest.raises(CommError, match="timeout_s is a number of seconds of at least 0"):
+            call()
+
+
+@pytest.mark.parametrize("timeout_s", [np.float32(20), np.int64(20), 10**400])
+def test_a_deadline_may_be_any_number(boxes, timeout_s):
+    env, rollout = boxes
+    env.send("x", "rollout:0", timeout_s=timeout_s).wait(DEADLINE_S)
+    assert rollout.recv("env:0", timeout_s=timeout_s).wait(DEADLINE_S) == "x"
 
 
 def test_a_peer_that_comes_later_is_waited_for(pair, names):

@@ -33,7 +33,7 @@ def nothing_is_left(box):
         or inbox.replicas.num_kept()
         or outbox.publisher.num_published()
         or outbox.transfers.under_way
-        or any(lane.sendings or lane.client.num_open for lane in outbox._lanes.values())
+        or any(stream.sendings or stream.client.num_open for stream in outbox._streams.values())
     )
 
 
@@ -65,7 +65,7 @@ def test_nothing_is_kept_of_a_peer_that_is_gone(boxes):
     for handle in waiting[1:]:
         with pytest.raises(PeerDied, match="rollout:0"):
             handle.wait(DEADLINE_S)
-    wait_until(lambda: nothing_is_left(env) and not env._outbox._lanes, env._inbox.messenger)
+    wait_until(lambda: nothing_is_left(env) and not env._outbox._streams, env._inbox.messenger)
 
 
 def test_what_waits_when_its_own_process_leaves_fails(boxes):

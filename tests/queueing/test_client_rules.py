@@ -20,7 +20,7 @@ def test_what_nobody_waits_for_goes_back_though_it_was_delivered():
     client = ClientState()
     client.get(1, Q)
     client.delivered(1, ["item"])
-    assert client.abandon(1) == [Withdraw(1)]
+    assert client.drop(1) == [Withdraw(1)]
     assert client.taken(1) == []
     assert client.num_open == 0
 

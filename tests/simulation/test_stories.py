@@ -49,7 +49,7 @@ def test_stories_are_about_everything_that_can_go_wrong():
         "timed out",
         "unanswered",
         "cancelled",
-        "abandoned",
+        "dropped",
         "lost",
         "closed",
     }

@@ -23,6 +23,7 @@ boundaries through pickle unchanged.
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
     │   ├── NameTaken                       a name of the directory is in use
     │   ├── CommTimeout (TimeoutError)
+    │   ├── NotServed                       the other side has no such service (any more)
     │   ├── SharedMemoryUnreadable          an object lies in shared memory that the receiver cannot open
     │   ├── WeightsError                    weights cannot be published or fetched
     │   │   └── WeightsMismatch             they do not fit where they should go
@@ -34,7 +35,7 @@ boundaries through pickle unchanged.
         ├── ChannelTimeout (TimeoutError)
         │   └── ChannelUnanswered           its server did not answer; what became of it is not known
         ├── ChannelClosed
-        ├── ChannelLost                     the process that held it is gone
+        ├── ChannelLost                     it was deleted, or the process that held it is gone
         ├── ChannelArgumentError (ValueError)
         ├── ChannelEmpty (queue.Empty)
         ├── ChannelFull (queue.Full)
@@ -343,6 +344,9 @@ class NameTaken(CommError):
         return f"the name '{self.name}' is taken, by process '{self.owner}'"
 
 
+_TO_PEER = {"send": "to", "recv": "from"}
+
+
 class CommTimeout(CommError, TimeoutError):
     """A transfer passed its deadline.
 
@@ -362,7 +366,28 @@ class CommTimeout(CommError, TimeoutError):
 
     def __str__(self) -> str:
         tail = f", waiting for {self.waiting_for}" if self.waiting_for else ""
-        return f"{self.operation} with '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+        where = _TO_PEER.get(self.operation, "with")
+        return f"{self.operation} {where} '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+
+
+class NotServed(CommError):
+    """A process was asked for a service that it does not have, or has no more.
+
+    Args:
+        peer: its name.
+        service: what it was asked for.
+        known: the services that it has.
+    """
+
+    def __init__(self, peer: str, service: str, known: Sequence[str] = ()) -> None:
+        super().__init__(peer, service, tuple(known))
+        self.peer = peer
+        self.service = service
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        known = ", ".join(self.known) or "nothing"
+        return f"'{self.peer}' does not serve '{self.service}'; it serves {known}"
 
 
 class SharedMemoryUnreadable(CommError):
@@ -494,11 +519,11 @@ class ChannelClosed(ChannelError):
 
 
 class ChannelLost(ChannelError):
-    """The process that held the channel is gone, and with it the items that were in the channel."""
+    """The channel was deleted, or the process that held it is gone; so are the items that were in it."""
 
 
 class ChannelArgumentError(ChannelError, ValueError):
-    """An argument makes no sense: a negative weight, a batch of weight zero, a queue name that is no string."""
+    """An argument makes no sense: a negative weight, a batch of weight zero, a queue's name that is a float."""
 
 
 class ChannelTimeout(ChannelError, TimeoutError):
@@ -506,8 +531,8 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
     Args:
         channel: the channel's name.
-        queue_name: which of its queues.
-        operation: "put", "get" or "get_batch".
+        queue_name: which of its queues; None if it is about the channel as a whole.
+        operation: "put", "get", "get_batch", "query" (`qsize` and the like), "stats", "close" or "delete".
         waited_s: how long, in seconds.
         state: what the queue looked like then, one phrase.
     """
@@ -524,18 +549,20 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
     def __str__(self) -> str:
         tail = f" ({self.state})" if self.state else ""
-        subject = f"channel '{self.channel}', queue {self.queue_name!r}"
+        queue = "" if self.queue_name is None else f", queue {self.queue_name!r}"
+        subject = f"channel '{self.channel}'{queue}"
         return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
 
 
 class ChannelUnanswered(ChannelTimeout):
     """The channel's server did not answer: it is stuck, stopped or overloaded.
 
-    A get has taken nothing. Whether an item was put is not known: it may still appear in its queue.
+    A get has taken nothing. Whether an item was put is not known: it may still appear in its queue. Nor is it known
+    whether a channel was closed or deleted.
     """
 
     def __str__(self) -> str:
-        known = "" if self.operation in ("get", "get_batch") else "; whether it was done is not known"
+        known = "; whether it was done is not known" if self.operation in ("put", "close", "delete") else ""
         return f"{super().__str__()}{known}"
 
 

@@ -27,13 +27,26 @@ class LocalRuntime:
 
     The first one also keeps the directory; others join it by its address, from this process's children:
 
-        with LocalRuntime() as runtime:
-            channel = Channel.create("rollouts", maxsize=64)
-            Process(target=produce, args=(runtime.address,)).start()
+        from multiprocessing import get_context
+
+        from rlinf.scheduler import Channel
+        from rlinf.testing import LocalRuntime
+
 
         def produce(address):
             with LocalRuntime(address, own_name="env:0"):
                 Channel.connect("rollouts").put("an item")
+
+
+        if __name__ == "__main__":
+            with LocalRuntime() as runtime:
+                rollouts = Channel.create("rollouts", maxsize=64)
+                child = get_context("spawn").Process(target=produce, args=(runtime.address,))
+                child.start()
+                print(rollouts.get(timeout_s=60))
+                child.join()
+
+    The children need it as long as they use the directory: join them before it ends.
 
     Args:
         address: whose directory to join; None to keep one.

@@ -142,6 +142,20 @@ def test_a_file_that_is_removed_while_it_is_opened_is_made_anew(new_ledger, tmp_
     assert not third.charge(60)
 
 
+def test_an_arena_says_which_of_its_two_limits_leaves_no_room(new_ledger):
+    homes = [arena_peers.Inline() for _ in range(2)]
+    one, other = (Arena(arena_peers.OWNER, 8 * MIB, home, new_ledger(10 * MIB)) for home in homes)
+    kept = [one.allocate(MIB) for _ in range(7)]
+    assert one.use_beside(MIB).startswith("7 of 8 MiB of this process's shared memory")
+    kept += [other.allocate(MIB) for _ in range(2)]
+    assert other.use_beside(MIB) == (
+        "9 of 10 MiB of shared memory that all processes of the job may have on this machine are in use, "
+        "2 MiB by this one"
+    )
+    one.close()
+    other.close()
+
+
 def test_two_arenas_together_stay_within_the_limit_of_the_machine(new_ledger):
     homes = [arena_peers.Inline() for _ in range(2)]
     one, other = (Arena(arena_peers.OWNER, 8 * MIB, home, new_ledger(10 * MIB)) for home in homes)

@@ -32,7 +32,7 @@ def checked_timeout(channel: str, timeout_s: Any) -> float | None:
     """Return a deadline in seconds, or None."""
     if timeout_s is None:
         return None
-    if isinstance(timeout_s, (int, float)) and timeout_s >= 0:
+    if isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return None if timeout_s > FOREVER_S else float(timeout_s)
     raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
@@ -77,8 +77,17 @@ def _check_queue_name(channel: str, part: Any, whole: Any) -> None:
         if not _is_text(part):
             raise ChannelArgumentError(channel, f"a queue's name is text, not {whole!r}")
     elif type(part) is not int or not -MAX_INTEGER <= part <= MAX_INTEGER:
-        problem = f"a queue's name is a string, a whole number or a tuple of these, not {whole!r}"
+        problem = (
+            f"a queue's name is a string, a Python int of 64 bits, or a tuple of these, not {whole!r}"
+            f"{_as_int(part)}"
+        )
         raise ChannelArgumentError(channel, problem)
+
+
+def _as_int(part: Any) -> str:
+    """A hint for what counts as a whole number, and is no int: one of numpy, say."""
+    is_whole = hasattr(part, "__index__") and not isinstance(part, int)
+    return "; use int(...)" if is_whole else ""
 
 
 def _is_text(name: str) -> bool:

@@ -187,6 +187,7 @@ class Channel:
 
         Raises:
             ChannelFull: there is none.
+            ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
             ChannelClosed: the channel is closed.
         """
         queue = checked_queue_name(self._name, queue_name, key)
@@ -233,6 +234,7 @@ class Channel:
 
         Raises:
             ChannelEmpty: there is none, or getters that came before wait for it.
+            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
             ChannelClosed: the channel is closed, and the queue is drained.
         """
         queue = checked_queue_name(self._name, queue_name, key)
@@ -306,23 +308,43 @@ class Channel:
             yield item
 
     def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
-        """Return how many items a queue holds."""
+        """Return how many items a queue holds.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
         return self._query(queue_name, key).num_items
 
     def empty(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
-        """Return whether a queue holds nothing."""
+        """Return whether a queue holds nothing.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
         return self._query(queue_name, key).num_items == 0
 
     def full(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
-        """Return whether a put to a queue would have to wait."""
+        """Return whether a put to a queue would have to wait.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
         return self._query(queue_name, key).is_full
 
     def stats(self) -> ChannelStats:
-        """Return what went through the channel and what is in it."""
+        """Return what went through the channel and what is in it.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
         return ChannelStats.from_wire(self._connection().ask(wire.Stats(), wire.ChannelState))
 
     def close(self) -> None:
-        """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed."""
+        """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
+        """
         self._connection().ask(wire.Close())
 
     def delete(self, timeout_s: float | None = None) -> None:

@@ -106,8 +106,8 @@ class Connection:
             fate.taken = True
             raise
         except BaseException:
-            operation.abandoned = True
-            self._hand_over(self._shell.abandon, operation)
+            operation.dropped = True
+            self._hand_over(self._shell.drop, operation)
             raise
 
     def start(self, operation: Operation) -> OperationPromise:
@@ -139,14 +139,15 @@ class Connection:
         answer: Promise[Any] = Promise()
         self._hand_over(partial(self._shell.ask, message, kind, timeout_s), answer)
         name, operation = self.ref.spec.name, type(message).__name__.lower()
+        queue = message.queue if isinstance(message, wire.Query) else None
         if not answer.wait(timeout_s + IO_THREAD_S):
-            raise ChannelUnanswered(name, "*", operation, timeout_s + IO_THREAD_S, _STUCK)
+            raise ChannelUnanswered(name, queue, operation, timeout_s + IO_THREAD_S, _STUCK)
         try:
             return answer.result(0)
         except CommTimeout as error:
-            raise ChannelUnanswered(name, "*", operation, error.waited_s, NO_ANSWER) from error
+            raise ChannelUnanswered(name, queue, operation, error.waited_s, NO_ANSWER) from error
         except CommError as error:
-            raise self._shell.gone(str(error)) from error
+            raise self._shell.why_lost(error) from error
 
     def settle_puts(self, timeout_s: float) -> None:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
@@ -178,7 +179,7 @@ class Connection:
 
     def lose(self, reason: str) -> None:
         """End everything: the channel's server cannot be reached any more. On the I/O thread."""
-        self._shell.lose(reason)
+        self._shell.lose(self._shell.gone(reason))
 
     def leave(self, reason: str) -> None:
         """Confirm what was taken, and end everything: this process leaves the cluster. From any thread."""

@@ -1,7 +1,7 @@
 """One operation of a process on a channel, from its call to its end: where a user's thread and the I/O thread meet.
 
 The user's thread makes the operation, hands it over, and waits for its promise. What it says afterwards are attribute
-stores: `fate.taken` (it has the items) or `abandoned` (it was interrupted). The I/O thread looks at them.
+stores: `fate.taken` (it has the items) or `dropped` (it was interrupted). The I/O thread looks at them.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Operation:
         weight: of the item of a put.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
-        abandoned: nobody waits for it any more.
+        dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
         timer: of its deadline.
         fate: what became of its items.
     """
 
     __slots__ = (
-        "abandoned",
         "batch_weight",
         "blocks",
+        "dropped",
         "fate",
         "find_promise",
         "kind",
@@ -84,7 +84,7 @@ class Operation:
         self.parcel: Parcel | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
-        self.abandoned = False
+        self.dropped = False
         self.blocks = False
         self.timer: Timer | None = None
         self.find_promise: Callable[[], Promise[Any] | None] = _nobody

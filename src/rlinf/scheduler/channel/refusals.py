@@ -27,10 +27,10 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
         detail: what its queue looked like, in a phrase; for a refused one (reason, that phrase).
     """
     if ending is Ending.TIMED_OUT:
-        return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, detail)
+        return _timeout(channel, operation, detail)
     reason, state = detail
     if operation.timeout_s is not None and reason in (Reason.FULL.value, Reason.EMPTY.value):
-        return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, state)
+        return _timeout(channel, operation, state)
     queue = f"queue {operation.queue_name!r}"
     match reason:
         case Reason.CLOSED.value:
@@ -44,3 +44,13 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
             return BatchImpossible(channel, f"{queue} cannot come to {batch}: it is full with {state}")
         case _:
             return ChannelArgumentError(channel, f"{queue}: {state}")
+
+
+def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTimeout:
+    parts = (
+        [] if operation.batch_weight is None else [f"a batch of weight {operation.batch_weight} is wanted"]
+    )
+    if state:
+        parts.append(f"there are {state}" if parts else state)
+    text = "; ".join(parts)
+    return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, text)

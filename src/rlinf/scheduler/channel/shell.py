@@ -18,7 +18,7 @@ from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, SharedMemoryUnreadable
+from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, NotServed, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import ClientInstruction, ClientState, Confirm, End, Ending, Fill, Reason, Send
 
 logger = Reporter(__name__)
@@ -95,7 +95,7 @@ class ClientShell:
 
     def begin(self, operation: Operation) -> None:
         """Begin an operation."""
-        if operation.abandoned or operation.find_promise() is None:
+        if operation.dropped or operation.find_promise() is None:
             return
         # First of all what was given up before: it stands in front of what is asked for now.
         self._look_at_dropped()
@@ -127,7 +127,7 @@ class ClientShell:
     def _on_opened(self, opened: Any) -> None:
         error = None if opened.cancelled() else opened.exception()
         if error is not None:
-            self.lose(str(error))
+            self.lose(self.why_lost(error))
 
     def ask(self, message: wire.Control, kind: Any, timeout_s: float, answer: Promise[Any]) -> None:
         """Send a request after all operations that began before."""
@@ -161,11 +161,11 @@ class ClientShell:
         """Somebody who waits for an operation gives it up."""
         self._carry_out(self._state.cancel(operation.ticket))
 
-    def abandon(self, operation: Operation) -> None:
+    def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
         if not operation.fate.taken:
             self._stop_clock(operation)
-            self._carry_out(self._state.abandon(operation.ticket))
+            self._carry_out(self._state.drop(operation.ticket))
             if not self._state.knows(operation.ticket):
                 self._settle(operation)
 
@@ -221,8 +221,8 @@ class ClientShell:
                     promise.forget()
                 self._settle(operation)
                 self._carry_out(self._state.taken(operation.ticket))
-            elif promise is None or operation.abandoned:
-                self.abandon(operation)
+            elif promise is None or operation.dropped:
+                self.drop(operation)
 
     def _settle(self, operation: Operation) -> None:
         ticket = operation.ticket
@@ -291,8 +291,8 @@ class ClientShell:
         self._stop_clock(operation)
         self._delivered[operation.ticket] = operation
         promise = operation.find_promise()
-        if promise is None or operation.abandoned:
-            self.abandon(operation)
+        if promise is None or operation.dropped:
+            self.drop(operation)
             return
         operation.fate.mark = mark_of(items)
         promise.set_result(items)
@@ -357,7 +357,7 @@ class ClientShell:
             else:
                 self._on_granted(answer)
         if news.left:
-            self.lose("its server left")
+            self.lose(self._deleted())
             return
         self._run_inbox()
         if self._soon:
@@ -400,12 +400,12 @@ class ClientShell:
 
     # -- ends ------------------------------------------------------------------------------------
 
-    def lose(self, reason: str) -> None:
+    def lose(self, lost: ChannelLost) -> None:
         """End everything: the channel's server cannot be reached any more. On the I/O thread."""
         if self.lost is not None:
             return
         self._messenger.unserve(self._news)
-        self.lost = self.gone(reason)
+        self.lost = lost
         self._on_lost()
         self._outbox.clear()
         self._confirmed.clear()
@@ -421,7 +421,7 @@ class ClientShell:
         if self.lost is None:
             self._look(self._delivered)
             self._flush()
-            self.lose(reason)
+            self.lose(self.gone(reason))
 
     def holds_puts(self) -> bool:
         """Whether items of this process are not in their queues yet; from any thread but the I/O thread."""
@@ -438,6 +438,13 @@ class ClientShell:
     def gone(self, reason: str) -> ChannelLost:
         """The error of operations on a channel whose server is gone."""
         return ChannelLost(self._ref.spec.name, f"the process that held it is gone: {reason}")
+
+    def why_lost(self, error: BaseException) -> ChannelLost:
+        """The error of operations on a channel, of what a request to its server has failed with."""
+        return self._deleted() if isinstance(error, NotServed) else self.gone(str(error))
+
+    def _deleted(self) -> ChannelLost:
+        return ChannelLost(self._ref.spec.name, "the channel was deleted")
 
     def unanswered(self, operation: Operation, why: str) -> ChannelUnanswered:
         """The error of an operation that nobody has answered."""

@@ -37,7 +37,7 @@ from rlinf.scheduler.comm.transport.session import (
     Welcome,
 )
 from rlinf.scheduler.comm.transport.sockets import Sockets
-from rlinf.scheduler.errors import CommError, CommTimeout, SchedulerError
+from rlinf.scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
 
 logger = Reporter(__name__)
 
@@ -507,8 +507,7 @@ class Messenger:
             peer.incoming[ident] = request
         service = self._services.get(name)
         if service is None:
-            known = ", ".join(sorted(self._services)) or "nothing"
-            request.fail(CommError(f"'{self.name}' does not serve '{name}'; it serves {known}"))
+            request.fail(NotServed(self.name, name, sorted(self._services)))
             return
         try:
             request.head = decode_head(head, service.message_type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, SupportsIndex
 
 from rlinf.scheduler.comm.directory import DirectoryClient
@@ -18,6 +19,8 @@ from rlinf.scheduler.mailbox.outbox import Outbox
 from rlinf.scheduler.mailbox.records import TensorType
 
 DEFAULT_TIMEOUT_S = 1800.0
+# Thirty years: a longer deadline is none.
+FOREVER_S = 1e9
 DEFAULT_LIMIT_BYTES = 256 << 20
 
 
@@ -73,6 +76,7 @@ class Mailbox:
                 copied through a socket.
 
         Raises:
+            CommError: `timeout_s` is no number of at least 0 (at once, as with all that follow here).
             CodecError: the object cannot be pickled (at once).
             PeerNotFound: nobody registered as `dst` in time (from the handle, like the others).
             CommTimeout: the receiver's mailbox had no room in time; the object was not sent. Or it left, and
@@ -223,8 +227,13 @@ class Mailbox:
         return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
 
 
-def _or_default(timeout_s: float | None) -> float:
-    return DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+def _or_default(timeout_s: Any) -> float:
+    if timeout_s is None:
+        return DEFAULT_TIMEOUT_S
+    is_number = issubclass(type(timeout_s), Real) and type(timeout_s) is not bool
+    if is_number and timeout_s >= 0:
+        return float(min(timeout_s, FOREVER_S))
+    raise CommError(f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
 
 def _load(letter: Letter) -> Any:

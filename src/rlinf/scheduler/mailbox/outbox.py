@@ -78,43 +78,43 @@ class Sending(Transfer):
         self.own_key: Key | None = None
         self._outbox = outbox
         self._done = done
-        self._lane: _Lane | None = None
+        self._stream: _Stream | None = None
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
-        self._lane = self._outbox.lane(endpoint)
-        self._lane.put(self)
+        self._stream = self._outbox.stream(endpoint)
+        self._stream.put(self)
 
     def expire(self) -> None:
         """See `Transfer`: the receiver is asked to forget it, and says whether it could."""
-        if self._lane is not None:
-            self._lane.follow(self._lane.client.expire(self.ticket))
+        if self._stream is not None:
+            self._stream.follow(self._stream.client.expire(self.ticket))
         self.soon(self._give_up)
 
     def cancel(self) -> None:
         """Give it up, if the receiver does not hold it already; `done` hears a CancelledError, or that it does."""
-        if self._lane is None:
+        if self._stream is None:
             self.end(error=CancelledError())
         else:
-            self._lane.follow(self._lane.client.cancel(self.ticket))
+            self._stream.follow(self._stream.client.cancel(self.ticket))
             self.soon(lambda: self.end(error=CancelledError()))
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """See `Transfer`."""
         del value
         self.parcel = None
-        if self._lane is not None:
-            self._lane.sendings.pop(self.ticket, None)
+        if self._stream is not None:
+            self._stream.sendings.pop(self.ticket, None)
         if self.own_key is not None:
             self._outbox.publisher.release(self.own_key)
         self._done(error)
 
     def _give_up(self) -> None:
-        if self._lane is not None:
-            self._lane.follow(self._lane.client.give_up(self.ticket))
+        if self._stream is not None:
+            self._stream.follow(self._stream.client.give_up(self.ticket))
 
 
-class _Lane:
+class _Stream:
     """What goes to one process: `ClientState` decides, this carries it out."""
 
     def __init__(self, outbox: Outbox, endpoint: Endpoint) -> None:
@@ -201,17 +201,17 @@ class Outbox:
         self.own_name = own_name
         self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
         self.next_ticket = itertools.count(1).__next__
-        self._lanes: dict[str, _Lane] = {}
+        self._streams: dict[str, _Stream] = {}
         messenger.serve(READ, self._on_read)
-        messenger.stay_while(lambda: any(lane.sendings for lane in self._lanes.values()))
+        messenger.stay_while(lambda: any(stream.sendings for stream in self._streams.values()))
         messenger.on_peer_lost(lambda process_id: self.forget(process_id, "its process is gone"))
 
-    def lane(self, endpoint: Endpoint) -> _Lane:
+    def stream(self, endpoint: Endpoint) -> _Stream:
         """What goes to a process."""
-        lane = self._lanes.get(endpoint.process_id)
-        if lane is None:
-            lane = self._lanes[endpoint.process_id] = _Lane(self, endpoint)
-        return lane
+        stream = self._streams.get(endpoint.process_id)
+        if stream is None:
+            stream = self._streams[endpoint.process_id] = _Stream(self, endpoint)
+        return stream
 
     def publish(self, sending: Sending, parcel: Parcel) -> Source:
         """Let the receiver read an item here."""
@@ -223,9 +223,9 @@ class Outbox:
 
     def forget(self, process_id: str, reason: str) -> None:
         """A process is gone: what goes to it fails."""
-        lane = self._lanes.pop(process_id, None)
-        if lane is not None:
-            lane.lose(reason)
+        stream = self._streams.pop(process_id, None)
+        if stream is not None:
+            stream.lose(reason)
 
     def _on_read(self, request: Request) -> None:
         read = msgspec.convert(request.head, Read)

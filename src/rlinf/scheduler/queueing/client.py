@@ -169,7 +169,7 @@ class ClientState:
             out.append(End(ticket, Ending.CANCELLED))
         return out
 
-    def abandon(self, ticket: int) -> list[ClientInstruction]:
+    def drop(self, ticket: int) -> list[ClientInstruction]:
         """Nobody waits for an operation any more: its caller was interrupted, its handle dropped."""
         out = self._leave(ticket, Ending.CANCELLED)
         operation = self._operations.get(ticket)

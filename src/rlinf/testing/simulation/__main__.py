@@ -24,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="tell the story of this seed only, with its history")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="(all cores)")
     options = parser.parse_args(arguments)
+    for name in ("seeds", "processes"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(options, name)}")
     if options.seed is not None:
         return _one(options.seed)
     return _many(range(options.first, options.first + options.seeds), options.processes)

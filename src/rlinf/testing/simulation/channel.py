@@ -71,7 +71,7 @@ class ChannelPart:
         for queue in {step.queue: None for step in self._script.calls if step.kind in self.kinds}:
             outcome = "taken"
             while outcome == "taken":
-                auditor.call(Call(0, number, -1, "get", queue, 0, 0, None, blocking=False, abandon=""))
+                auditor.call(Call(0, number, -1, "get", queue, 0, 0, None, blocking=False, drop=""))
                 yield
                 outcome = auditor.calls[number].outcome
                 number += 1

@@ -75,10 +75,10 @@ class ChannelClient(Users):
         else:
             self._carry_out(self.state.get(step.number, step.queue))
 
-    def on_abandon(self, call: UserCall) -> None:
+    def on_drop(self, call: UserCall) -> None:
         """See `Users`."""
         self._delivered.pop(call.step.number, None)
-        self._carry_out(self.state.abandon(call.step.number))
+        self._carry_out(self.state.drop(call.step.number))
 
     def on_cancel(self, call: UserCall) -> None:
         """See `Users`."""
@@ -116,9 +116,7 @@ class ChannelClient(Users):
         """See what users took, or left, of what was delivered."""
         for ticket, call in [(ticket, call) for ticket, call in self._delivered.items() if call.outcome]:
             del self._delivered[ticket]
-            self._carry_out(
-                self.state.taken(ticket) if call.outcome == "taken" else self.state.abandon(ticket)
-            )
+            self._carry_out(self.state.taken(ticket) if call.outcome == "taken" else self.state.drop(ticket))
 
     def _look_later(self, call: UserCall, after_us: int) -> None:
         """Look by itself, ever more rarely; the first time, say what has arrived and was not taken."""

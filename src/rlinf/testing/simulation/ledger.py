@@ -15,7 +15,7 @@ Ticket = tuple[str, int]
 MARKED_BYTES = 64 << 10
 
 # How a put may have ended, for its user, whose item was accepted; empty: its process died.
-_MAY_BE_ACCEPTED = frozenset(("accepted", "unanswered", "abandoned", "lost", ""))
+_MAY_BE_ACCEPTED = frozenset(("accepted", "unanswered", "dropped", "lost", ""))
 
 
 @dataclass(slots=True)

@@ -76,7 +76,7 @@ class Mailbox(Users):
         self.number = number
         self.ledger = Ledger(ordered, max_bytes=MAX_BYTES, credit_bytes=cluster.script.credit_bytes)
         self.state: ChannelState = cluster.machines.receiver(MAX_BYTES)
-        self.lanes: dict[str, ClientState] = {}
+        self.streams: dict[str, ClientState] = {}
         self._cluster = cluster
         self._to: dict[int, str] = {}  # where sends go, and from where recvs hope for something
         self._delivered: dict[int, UserCall] = {}
@@ -104,11 +104,11 @@ class Mailbox(Users):
             case Withdraw(ticket):
                 self._follow(self.state.withdraw(sender, ticket))
             case Read(ticket):
-                self._carry_out(sender, self.lanes[sender].granted(ticket))
+                self._carry_out(sender, self.streams[sender].granted(ticket))
             case Outcome(ticket, True):
-                self._carry_out(sender, self.lanes[sender].accepted(ticket))
+                self._carry_out(sender, self.streams[sender].accepted(ticket))
             case Outcome(ticket, _):
-                self._carry_out(sender, self.lanes[sender].refused(ticket, "withdrawn", withdrawn=True))
+                self._carry_out(sender, self.streams[sender].refused(ticket, "withdrawn", withdrawn=True))
 
     def lost(self, peer: str) -> None:
         """A process has gone, or holds this one for dead: what it had put stays."""
@@ -116,8 +116,8 @@ class Mailbox(Users):
         self._gone.add(peer)
         self.ledger.loses(peer)
         self._follow(self.state.lose(peer))
-        if peer in self.lanes:
-            self._carry_out(peer, self.lanes[peer].lose())
+        if peer in self.streams:
+            self._carry_out(peer, self.streams[peer].lose())
         for ticket, call in list(self.calls.items()):
             if call.step.kind == "recv" and self._to.get(ticket) == peer:
                 self._end_recv(call, Ending.LOST)
@@ -139,20 +139,20 @@ class Mailbox(Users):
         elif peer in self._gone or not self._cluster.hosts[peer].alive:
             self.tell(call, Ending.LOST, None)
         else:
-            lane = self.lanes.get(peer)
-            if lane is None:
-                lane = self.lanes[peer] = self._cluster.machines.client(self._cluster.script.credit_bytes)
+            stream = self.streams.get(peer)
+            if stream is None:
+                stream = self.streams[peer] = self._cluster.machines.client(self._cluster.script.credit_bytes)
             inline_bytes = 0 if _is_announced(step) else step.size_bytes
-            self._carry_out(peer, lane.put(step.number, step.queue, inline_bytes))
+            self._carry_out(peer, stream.put(step.number, step.queue, inline_bytes))
 
-    def on_abandon(self, call: UserCall) -> None:
+    def on_drop(self, call: UserCall) -> None:
         """See `Users`."""
         ticket = call.step.number
         if call.step.kind == "recv":
             self._delivered.pop(ticket, None)
             self._follow(self.state.withdraw(OWN, ticket))
         else:
-            self._leave(call, "abandon")
+            self._leave(call, "drop")
 
     def on_cancel(self, call: UserCall) -> None:
         """See `Users`."""
@@ -201,9 +201,9 @@ class Mailbox(Users):
 
     def _leave(self, call: UserCall, way: str) -> None:
         peer = self._to[call.step.number]
-        lane = self.lanes.get(peer)
-        if lane is not None:
-            self._carry_out(peer, getattr(lane, way)(call.step.number))
+        stream = self.streams.get(peer)
+        if stream is not None:
+            self._carry_out(peer, getattr(stream, way)(call.step.number))
 
     def _end_recv(self, call: UserCall, ending: Ending) -> None:
         """End a recv that waits; what was delivered is its user's to take or to leave."""
@@ -327,7 +327,7 @@ class MailboxPart:
 
     def _check_nothing_is_left(self, mailbox: Mailbox) -> None:
         left = mailbox.state.depths()
-        num_open = sum(lane.num_open for lane in mailbox.lanes.values())
+        num_open = sum(stream.num_open for stream in mailbox.streams.values())
         if left or num_open:
             message = f"the mailbox of {mailbox.name} keeps {left}, and {num_open} sends"
             raise Violation(message, (mailbox.name,))

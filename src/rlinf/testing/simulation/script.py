@@ -25,7 +25,7 @@ class Call:
         size_bytes: of the item.
         timeout_us: None without a deadline, NOWAIT without waiting.
         blocking: the user's thread begins its next call when this one has ended.
-        abandon: at which step the user leaves the call: `begun`, `delivered`, `later`, or never (empty);
+        drop: at which step the user leaves the call: `begun`, `delivered`, `later`, or never (empty);
             `cancel`: the user asks for its end, and waits for that.
         peer: the number of the process at the other end of `send` and `recv`.
     """
@@ -39,7 +39,7 @@ class Call:
     size_bytes: int
     timeout_us: int | None
     blocking: bool
-    abandon: str
+    drop: str
     peer: int = SERVER_NUMBER
 
 
@@ -126,7 +126,7 @@ class _Calls:
         self._step_us = draw.choice((1, length_us // 10))
         self._queues = [f"q{number}" for number in range(draw.randint(1, 3))]
         self._put_share = draw.choice((0.4, 0.5, 0.6))
-        self._abandon_share = draw.choice((0.0, 0.1, 0.3, 0.6))
+        self._drop_share = draw.choice((0.0, 0.1, 0.3, 0.6))
         self._timeout_share = draw.choice((0.1, 0.4, 0.8))
         self._blocking_share = draw.choice((0.0, 0.5, 1.0))
         # Queues of odd stories belong to one consumer that gets one by one: what it sees is in order.
@@ -152,7 +152,7 @@ class _Calls:
             size_bytes=0,
             timeout_us=draw.choice((400, 10_000, 1_000_000, None)),
             blocking=draw.random() < self._blocking_share,
-            abandon=self._draw_abandon(),
+            drop=self._draw_drop(),
         )
 
     def _draw_item(self, number: int) -> Call:
@@ -171,7 +171,7 @@ class _Calls:
             size_bytes=self._draw_size(),
             timeout_us=self._draw_timeout(),
             blocking=owner is not None or draw.random() < self._blocking_share,
-            abandon=self._draw_abandon(),
+            drop=self._draw_drop(),
         )
 
     def _draw_letter(self, number: int) -> Call:
@@ -190,7 +190,7 @@ class _Calls:
             size_bytes=self._draw_size(),
             timeout_us=draw.choice((400, 10_000, 1_000_000, 20_000_000)),
             blocking=(kind == "recv" and topic == "ordered") or draw.random() < self._blocking_share,
-            abandon=self._draw_abandon(),
+            drop=self._draw_drop(),
             peer=(client + draw.randrange(1, self._num_clients)) % self._num_clients,
         )
 
@@ -200,8 +200,8 @@ class _Calls:
     def _draw_size(self) -> int:
         return self._draw.choice((10, 100, 5_000, 100_000, 300_000))
 
-    def _draw_abandon(self) -> str:
-        if self._draw.random() >= self._abandon_share:
+    def _draw_drop(self) -> str:
+        if self._draw.random() >= self._drop_share:
             return ""
         return self._draw.choice(("begun", "delivered", "later", "cancel"))
 

@@ -69,7 +69,7 @@ class Users:
         """A call begins."""
         raise NotImplementedError
 
-    def on_abandon(self, call: UserCall) -> None:
+    def on_drop(self, call: UserCall) -> None:
         """A user has left a call."""
         raise NotImplementedError
 
@@ -127,17 +127,17 @@ class Users:
         self.world.note(self.name, "begins", step.kind, step.number, step.queue, step.timeout_us)
         self.told_begin(call)
         self._hand_over(self._start, call)
-        if step.abandon == "begun":
-            self._abandon(call)
-        elif step.abandon in ("later", "cancel"):
-            action = self._abandon if step.abandon == "later" else self._cancel
+        if step.drop == "begun":
+            self._drop(call)
+        elif step.drop in ("later", "cancel"):
+            action = self._drop if step.drop == "later" else self._cancel
             self.host.later(int(5_000 * self._draw.random()), action, call)
 
-    def _abandon(self, call: UserCall) -> None:
+    def _drop(self, call: UserCall) -> None:
         """The user is interrupted, or drops the handle."""
         if not call.outcome:
-            self._hand_over(self.on_abandon, call)
-            self._end(call, "abandoned")
+            self._hand_over(self.on_drop, call)
+            self._end(call, "dropped")
 
     def _cancel(self, call: UserCall) -> None:
         """The user asks for the end and waits for it."""
@@ -148,8 +148,8 @@ class Users:
         """The user finds items: from here on it alone decides whether they are taken."""
         if call.outcome:
             return
-        if call.step.abandon == "delivered":
-            self._abandon(call)
+        if call.step.drop == "delivered":
+            self._drop(call)
         else:
             # One store; the I/O thread sees it when it looks the next time.
             self._end(call, "taken")

@@ -213,7 +213,7 @@ class WeightsReader(Users):
         if not call.outcome:
             self._ask(call.step.number, "")
 
-    def on_abandon(self, call: UserCall) -> None:
+    def on_drop(self, call: UserCall) -> None:
         """See `Users`."""
         self._asked.pop(call.step.number, None)
         self._send_publisher(Stop(call.step.number))

@@ -115,6 +115,16 @@ class Arena:
         """How much memory its data takes at most: what was written since pages were last given back."""
         return HEADER_BYTES + self._store.touched_bytes
 
+    def use_beside(self, size_bytes: int) -> str:
+        """What is in use, of which limit: the one that leaves no room for `size_bytes` more."""
+        ledger, own = self._ledger, self.touched_bytes
+        if ledger is None or own + size_bytes > self.limit_bytes:
+            return f"{own >> 20} of {self.limit_bytes >> 20} MiB of this process's shared memory are in use"
+        return (
+            f"{ledger.taken_bytes >> 20} of {ledger.limit_bytes >> 20} MiB of shared memory that all processes of the "
+            f"job may have on this machine are in use, {own >> 20} MiB by this one"
+        )
+
     @property
     def num_held(self) -> int:
         """Blocks that this process refers to."""

@@ -64,7 +64,9 @@ class Ledger:
         if size_bytes <= 0:
             return True
         kernel.fence()
-        if self._total() <= self.limit_bytes or (self._forget_dead() and self._total() <= self.limit_bytes):
+        if self.taken_bytes <= self.limit_bytes or (
+            self._forget_dead() and self.taken_bytes <= self.limit_bytes
+        ):
             return True
         self._taken[self._line] -= size_bytes
         self._refused_at[0] = time.monotonic_ns()
@@ -75,7 +77,9 @@ class Ledger:
         """When some process was refused last, by the machine's monotonic clock; 0 if none ever was."""
         return int(self._refused_at[0])
 
-    def _total(self) -> int:
+    @property
+    def taken_bytes(self) -> int:
+        """How much all processes take together."""
         return int(self._taken.sum())
 
     def _forget_dead(self) -> bool:

@@ -1,4 +1,4 @@
-"""How much shared memory all processes of a job may take on one machine when nobody says."""
+"""How much shared memory all processes of a job may take together on one machine."""
 
 from __future__ import annotations
 

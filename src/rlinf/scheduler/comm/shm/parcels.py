@@ -211,12 +211,10 @@ class Parcels:
         if not self._full:
             self._full = True
             logger.warning(
-                "no room for %d MiB: %d of %d MiB of this process's shared memory are in use, or all processes of "
-                "this machine have too much; large objects are copied through sockets until receivers drop some "
+                "no room for %d MiB: %s; large objects are copied through sockets until receivers drop some "
                 "(RLINF_ARENA_MIB sets how much there is)",
                 -(-size_bytes >> 20),
-                arena.touched_bytes >> 20,
-                arena.limit_bytes >> 20,
+                arena.use_beside(size_bytes),
             )
 
     # -- receiving -------------------------------------------------------------------------------

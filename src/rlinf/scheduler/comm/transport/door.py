@@ -16,8 +16,8 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.knocks import KnockLog
 from rlinf.scheduler.comm.transport.opening import Opening
+from rlinf.scheduler.comm.transport.refusals import RefusalLog
 from rlinf.scheduler.comm.transport.session import Hello, Welcome
 
 logger = Reporter(__name__)
@@ -75,7 +75,7 @@ class Door:
         self._judge = judge
         self._prepare = prepare
         self._tls = tls
-        self._log = KnockLog()
+        self._log = RefusalLog()
         self.crowd = _crowd()
         # In the order in which they came.
         self.guests: dict[Guest, None] = {}
@@ -197,7 +197,7 @@ class Guest:
         self.opening = door.new_opening(self, connection)
 
     def proved(self) -> None:
-        """It holds the cluster's key: whatever goes wrong now is no stranger's doing."""
+        """It holds the cluster's key: whatever goes wrong now is no unauthenticated peer's doing."""
         self._is_known = True
 
     def judge(self, who: Introduction, hello: Hello) -> Welcome:

@@ -1,4 +1,4 @@
-"""Warnings of strangers: every kind from every address is told of, but not as fast as somebody can knock."""
+"""Warnings of unauthenticated peers: every kind from every host is told of, but not as fast as one can connect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_REMEMBERED = 64
 OTHERS = "many hosts"
 
 
-class KnockLog:
-    """Logs at most one line each `INTERVAL_S` for a kind of stranger and a host; says how many it left out."""
+class RefusalLog:
+    """Logs at most one line each `INTERVAL_S` for a kind of refusal and a host; says how many it left out."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], _Told] = {}
