@@ -1,10 +1,12 @@
 """Threads that wait for room, with a real I/O thread."""
 
+import collections
 import random
 import signal
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -122,6 +124,50 @@ def test_a_reader_says_nothing_to_an_owner_that_does_not_wait(new_arena, home):
     home.run(opened.close)
     assert told == []
     assert not wants(arena)
+
+
+def test_an_error_ends_the_wait_of_one_thread_at_once_and_no_other(full, home, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.comm.shm.arena.LOOK_EVERY_S", 100 * DEADLINE_S)
+    arena, blocks = full
+    waiters = [wait_for_room(arena) for _ in range(2)]
+
+    def fail(_size_bytes):
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    def serve():
+        with pytest.raises(ZeroDivisionError):
+            arena.serve()
+
+    monkeypatch.setattr(arena._store, "take", fail)
+    home.run(serve)
+    waiters[0].join(DEADLINE_S / 2)
+    assert waiters[0].block is None
+    blocks.clear()
+    waiters[1].join(DEADLINE_S / 2)
+    assert waiters[1].block is not None
+
+
+class Outrun(collections.deque):
+    """Free blocks whose last one, which was large, another thread takes as soon as it is looked at."""
+
+    def __getitem__(self, index):
+        return types.SimpleNamespace(room_bytes=MIB) if index == -1 else super().__getitem__(index)
+
+
+def test_a_block_that_is_too_small_is_not_kept_while_its_thread_waits(new_arena):
+    arena = new_arena(MIB)
+    too_small, rest = arena.allocate(70_000), arena.allocate(MIB - 80 * 1024)
+    assert None not in (too_small, rest)
+    del too_small
+    free = arena._store.free
+    eventually(lambda: any(free))
+    size_class = arena._layout.size_class(70_000)
+    free[size_class] = Outrun(free[size_class])
+    started = time.monotonic()
+    block = arena.allocate(76_000, wait_s=DEADLINE_S)
+    assert block is not None
+    assert time.monotonic() - started < DEADLINE_S / 2
 
 
 def test_waiting_ends_in_time(full):

@@ -99,15 +99,9 @@ class Arena:
         """
         if size_bytes > self.limit_bytes or self.fd < 0:
             return None
-        free = self._store.free[self._layout.size_class(size_bytes)]
-        try:
-            if free[-1].room_bytes >= size_bytes:
-                # In one step: a thread that is interrupted after it drops the block, which goes back.
-                block = free.pop()
-                if block.room_bytes >= size_bytes:
-                    return block
-        except IndexError:
-            pass
+        block = _take_free(self._store.free[self._layout.size_class(size_bytes)], size_bytes)
+        if block is not None:
+            return block
         return self._take(size_bytes) if self._home.on_io_thread() else self._ask(size_bytes, wait_s)
 
     @property
@@ -236,17 +230,23 @@ class Arena:
 
     def _serve_ask(self, ask: _Ask) -> bool:
         """Whether this thread need not wait any more, for it has its block or its time is over."""
-        ask.block = self._take(ask.size_bytes)
-        if ask.block is None and time.monotonic() < ask.deadline:
-            return False
-        ask.answered.release()
-        return True
+        over = True
+        try:
+            ask.block = self._take(ask.size_bytes)
+            over = ask.block is not None or time.monotonic() >= ask.deadline
+        finally:
+            # Also after an error: its object travels as bytes.
+            if over:
+                ask.answered.release()
+        return over
 
     def _answer_asks(self) -> bool:
         """Give those who wait what there is; True if the next turn has to go on."""
         before = self._store.touched_bytes
-        waiting = [self._asks.popleft() for _ in range(len(self._asks))]
-        self._asks.extend(ask for ask in waiting if not self._serve_ask(ask))
+        for _ in range(len(self._asks)):
+            ask = self._asks.popleft()
+            if not self._serve_ask(ask):
+                self._asks.append(ask)
         self._head[WANTED_AT] = bool(self._asks)
         # Free blocks are given up for others a turn's worth at a time.
         return bool(self._asks) and self._store.touched_bytes < before
@@ -266,9 +266,9 @@ class Arena:
 
     def _look_again(self) -> None:
         self._looks_later = False
-        self.serve()
         if self._asks:
             self._look_later()
+        self.serve()
 
     # -- what the store asks for -----------------------------------------------------------------
 
@@ -297,3 +297,16 @@ class Arena:
         if self._store.touched_bytes + size_bytes > self.limit_bytes:
             return False
         return self._ledger is None or self._ledger.charge(size_bytes)
+
+
+def _take_free(free: deque[Block], size_bytes: int) -> Block | None:
+    """The warmest of some free blocks, if it has room."""
+    try:
+        if free[-1].room_bytes >= size_bytes:
+            # In one step: a thread that is interrupted after it drops the block, which goes back.
+            block = free.pop()
+            # Another thread may have been faster: then this one may be too small, and goes back now.
+            return block if block.room_bytes >= size_bytes else None
+    except IndexError:
+        pass
+    return None
