@@ -312,6 +312,36 @@ class Reader:
         self.process.join(DEADLINE_S)
 
 
+def change_again_and_again(pipe, pid, fd):
+    """Change every byte of somebody's memory for as long as the pipe is open."""
+    own = kernel.open_of(pid, fd)
+    memory = map_array(own, os.fstat(own).st_size)
+    pipe.send("begun")
+    while not pipe.poll(0):
+        for value in (1, 0) * 100:
+            memory[:] = value
+
+
+@contextlib.contextmanager
+def changing(size_bytes):
+    """Memory that another process changes all the time."""
+    fd = kernel.create(size_bytes)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["arena_peers"])
+    ours, theirs = context.Pipe()
+    process = context.Process(target=change_again_and_again, args=(theirs, os.getpid(), fd), daemon=True)
+    process.start()
+    theirs.close()
+    assert ours.poll(DEADLINE_S)
+    ours.recv()
+    try:
+        yield map_array(fd, size_bytes)
+    finally:
+        ours.close()
+        process.join(DEADLINE_S)
+        os.close(fd)
+
+
 # -- processes that send to each other -----------------------------------------------------------
 
 

@@ -34,10 +34,10 @@ def ask_and_wait(pipe, secret, machine, server):
     _stay(pipe)
 
 
-def send_then_stay(pipe, secret, machine, directory, items):
+def send_then_stay(pipe, secret, machine, directory, items, limit_bytes=1 << 20):
     messenger = _messenger(secret, machine, "env:0")
     names = DirectoryClient(messenger, directory)
-    mailbox = Mailbox(messenger, names, "env:0")
+    mailbox = Mailbox(messenger, names, "env:0", limit_bytes=limit_bytes)
     names.register("env:0", messenger.endpoint)
     for item in items:
         mailbox.send(item, "rollout:0", timeout_s=20).wait()

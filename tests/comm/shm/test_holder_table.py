@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 
 import numpy as np
 import pytest
@@ -196,3 +197,18 @@ def test_an_owner_that_renews_and_a_process_that_holds_never_both_succeed(shared
     assert ours.recv() > 0
     assert num_renewed > 0
     process.join(DEADLINE_S)
+
+
+def look_for_a_while(look):
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        for _ in range(100):
+            look()
+
+
+def test_what_others_change_meanwhile_can_be_looked_at(table):
+    with arena_peers.changing(1 << 16) as memory:
+        table.dirty, table._any_dirty = memory, memory.any
+        look_for_a_while(table.take_dirty)
+        table.pids = memory.view(np.uint32)
+        look_for_a_while(table.slots)

@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import signal
+import time
 
+import numpy as np
 import pytest
 
 import arena_peers
@@ -102,6 +104,15 @@ def test_what_a_killed_process_took_is_free(new_ledger, taker):
     process.kill()
     process.join(DEADLINE_S)
     assert ledger.charge(50)
+
+
+def test_what_others_take_meanwhile_is_looked_through_for_the_dead(new_ledger):
+    ledger = new_ledger()
+    with arena_peers.changing(1 << 12) as memory:
+        ledger._taken = memory.view(np.int64)
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            ledger._forget_dead()
 
 
 def test_after_all_were_killed_the_next_process_of_any_job_removes_the_file(taker, new_ledger, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 import comm_peers
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.errors import PeerDied
+from rlinf.scheduler.errors import CommError, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
 
 DEADLINE_S = 20.0
@@ -82,11 +82,15 @@ def test_what_a_killed_sender_had_sent_can_still_be_received(messenger, start_pr
 def test_a_killed_receiver_fails_the_sends_that_wait_for_room(messenger, start_process):
     DirectoryServer(messenger)
     names = DirectoryClient(messenger, messenger.endpoint)
-    mailbox = Mailbox(messenger, names, "rollout:0", limit_bytes=10_000)
-    process, _ = start_process(comm_peers.send_then_stay, messenger.endpoint, [])
+    mailbox = Mailbox(messenger, names, "rollout:0")
+    process, receiver = start_process(comm_peers.send_then_stay, messenger.endpoint, [], 10_000)
     first = mailbox.send(b"x" * 9_000, "env:0", timeout_s=DEADLINE_S)
     first.wait(DEADLINE_S)
     waiting = [mailbox.send(b"x" * 9_000, "env:0", timeout_s=DEADLINE_S) for _ in range(3)]
+    # The receiver answers in order: it has read them by now, and has no room for any.
+    with pytest.raises(CommError, match="does not serve 'nothing'"):
+        messenger.request(receiver, "nothing", None).result(DEADLINE_S)
+    assert not any(handle.done() for handle in waiting)
     process.kill()
     for handle in waiting:
         with pytest.raises(PeerDied, match="env:0"):

@@ -55,6 +55,16 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sizes: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
+class _Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The same, as it is written: the head is encoded with the rest."""
+
+    kind: int
+    ident: int
+    service: str
+    head: Any
+    sizes: list[int]
+
+
 class Message(NamedTuple):
     """A message as it arrived: the frames are writable, aligned, and nobody else's."""
 
@@ -62,7 +72,6 @@ class Message(NamedTuple):
     frames: list[Buffer]
 
 
-encode_head = msgspec.msgpack.Encoder().encode
 decode_head = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Envelope).decode
@@ -86,7 +95,7 @@ def pack(
     """
     flat = [frame if type(frame) is bytes else _flat(frame) for frame in frames]
     sizes = [len(frame) for frame in flat]
-    control = _encode(Envelope(kind, ident, service, msgspec.Raw(encode_head(head)), sizes))
+    control = _encode(_Outgoing(kind, ident, service, head, sizes))
     if len(control) > MAX_CONTROL_BYTES:
         raise _too_large(control, service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")

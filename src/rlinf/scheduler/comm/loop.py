@@ -70,7 +70,8 @@ class IoLoop:
         self._on_failed = on_failed
         self.failure: BaseException | None = None
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.register(self._wake_fd, READABLE, self._drain_wake)
+        # Each write is an event of its own, so nobody has to read the descriptor.
+        self.register(self._wake_fd, READABLE | select.EPOLLET, _ignore)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._ident = 0
 
@@ -162,10 +163,6 @@ class IoLoop:
         except OSError:  # it is being closed
             return
 
-    def _drain_wake(self, _events: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
-
     def _run(self) -> None:
         self._ident = threading.get_ident()
         note_io_thread(self._ident)
@@ -250,3 +247,7 @@ class IoLoop:
             callback()
         except Exception:
             logger.exception("a callback on the I/O thread failed")
+
+
+def _ignore(_events: int) -> None:
+    """The thread was woken; what for, it sees by itself."""

@@ -23,13 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import Bytes
+from rlinf.scheduler.comm.shm.maps import Bytes, Indexes, nonzero
 
 MAX_SLOTS = 256
 GROUP = 256
 _PAGE = 4096
 
-Indexes = npt.NDArray[np.intp]
 _NONE: Indexes = np.empty(0, np.intp)
 
 
@@ -115,7 +114,7 @@ class HolderTable:
 
     def slots(self) -> Indexes:
         """The slots that have, or had, a process."""
-        return np.flatnonzero(self.pids)
+        return nonzero(self.pids)
 
     def is_held(self, index: int) -> bool:
         """Whether any slot holds a block."""
@@ -134,7 +133,7 @@ class HolderTable:
         """The groups in which something was released since this was asked last."""
         if not self._any_dirty():
             return _NONE
-        groups = np.flatnonzero(self.dirty)
+        groups = nonzero(self.dirty)
         self.dirty[groups] = 0
         kernel.fence()
         return groups

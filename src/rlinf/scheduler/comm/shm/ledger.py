@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import map_array
+from rlinf.scheduler.comm.shm.maps import map_array, nonzero
 
 PREFIX = "memory-"
 MAX_PROCESSES = 4096
@@ -84,7 +84,7 @@ class Ledger:
 
     def _forget_dead(self) -> bool:
         found = False
-        for line in np.flatnonzero(self._taken).tolist():
+        for line in nonzero(self._taken).tolist():
             if line != self._line and kernel.try_lock(self._fd, line):
                 self._taken[line] = 0
                 kernel.unlock(self._fd, line)

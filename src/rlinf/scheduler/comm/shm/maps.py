@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlinf.scheduler.comm.shm import kernel
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Indexes = npt.NDArray[np.intp]
 
 
 class _Map:
@@ -36,3 +38,11 @@ def map_array(fd: int, size_bytes: int, offset: int = 0) -> Bytes:
         OSError: there is no room in the address space.
     """
     return np.asarray(_Map(kernel.map_memory(fd, size_bytes, offset), size_bytes))
+
+
+def nonzero(shared: npt.NDArray[Any]) -> Indexes:
+    """Where memory is not 0 that other processes may write meanwhile.
+
+    numpy counts first and collects then: with a change in between it raises RuntimeError, so it gets a copy.
+    """
+    return np.flatnonzero(shared.copy())
