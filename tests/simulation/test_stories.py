@@ -69,3 +69,11 @@ def test_a_story_is_told_with_its_history(capsys):
 def test_many_stories_are_counted(capsys):
     assert main(["--seeds", "20", "--processes", "1"]) == 0
     assert "20 stories" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--processes"])
+def test_no_stories_and_no_processes_are_refused(option, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([option, "0"])
+    assert caught.value.code == 2
+    assert f"{option} is at least 1, not 0" in capsys.readouterr().err
