@@ -209,6 +209,7 @@ class Line:
 
     def on_messages(self, messages: list[Message]) -> None:
         """See `LinkEvents`."""
+        self.session.heard()
         self._events.on_messages(messages)
 
     def on_cut(self, link: StreamLink, reason: str, *, for_good: bool) -> None:
