@@ -6,6 +6,7 @@ So it can be interrupted, or drop a handle, whenever it likes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,7 @@ class UserCall:
         return UNANSWERED_US if self.step.timeout_us == NOWAIT else self.step.timeout_us
 
 
-class Users:
+class Users(ABC):
     """Users of one thing in one process; a subclass is the I/O thread's side.
 
     Attributes:
@@ -65,37 +66,37 @@ class Users:
 
     # -- the I/O thread: for subclasses ------------------------------------------------------------
 
+    @abstractmethod
     def on_begin(self, call: UserCall) -> None:
         """A call begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_drop(self, call: UserCall) -> None:
         """A user has left a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_cancel(self, call: UserCall) -> None:
         """A user asks for the end of a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_expire(self, call: UserCall) -> None:
         """A deadline has passed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_give_up(self, call: UserCall) -> None:
         """A deadline has passed a while ago, and nothing has come of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_turn(self) -> None:
         """Everything that was handed over has been done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def told_begin(self, call: UserCall) -> None:
         """For the checks: a user begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def told_end(self, call: UserCall) -> None:
         """For the checks: a user's call has ended."""
-        raise NotImplementedError
 
     def tell(self, call: UserCall, ending: Ending, detail: Any) -> None:
         """Hand an end to its user, who finds it a little later."""
