@@ -12,22 +12,33 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.slots import claim_slot
 
 if TYPE_CHECKING:
     from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
-    from rlinf.scheduler.comm.shm.readers import OpenArenas
 
-_all: weakref.WeakSet[OpenArenas] = weakref.WeakSet()
+
+class Opened(Protocol):
+    """The arenas that a process has open."""
+
+    def arenas(self) -> Iterable[ForeignArena]:
+        """Each of them."""
+
+    def orphan(self) -> None:
+        """This is a forked child: be its own."""
+
+
+_all: weakref.WeakSet[Opened] = weakref.WeakSet()
 # For each thread that is about to fork: the child's descriptor and slot of each arena.
 _prepared: dict[int, dict[ForeignArena, tuple[int, int]]] = {}
 _registered: list[bool] = []
 
 
-def remember(opened: OpenArenas) -> None:
+def remember(opened: Opened) -> None:
     """See to these arenas when this process forks."""
     _all.add(opened)
     if not _registered:
