@@ -372,17 +372,17 @@ class Channel:
     ) -> AsyncHandle[None] | None:
         operation.weight = checked_weight(self._name, weight)
         connection = self._connection()
-        connection.pack(operation, encode(item), blocks=not async_op)
+        encoded = encode(item)
         if not async_op:
-            connection.run(operation)
+            connection.run(operation, encoded)
             return None
-        return AsyncHandle(connection.start(operation), None, self._what(operation))
+        return AsyncHandle(connection.start(operation, encoded), None, self._what(operation))
 
     def _get(self, operation: Operation, async_op: bool) -> Any:
         load = _load_first if operation.batch_weight is None else _load_all
         connection = self._connection()
         if not async_op:
-            return connection.run(operation, load)
+            return connection.run(operation, load=load)
 
         def take(items: list[Arrived]) -> Any:
             connection.look_after(operation)

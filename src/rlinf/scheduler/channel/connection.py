@@ -8,18 +8,33 @@ only one that touches what is under way. So an interruption of the user's thread
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
-from rlinf.scheduler.channel.shell import NO_ANSWER, ClientShell
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise, mark_of
+from rlinf.scheduler.channel.refusals import ending_error
+from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, NO_ANSWER, ClientShell
+from rlinf.scheduler.channel.shortcut import (
+    MAX_DATAGRAM_BYTES,
+    MIN_OPERATIONS,
+    NUM_SKIPPED,
+    Shortcut,
+    ShortcutBroken,
+    ShortcutRequest,
+    encode_call,
+)
 from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, WAIT_S
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -28,11 +43,16 @@ from rlinf.scheduler.errors import (
     CommError,
     CommTimeout,
 )
+from rlinf.scheduler.queueing import Ending
 
 DELETE_TIMEOUT_S = 60.0
 # The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
 IO_THREAD_S = 5.0
 _STUCK = "this process's I/O thread does not answer"
+
+
+class _BeginAnew(Exception):
+    """An operation has put or taken nothing by a shortcut, and is to go the usual way."""
 
 
 class Connection:
@@ -48,34 +68,26 @@ class Connection:
         self.ref = ref
         self._messenger = messenger
         self._shell = ClientShell(messenger, ref, lambda: on_lost(self))
+        # Each thread's shortcut, or what it has done about one.
+        self._own = threading.local()
+        self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
 
     @property
     def lost(self) -> ChannelLost | None:
         """Why the channel cannot be used by it any more; None as long as it can."""
         return self._shell.lost
 
-    def pack(self, operation: Operation, encoded: Any, *, blocks: bool) -> None:
-        """Give a put its item as it will travel.
-
-        Args:
-            operation: the put.
-            encoded: the item.
-            blocks: its caller may wait for room in shared memory, up to its deadline.
-        """
-        room_s = 0.0
-        if blocks and operation.wait and not self._messenger.on_io_thread():
-            left_s = operation.left_s
-            room_s = WAIT_S if left_s is None else min(WAIT_S, left_s)
-        # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
-        operation.parcel = self._messenger.parcels.pack(
-            encoded, self.ref.endpoint, snapshot=True, wait_s=room_s
-        )
-
-    def run(self, operation: Operation, load: Callable[[list[Arrived]], Any] | None = None) -> Any:
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[list[Arrived]], Any] | None = None,
+    ) -> Any:
         """Run an operation until it is over.
 
         Args:
             operation: what to do.
+            encoded: the item of a put.
             load: makes the result of the items of a get.
 
         Raises:
@@ -83,16 +95,19 @@ class Connection:
             CodecError: an item cannot be read here; it is taken all the same.
         """
         self._check_may_block()
+        self._messenger.check_process()
         promise: Promise[Any] = Promise()
         operation.promise_to(promise)
-        fate = promise.fate
         operation.blocks = True
+        give_up, fate = self._shell.drop, promise.fate
         try:
-            self._hand_over(self._shell.begin, operation)
-            left_s = operation.left_s
-            if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
-                raise self._shell.unanswered(operation, _STUCK)  # noqa: TRY301 - handled as any other end
-            value = items = promise.result(0)
+            shortcut = self._take_shortcut(operation)
+            call = None if shortcut is None else self._call(shortcut, operation, encoded)
+            if shortcut is None or call is None:
+                value = items = self._run_by_io_thread(operation, encoded)
+            else:
+                give_up = self._shell.recall
+                value = items = self._exchange(shortcut, call, operation)
             if load is not None:
                 # What they lie in is held until the mark is set.
                 value = load(items)
@@ -101,17 +116,22 @@ class Connection:
             fate.mark[0] = 1
             fate.taken = True
             return value  # noqa: TRY300 - see above
+        except _BeginAnew:
+            return self.run(operation.renewed(), encoded, load)
         except CodecError:
             # Back in the queue it would stand in everybody's way.
             fate.taken = True
             raise
         except BaseException:
-            operation.dropped = True
-            self._hand_over(self._shell.drop, operation)
+            if not fate.taken:
+                operation.dropped = True
+                self._hand_over(give_up, operation)
             raise
 
-    def start(self, operation: Operation) -> OperationPromise:
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
         """Start an operation; its end comes to the promise."""
+        if encoded is not None:
+            self._pack(operation, encoded, blocks=False)
         if operation.kind == "put":  # it goes on without its handle
             promise = OperationPromise(self._withdraw, operation)
             operation.promise_to(promise)
@@ -120,6 +140,36 @@ class Connection:
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
+
+    def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
+        """Give a put its item as it will travel.
+
+        Args:
+            operation: the put.
+            encoded: the item.
+            blocks: its caller may wait for room in shared memory, up to its deadline.
+        """
+        room_s = 0.0
+        if blocks and operation.wait:
+            left_s = operation.left_s
+            room_s = WAIT_S if left_s is None else min(WAIT_S, left_s)
+        # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
+        operation.parcel = self._messenger.parcels.pack(
+            encoded, self.ref.endpoint, snapshot=True, wait_s=room_s
+        )
+
+    def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
+        if encoded is not None and operation.parcel is None:
+            self._pack(operation, encoded, blocks=True)
+        self._hand_over(self._shell.begin, operation)
+        return self._wait(operation)
+
+    def _wait(self, operation: Operation) -> Any:
+        promise: Any = operation.find_promise()
+        left_s = operation.left_s
+        if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
+            raise self._shell.unanswered(operation, _STUCK)
+        return promise.result(0)
 
     def look_after(self, operation: Operation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
@@ -155,6 +205,92 @@ class Connection:
             with contextlib.suppress(ChannelError):
                 self.ask(wire.Query(""), timeout_s=timeout_s)
 
+    # -- shortcuts -------------------------------------------------------------------------------
+
+    def _take_shortcut(self, operation: Operation) -> Shortcut | None:
+        """This thread's shortcut, to be given back; None if it has none, or the operation is not one for it."""
+        if not self._same_machine:
+            return None
+        # Out of everybody's hands: a signal handler that comes now finds none.
+        own = self._own.__dict__
+        shortcut: Shortcut | None = own.pop("shortcut", None)
+        if shortcut is None:
+            return self._ask_for_shortcut(own)
+        if shortcut.skips and operation.kind != "put":
+            shortcut.skips -= 1
+            own["shortcut"] = shortcut
+            return None
+        return shortcut
+
+    def _call(self, shortcut: Shortcut, operation: Operation, encoded: Encoded | None) -> bytes | None:
+        """What to send by a shortcut; None, and the shortcut is given back, if it has to go the usual way."""
+        call = None
+        frames: list[Buffer] | None = []
+        if encoded is not None:
+            frames = self._frames(operation, encoded)
+        after = self._shell.sent_before()
+        if after is not None and frames is not None:
+            call = encode_call(after, operation.opening(len(frames)), frames)
+        if call is None or len(call) > MAX_DATAGRAM_BYTES:
+            self._own.__dict__["shortcut"] = shortcut
+            return None
+        return call
+
+    def _frames(self, operation: Operation, encoded: Encoded) -> list[Buffer] | None:
+        if encoded.size_bytes < SHARED_BYTES:
+            return [flat(frame) for frame in encoded.frames()]
+        self._pack(operation, encoded, blocks=True)
+        parcel = operation.parcel
+        if parcel is None or not parcel.goes_as_descriptor(self.ref.endpoint):
+            return None
+        return parcel.frames_for(self.ref.endpoint)
+
+    def _exchange(self, shortcut: Shortcut, call: bytes, operation: Operation) -> Any:
+        """Send an operation by a shortcut, and wait for its end."""
+        shell = self._shell
+        if operation.kind != "put":
+            # Known before it goes: what it brings is confirmed, or goes back.
+            shell.direct.append(operation)
+            if not shell.looks_soon:
+                self._messenger.submit(shell.drain)
+        try:
+            answer = shortcut.exchange(call, operation.ticket, operation.left_s)
+        except (TimeoutError, ShortcutBroken):
+            self._hand_over(shell.recall, operation)
+            try:
+                return self._wait(operation)
+            except CancelledError:
+                raise _BeginAnew from None
+        self._own.__dict__["shortcut"] = shortcut
+        match answer.answer:
+            case wire.Accepted():
+                return None
+            case wire.Delivered(_, counts):
+                if operation.waited_s > CONFIRM_DELAY_S:
+                    self._hand_over(shell.hurry, None)
+                frames = iter(answer.frames)
+                return [Arrived(list(islice(frames, count))) for count in counts]
+            case wire.Elsewhere():
+                shortcut.skips = NUM_SKIPPED
+                return self._wait(operation)
+            case wire.Refused(_, reason, state):
+                operation.fate.taken = True
+                raise ending_error(self.ref.spec.name, operation, Ending.REFUSED, (reason, state))
+            case wire.Again(_, problem):
+                self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
+                raise _BeginAnew
+
+    def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
+        request: ShortcutRequest | None = own.get("request")
+        if request is None:
+            request = own["request"] = ShortcutRequest()
+        if request.shortcut is not None:
+            del own["request"]
+            return request.shortcut
+        request.num_operations += 1
+        if request.num_operations == MIN_OPERATIONS:
+            self._hand_over(self._shell.open_shortcut, request)
+        return None
     def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:
         self._messenger.check_process()
         self._shell.inbox.append((step, what))
@@ -197,4 +333,4 @@ class Connection:
 
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
-        self._shell.lost = ChannelLost(self.ref.spec.name, reason)
+        self._shell.abandon(ChannelLost(self.ref.spec.name, reason))

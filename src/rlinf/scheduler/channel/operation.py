@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.queueing import QueueName
@@ -45,6 +46,7 @@ class Operation:
         blocks: its caller waits for it, and will take what it brings at once.
         timer: of its deadline.
         fate: what became of its items.
+        recalled: the server was asked what became of it, after it went by a shortcut.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class Operation:
         "kind",
         "parcel",
         "queue_name",
+        "recalled",
         "started",
         "ticket",
         "timeout_s",
@@ -86,9 +89,29 @@ class Operation:
         self.started = time.monotonic()
         self.dropped = False
         self.blocks = False
+        self.recalled = False
         self.timer: Timer | None = None
         self.find_promise: Callable[[], Promise[Any] | None] = _nobody
         self.fate = Fate()
+
+    def renewed(self) -> Operation:
+        """The same, begun at the same time, as another operation."""
+        again = Operation(
+            self.kind,
+            self.queue_name,
+            self.timeout_s,
+            wait=self.wait,
+            batch_weight=self.batch_weight,
+            weight=self.weight,
+        )
+        again.started = self.started
+        return again
+
+    def opening(self, num_frames: int = 0) -> wire.Put | wire.Get:
+        """How it begins at the server, with its item in so many frames."""
+        if self.kind == "put":
+            return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames)
+        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight)
 
     @property
     def waited_s(self) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import is_marked
+from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -22,7 +23,7 @@ from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
+from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Reason, Refuse
 
 logger = Reporter(__name__)
 
@@ -34,7 +35,18 @@ MAX_PAUSE_S = 60.0
 class _Client:
     """One process that uses the channel, and the news that have gathered for it."""
 
-    __slots__ = ("accepted", "answers", "bytes_until", "endpoint", "frames", "pause_s", "unreadable")
+    __slots__ = (
+        "accepted",
+        "answers",
+        "bytes_until",
+        "direct",
+        "early",
+        "endpoint",
+        "frames",
+        "num_read",
+        "pause_s",
+        "unreadable",
+    )
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -46,6 +58,11 @@ class _Client:
         # It could not open shared memory that it was sent: until then it gets bytes.
         self.bytes_until = 0.0
         self.pause_s = MIN_PAUSE_S
+        # How many messages with operations of it were read; what came by a shortcut and stands behind others.
+        self.num_read = 0
+        self.early: list[tuple[ShortcutEnd, wire.Direct]] = []
+        # Where the answers to operations go that came by shortcuts.
+        self.direct: dict[int, ShortcutEnd] = {}
 
 
 class ChannelServer:
@@ -73,6 +90,7 @@ class ChannelServer:
         self._flush_due = False
         self._stopped = False
         self._news_service = wire.news_service(spec.channel_id)
+        self._door = ShortcutDoor(messenger, self._on_direct)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
             wire.Reserve: self._reserve,
@@ -80,6 +98,7 @@ class ChannelServer:
             wire.Get: self._get,
             wire.Resend: self._resend,
             wire.Withdraw: lambda client, operation, _: self._state.withdraw(client, operation.ticket),
+            wire.Recall: self._recall,
             wire.Arrived: lambda client, operation, _: self._state.arrive(client, operation.ticket),
         }
         messenger.on_peer_lost(self._lose)
@@ -99,21 +118,43 @@ class ChannelServer:
 
     def _on_operations(self, request: Request) -> None:
         client = request.peer_id
-        if client not in self._clients:
+        known = self._clients.get(client)
+        if known is None:
             return  # it was lost in between, and everything it had begun was undone
         message: wire.Operations = request.head
         for ticket in message.confirmed:
             self._carry_out(self._state.confirm(client, ticket))
         frames = iter(request.frames)
         for operation in message.operations:
-            try:
-                instructions = self._operations[type(operation)](client, operation, frames)
-                self._carry_out(instructions)
-            except ValueError as error:
-                self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error)))
-            except Exception as error:  # the others in this message are not to wait in vain
-                logger.exception("channel '%s': an operation failed", self.spec.name)
-                self._tell(client, wire.Refused(operation.ticket, wire.INVALID, repr(error)))
+            self._run(client, operation, frames)
+        known.num_read += 1
+        if known.early:
+            early, known.early = known.early, []
+            for end, direct in early:
+                self._on_direct(end, direct)
+
+    def _on_direct(self, end: ShortcutEnd, direct: wire.Direct) -> None:
+        """An operation came by a shortcut."""
+        known = self._clients.get(end.client)
+        if known is None:
+            return
+        if direct.after > known.num_read:
+            known.early.append((end, direct))
+            return
+        known.direct[direct.operation.ticket] = end
+        self._run(end.client, direct.operation, iter(direct.frames))
+
+    def _run(self, client: str, operation: wire.Operation, frames: Iterator[Buffer]) -> None:
+        try:
+            self._carry_out(self._operations[type(operation)](client, operation, frames))
+            return
+        except ValueError as error:
+            problem = str(error)
+        except Exception as error:  # the others in this message are not to wait in vain
+            logger.exception("channel '%s': an operation failed", self.spec.name)
+            problem = repr(error)
+        end = self._clients[client].direct.pop(operation.ticket, None)
+        self._tell(client, wire.Refused(operation.ticket, wire.INVALID, problem), end)
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(put.queue)
@@ -121,8 +162,13 @@ class ChannelServer:
         try:
             item = self._messenger.parcels.receive(its_frames, to_load=False)
         except SharedMemoryUnreadable as error:
+            known = self._clients[client]
+            end = known.direct.pop(put.ticket, None)
+            if end is not None:
+                end.answer(wire.Answer(wire.Again(put.ticket, str(error)), []))
+                return []
             # It keeps its place, and comes as bytes.
-            self._clients[client].unreadable[put.ticket] = str(error)
+            known.unreadable[put.ticket] = str(error)
             return self._state.reserve(client, put.ticket, queue, put.weight, 0, wait=put.wait)
         return self._state.put(client, put.ticket, queue, item, put.weight, item.size_bytes, wait=put.wait)
 
@@ -148,6 +194,18 @@ class ChannelServer:
         items = self._state.items_in_delivery(client, resend.ticket)
         return [Deliver(client, resend.ticket, items)] if items else []
 
+    def _recall(self, client: str, recall: wire.Recall, _frames: Iterator[Buffer]) -> list[Instruction]:
+        """Say what became of an operation that came, or comes, by a shortcut; nobody listens there any more."""
+        self._door.read_all(client)
+        ticket = recall.ticket
+        self._clients[client].direct.pop(ticket, None)
+        out = self._state.withdraw(client, ticket)
+        if out:
+            return out
+        if recall.is_put and self._door.has_accepted(client, ticket):
+            return [Accept(client, ticket)]
+        return [Refuse(client, ticket, Reason.CANCELLED, "")]
+
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(get.queue)
         if get.batch_weight is None:
@@ -157,17 +215,24 @@ class ChannelServer:
     # -- instructions ----------------------------------------------------------------------------
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
+        # Who waits for an item first: who put one is only told that it is here.
+        if len(instructions) > 1:
+            instructions.sort(key=_is_accept)
         for instruction in instructions:
             client, ticket = instruction[0], instruction[1]
+            known = self._clients[client]
+            end = known.direct.pop(ticket, None) if known.direct else None
             if isinstance(instruction, Accept):
-                self._with_news_for(client).accepted.append(ticket)
+                if end is None or not end.accept(ticket):
+                    self._with_news_for(client).accepted.append(ticket)
             elif isinstance(instruction, Deliver):
-                self._deliver(instruction)
+                if end is None or not _deliver_directly(end, instruction):
+                    self._deliver(instruction)
             elif isinstance(instruction, Grant):
-                self._tell(client, wire.Granted(ticket, self._clients[client].unreadable.pop(ticket, "")))
+                self._tell(client, wire.Granted(ticket, known.unreadable.pop(ticket, "")))
             else:
-                self._clients[client].unreadable.pop(ticket, None)
-                self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state))
+                known.unreadable.pop(ticket, None)
+                self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state), end)
 
     def _deliver(self, instruction: Deliver) -> None:
         known = self._with_news_for(instruction.client)
@@ -182,8 +247,11 @@ class ChannelServer:
             known.frames.extend(frames)
         known.answers.append(wire.Delivered(instruction.ticket, counts))
 
-    def _tell(self, client: str, answer: wire.Granted | wire.Refused) -> None:
-        self._with_news_for(client).answers.append(answer)
+    def _tell(
+        self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None
+    ) -> None:
+        if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.Answer(answer, [])):
+            self._with_news_for(client).answers.append(answer)
 
     def _with_news_for(self, client: str) -> _Client:
         """Return the client, and make sure that it gets its news when everything at hand has been read."""
@@ -197,7 +265,6 @@ class ChannelServer:
     def _flush(self) -> None:
         self._flush_due = False
         clients, self._with_news = self._with_news, {}
-        # Who waits for an item first: who put one is only told that it is here.
         for client in sorted(clients.values(), key=lambda client: not client.frames):
             run_guarded(self._send_news, client)
 
@@ -213,6 +280,7 @@ class ChannelServer:
     def _on_control(self, request: Request) -> None:
         match request.head:
             case wire.Open(endpoint):
+                self._door.drop(request.peer_id)
                 self._clients[request.peer_id] = _Client(endpoint)
                 request.reply(None)
             case wire.Close():
@@ -225,6 +293,9 @@ class ChannelServer:
                 request.reply(wire.QueueState(self._state.num_items(name), self._state.is_full(name)))
             case wire.Stats():
                 request.reply(self._stats())
+            case wire.Invite():
+                known = request.peer_id in self._clients
+                request.reply(self._door.invite(request.peer_id) if known else wire.Invitation("", b""))
 
     def _delete(self, request: Request) -> None:
         """Refuse puts, free the name, answer, and leave."""
@@ -254,6 +325,7 @@ class ChannelServer:
     def _lose(self, process_id: str) -> None:
         if self._clients.pop(process_id, None) is not None:
             self._with_news.pop(process_id, None)
+            self._door.drop(process_id)
             deliveries = self._state.deliveries(process_id)
             # It had these, and may have written into them, and did not come to say so.
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
@@ -264,6 +336,7 @@ class ChannelServer:
             return
         self._stopped = True
         self._flush()
+        self._door.close()
         self._messenger.off_peer_lost(self._lose)
         self._messenger.unserve(wire.operations_service(self.spec.channel_id))
         self._messenger.unserve(wire.control_service(self.spec.channel_id))
@@ -273,6 +346,24 @@ class ChannelServer:
         self._state = ChannelState(self.spec.maxsize)
         if self.on_stopped is not None:
             self.on_stopped()
+
+
+def _is_accept(instruction: Instruction) -> bool:
+    return type(instruction) is Accept
+
+
+def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
+    """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
+    items: list[Arrived] = [item.payload for item in instruction.items]
+    in_message = not any(item.lease for item in items)
+    if in_message and sum(item.size_bytes for item in items) <= wire.INLINE_BYTES:
+        parts = [item.frames() for item in items]
+        frames: list[Any] = [frame for part in parts for frame in part]
+        delivered = wire.Delivered(instruction.ticket, [len(part) for part in parts])
+        if end.answer(wire.Answer(delivered, frames)):
+            return True
+    end.answer(wire.Answer(wire.Elsewhere(instruction.ticket), []))
+    return False
 
 
 def host_channel(

@@ -7,19 +7,32 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakSet
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import Operation, mark_of
 from rlinf.scheduler.channel.refusals import ending_error
+from rlinf.scheduler.channel.shortcut import Shortcut, ShortcutRequest, dial
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, NotServed, SharedMemoryUnreadable
-from rlinf.scheduler.queueing import ClientInstruction, ClientState, Confirm, End, Ending, Fill, Reason, Send
+from rlinf.scheduler.queueing import (
+    ClientInstruction,
+    ClientState,
+    Confirm,
+    End,
+    Ending,
+    Fill,
+    Reason,
+    Recall,
+    Send,
+)
 
 logger = Reporter(__name__)
 
@@ -46,26 +59,35 @@ class ClientShell:
         inbox: what users' threads have handed over: a step and its argument.
         dropped: promises of gets whose handles are gone.
         lost: why nothing works here any more; None as long as it does.
+        direct: gets that users' threads send by shortcuts.
         looks_soon: it will look by itself what became of delivered items.
+        num_sent: how many messages with operations it has sent, or is about to send.
     """
 
     def __init__(self, messenger: Messenger, ref: ChannelRef, on_lost: Callable[[], None]) -> None:
         self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.dropped: deque[PromiseRef] = deque()
         self.lost: ChannelLost | None = None
+        self.direct: deque[Operation] = deque()
         self.looks_soon = False
+        self.num_sent = 0
         self._ref = ref
         self._messenger = messenger
         self._on_lost = on_lost
         self._is_open = False
         self._state = ClientState(wire.CREDIT_BYTES if ref.spec.maxsize else 0)
         self._operations: dict[int, Operation] = {}
+        # Those that wait for credit; and whether what was handed over is being looked at.
+        self._held: dict[int, Operation] = {}
+        self._busy = False
+        self._shortcuts: WeakSet[Shortcut] = WeakSet()
         self._delivered: dict[int, Operation] = {}
         # Delivered, and about to be taken: by callers that block, and by those who ask a handle.
         self._soon: dict[int, Operation] = {}
         self._arrivals: list[Operation] = []
         self._sweep_due = False
         self._look_s = CONFIRM_DELAY_S
+        self._look_timer: Timer | None = None
         self._confirmed: list[int] = []
         self._outbox: deque[tuple[wire.Operation, Sequence[Buffer]]] = deque()
         self._service = wire.operations_service(ref.spec.channel_id)
@@ -77,21 +99,25 @@ class ClientShell:
     def drain(self) -> None:
         """Do what was handed over."""
         # Each hand-over asks for this; the first one to run does what all of them brought.
-        if self.inbox or self.dropped:
+        if self.inbox or self.dropped or self.direct:
             self._run_inbox()
-            self._look_at_dropped()
+            if self.direct:
+                self._note_direct()
             if self._soon:
                 self._look(self._soon)
             self._flush()
 
     def _run_inbox(self) -> None:
         inbox = self.inbox
+        was_busy, self._busy = self._busy, True
         while inbox:
             step, what = inbox.popleft()
             try:
                 step(what)
             except Exception:
                 logger.exception("channel '%s': a step on the I/O thread failed", self._ref.spec.name)
+        self._look_at_dropped()
+        self._busy = was_busy
 
     def begin(self, operation: Operation) -> None:
         """Begin an operation."""
@@ -108,6 +134,7 @@ class ClientShell:
         if operation.parcel is None:
             self._carry_out(self._state.get(ticket, operation.queue_name))
         else:
+            self._held[ticket] = operation
             self._carry_out(self._state.put(ticket, operation.queue_name, self._inline_bytes(operation)))
         left_s = operation.left_s
         if left_s is not None and ticket in self._operations:
@@ -132,6 +159,7 @@ class ClientShell:
     def ask(self, message: wire.Control, kind: Any, timeout_s: float, answer: Promise[Any]) -> None:
         """Send a request after all operations that began before."""
         self._open()
+        self._note_direct()
         self._look(self._soon)
         self._flush()
         asked = self._messenger.request(
@@ -169,6 +197,71 @@ class ClientShell:
             if not self._state.knows(operation.ticket):
                 self._settle(operation)
 
+    # -- the I/O thread: what users' threads do by themselves -------------------------------------
+
+    def sent_before(self) -> int | None:
+        """What a shortcut's operation stands behind (see `wire.Direct`); None if that is not sent yet.
+
+        From any thread: what a thread has handed over passes through these from the first to the last.
+        """
+        if self.inbox or self.dropped or self._busy or self._held or self._outbox:
+            return None
+        return self.num_sent
+
+    def open_shortcut(self, request: ShortcutRequest) -> None:
+        """Get a shortcut for a thread."""
+        self._open()
+        asked = self._messenger.request(
+            self._ref.endpoint, self._control, wire.Invite(), reply_type=wire.Invitation
+        )
+
+        def invited(reply: Any) -> None:
+            if reply.exception() is None and self.lost is None and reply.result().head.path:
+                shortcut = dial(reply.result().head)
+                if shortcut is not None:
+                    self._shortcuts.add(shortcut)
+                    request.shortcut = shortcut
+
+        asked.add_done_callback(invited)
+
+    def _note_direct(self) -> None:
+        """Know of the gets that users' threads have sent: their items are to be confirmed."""
+        while self.direct:
+            operation = self.direct.popleft()
+            self._know_direct(operation)
+            self._soon[operation.ticket] = operation
+        self._look_s = CONFIRM_DELAY_S
+        self._look_later()
+
+    def hurry(self, _nothing: None) -> None:
+        """Items came by a shortcut after a while: look soon whether they were taken."""
+        self._look_s = CONFIRM_DELAY_S
+        self._look_later()
+
+    def _know_direct(self, operation: Operation) -> None:
+        ticket = operation.ticket
+        self._operations[ticket] = operation
+        self._state.direct(ticket, operation.queue_name, is_get=operation.kind != "put")
+
+    def recall(self, operation: Operation) -> None:
+        """A user's thread has sent an operation and cannot wait for its answer; or nobody waits for it any more."""
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        self._note_direct()
+        if operation.recalled:
+            self.drop(operation)
+            return
+        operation.recalled = True
+        if operation.ticket not in self._operations:
+            self._know_direct(operation)
+        if operation.dropped:
+            self.drop(operation)
+        elif operation.left_s == 0:
+            self._expire(operation)
+        else:
+            self.cancel(operation)
+
     # -- the I/O thread: delivered items ----------------------------------------------------------
 
     def touch(self, operation: Operation) -> None:
@@ -180,9 +273,12 @@ class ClientShell:
 
     def _look_later(self) -> None:
         if self._soon or self._arrivals:
+            # One that is due late gives way to one that is due soon.
             if not self.looks_soon:
-                self.looks_soon = True
-                self._messenger.call_later(self._look_s, self._on_soon)
+                if self._look_timer is not None:
+                    self._look_timer.cancel()
+                self.looks_soon = self._look_s == CONFIRM_DELAY_S
+                self._look_timer = self._messenger.call_later(self._look_s, self._on_soon)
         elif self._delivered and not self._sweep_due:
             self._sweep_due = True
             self._messenger.call_later(SWEEP_S, self._on_sweep)
@@ -194,9 +290,11 @@ class ClientShell:
                 self._look({operation.ticket: operation})
 
     def _on_soon(self) -> None:
-        self.looks_soon = False
+        self.looks_soon, self._look_timer = False, None
         self._look_s = min(2 * self._look_s, SWEEP_S)
         self._run_inbox()
+        if self.direct:
+            self._note_direct()
         self._look(self._soon)
         arrivals, self._arrivals = self._arrivals, []
         for operation in arrivals:
@@ -239,10 +337,14 @@ class ClientShell:
                 self._end(*instruction)
             elif kind is Send:
                 self._outbox.append(self._opening(self._operations[instruction.ticket]))
+                self._held.pop(instruction.ticket, None)
             elif kind is Confirm:
                 self._confirmed.append(instruction.ticket)
             elif kind is Fill:
                 self._fill(self._operations[instruction.ticket])
+            elif kind is Recall:
+                is_put = self._operations[instruction.ticket].kind == "put"
+                self._outbox.append((wire.Recall(instruction.ticket, is_put), ()))
             else:
                 self._outbox.append((wire.Withdraw(instruction.ticket), ()))
 
@@ -263,13 +365,14 @@ class ClientShell:
         )
 
     def _opening(self, operation: Operation) -> tuple[wire.Operation, Sequence[Buffer]]:
-        ticket, queue, parcel = operation.ticket, operation.queue_name, operation.parcel
+        parcel = operation.parcel
         if parcel is None:
-            return wire.Get(ticket, queue, operation.wait, operation.batch_weight), ()
+            return operation.opening(), ()
         if self._is_announced(operation):
+            ticket, queue = operation.ticket, operation.queue_name
             return wire.Reserve(ticket, queue, operation.weight, operation.wait, parcel.size_bytes), ()
         frames = parcel.frames_for(self._ref.endpoint)
-        return wire.Put(ticket, queue, operation.weight, operation.wait, len(frames)), frames
+        return operation.opening(len(frames)), frames
 
     def _fill(self, operation: Operation) -> None:
         if operation.parcel is not None:
@@ -281,6 +384,7 @@ class ClientShell:
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
+        self._held.pop(ticket, None)
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
@@ -326,6 +430,8 @@ class ClientShell:
     def _flush(self) -> None:
         """Send everything that has gathered."""
         while self._outbox or self._confirmed:
+            # Before anything leaves the outbox: see `sent_before`.
+            self.num_sent += 1
             confirmed, self._confirmed = self._confirmed, []
             operations: list[wire.Operation] = []
             frames: list[Buffer] = []
@@ -345,6 +451,8 @@ class ClientShell:
     def _on_news(self, request: Request) -> None:
         if request.peer_id != self._ref.endpoint.process_id or self.lost is not None:
             return
+        if self.direct:
+            self._note_direct()
         news: wire.News = request.head
         for ticket in news.accepted:
             self._answer(ticket, self._state.accepted(ticket))
@@ -412,13 +520,16 @@ class ClientShell:
         self._carry_out(self._state.lose())
         for operation in self._operations.values():
             self._stop_clock(operation)
-        self._operations.clear()
-        self._delivered.clear()
-        self._soon.clear()
+        for held in (self._operations, self._held, self._delivered, self._soon):
+            held.clear()
+        for shortcut in list(self._shortcuts):
+            shortcut.end()
 
     def leave(self, reason: str) -> None:
         """Confirm what was taken, and end everything: this process leaves the cluster."""
         if self.lost is None:
+            self._note_direct()
+            self._look(self._soon)
             self._look(self._delivered)
             self._flush()
             self.lose(self.gone(reason))
@@ -434,6 +545,12 @@ class ClientShell:
         self.inbox.append((look, None))
         self._messenger.submit(self.drain)
         return not answer.wait(LOOK_S) or answer.result(0)
+
+    def abandon(self, lost: ChannelLost) -> None:
+        """Make it unusable in a forked child; the parent's operations go on."""
+        self.lost = lost
+        for shortcut in list(self._shortcuts):
+            shortcut.abandon()
 
     def gone(self, reason: str) -> ChannelLost:
         """The error of operations on a channel whose server is gone."""

@@ -9,6 +9,9 @@ them, and the server keeps them there. Every operation has a ticket, unique in i
 names it. The client keeps the clock: at its deadline it withdraws an operation, and the server's answer says whether
 that came in time. A delivered item stays in the server until its ticket is confirmed, and returns to the head of its
 queue when the client withdraws or is gone.
+
+A thread that blocks may use a shortcut (see `shortcut`): a socket of its own on which one `Direct` operation goes at a
+time, and one `Answer` comes back. Confirmations, and operations that were given up (`Recall`), go the usual way.
 """
 
 from __future__ import annotations
@@ -80,7 +83,14 @@ class Resend(msgspec.Struct, tag=6, array_like=True, gc=False):
     ticket: int
 
 
-Operation = Put | Reserve | Fill | Get | Withdraw | Arrived | Resend
+class Recall(msgspec.Struct, tag=7, array_like=True, gc=False):
+    """Nobody wants an operation any more that went by a shortcut -> `Refused`, or accepted: always one of them."""
+
+    ticket: int
+    is_put: bool
+
+
+Operation = Put | Reserve | Fill | Get | Withdraw | Arrived | Resend | Recall
 
 
 class Operations(msgspec.Struct, array_like=True):
@@ -115,6 +125,40 @@ class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
 INVALID = "invalid"
 
 
+class Direct(msgspec.Struct, array_like=True, gc=False):
+    """By a shortcut: an operation with its frames; before it come so many `Operations` of the same client."""
+
+    after: int
+    operation: Put | Get
+    frames: list[bytearray]
+
+
+class Accepted(msgspec.Struct, tag=3, array_like=True, gc=False):
+    """The queue holds the item of a put."""
+
+    ticket: int
+
+
+class Elsewhere(msgspec.Struct, tag=4, array_like=True, gc=False):
+    """What a get gives is too large for a shortcut, and comes as `News`."""
+
+    ticket: int
+
+
+class Again(msgspec.Struct, tag=5, array_like=True, gc=False):
+    """The shared memory of a put cannot be read: it has put nothing, and is to come the usual way."""
+
+    ticket: int
+    problem: str
+
+
+class Answer(msgspec.Struct, array_like=True, gc=False):
+    """By a shortcut: the end of the operation, with the frames of its items."""
+
+    answer: Accepted | Delivered | Refused | Elsewhere | Again
+    frames: list[bytearray]
+
+
 class News(msgspec.Struct, array_like=True):
     """Server to client: tickets of accepted puts, and other answers in order; `left`: the server is no more."""
 
@@ -147,7 +191,18 @@ class Stats(msgspec.Struct, tag=4, array_like=True):
     """Ask about everything -> `ChannelState`."""
 
 
-Control = Open | Close | Delete | Query | Stats
+class Invite(msgspec.Struct, tag=5, array_like=True):
+    """Ask for a shortcut for one thread -> `Invitation`."""
+
+
+Control = Open | Close | Delete | Query | Stats | Invite
+
+
+class Invitation(msgspec.Struct, array_like=True):
+    """Where the server takes shortcuts, and the first word on one; an empty path: it takes none (any more)."""
+
+    path: str
+    token: bytes
 
 
 class QueueState(msgspec.Struct, array_like=True):

@@ -93,15 +93,15 @@ def pack(
         TypeError: `head` holds something that msgpack cannot carry.
         CodecError: `head` is larger than a receiver accepts; what is large belongs into frames.
     """
-    flat = [frame if type(frame) is bytes else _flat(frame) for frame in frames]
-    sizes = [len(frame) for frame in flat]
+    rows = [frame if type(frame) is bytes else flat(frame) for frame in frames]
+    sizes = [len(frame) for frame in rows]
     control = _encode(_Outgoing(kind, ident, service, head, sizes))
     if len(control) > MAX_CONTROL_BYTES:
         raise _too_large(control, service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")
-    if not flat or sum(sizes) <= JOIN_BYTES:
-        return [b"".join((prefix, control, *flat))]
-    return [prefix + control, *(detached(frame) if snapshot else frame for frame in flat if len(frame))]
+    if not rows or sum(sizes) <= JOIN_BYTES:
+        return [b"".join((prefix, control, *rows))]
+    return [prefix + control, *(detached(frame) if snapshot else frame for frame in rows if len(frame))]
 
 
 def _too_large(control: bytes, service: str) -> CodecError:
@@ -112,7 +112,8 @@ def _too_large(control: bytes, service: str) -> CodecError:
     )
 
 
-def _flat(frame: Buffer) -> Buffer:
+def flat(frame: Buffer) -> Buffer:
+    """`frame` as a row of bytes."""
     view = memoryview(frame)
     # A view with a zero in its shape cannot be cast.
     return view.cast("B") if view.nbytes else b""

@@ -16,12 +16,14 @@ from pathlib import Path
 
 SOCKET_NAME = "s"
 LOCK_NAME = "lock"
+# Sockets of channels that this process holds follow it with their number.
+SHORTCUTS_NAME = "c"
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
 # So many names of the common directory are tried before a process takes one of its own.
 MAX_NAMES = 8
 # sun_path holds 108 bytes with the closing zero; mkdtemp adds 8 letters to a prefix.
-_MAX_PARENT_BYTES = 107 - len("/12345678/") - len(SOCKET_NAME)
+_MAX_PARENT_BYTES = 107 - len("/12345678/") - len(f"{SHORTCUTS_NAME}123456")
 
 
 class RunDirectory:
@@ -97,7 +99,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a directory that holds what we put there and nothing else."""
     names = {entry.name for entry in path.iterdir()}
-    if names <= {SOCKET_NAME, LOCK_NAME}:
+    if all(name in (SOCKET_NAME, LOCK_NAME) or name.startswith(SHORTCUTS_NAME) for name in names):
         for name in names:
             (path / name).unlink()
         path.rmdir()

@@ -17,6 +17,7 @@ from rlinf.scheduler.queueing.client import (
     End,
     Ending,
     Fill,
+    Recall,
     Send,
     Withdraw,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "QueueDepth",
     "QueueName",
     "Reason",
+    "Recall",
     "Refuse",
     "Send",
     "WeightedFifo",

@@ -47,6 +47,12 @@ class Withdraw(NamedTuple):
     ticket: int
 
 
+class Recall(NamedTuple):
+    """The same, of an operation that its caller has sent himself: the server always says what became of it."""
+
+    ticket: int
+
+
 class Confirm(NamedTuple):
     """Tell the server that the items of a get were taken."""
 
@@ -61,14 +67,15 @@ class End(NamedTuple):
     detail: Any = None
 
 
-ClientInstruction = Send | Fill | Withdraw | Confirm | End
+ClientInstruction = Send | Fill | Withdraw | Recall | Confirm | End
 
 
 class _Phase(Enum):
     HELD = 1  # begun; there is no credit for its bytes
     SENT = 2
     DELIVERED = 3  # its items are here, and nobody has taken them
-    LEAVING = 4  # withdrawn; the server's word on it is still to come
+    DIRECT = 4  # sent by its caller, who waits for the answer himself
+    LEAVING = 5  # withdrawn; the server's word on it is still to come
 
 
 class _Operation:
@@ -140,10 +147,16 @@ class ClientState:
         self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
         return [Send(ticket)]
 
+    def direct(self, ticket: int, queue_name: QueueName, *, is_get: bool) -> list[ClientInstruction]:
+        """Know of an operation that its caller has sent himself, and may have the answer to."""
+        operation = self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=is_get)
+        operation.phase = _Phase.DIRECT
+        return []
+
     def taken(self, ticket: int) -> list[ClientInstruction]:
         """Whoever asked has the items of a delivery."""
         operation = self._operations.get(ticket)
-        if operation is None or operation.phase is not _Phase.DELIVERED:
+        if operation is None or operation.phase not in (_Phase.DELIVERED, _Phase.DIRECT):
             return []
         del self._operations[ticket]
         return [Confirm(ticket)]
@@ -204,7 +217,7 @@ class ClientState:
     def delivered(self, ticket: int, items: Any) -> list[ClientInstruction]:
         """The items of a get are here."""
         operation = self._operations.get(ticket)
-        if operation is None or operation.phase is not _Phase.SENT:
+        if operation is None or operation.phase not in (_Phase.SENT, _Phase.DIRECT):
             return []  # it was withdrawn, and the server reads that next
         operation.phase = _Phase.DELIVERED
         return [End(ticket, Ending.DELIVERED, items)]
@@ -248,9 +261,10 @@ class ClientState:
         if operation.phase is _Phase.DELIVERED:
             del self._operations[ticket]
             return [Withdraw(ticket)]
+        direct = operation.phase is _Phase.DIRECT
         operation.phase = _Phase.LEAVING
         operation.ending = ending
-        return [Withdraw(ticket)]
+        return [Recall(ticket) if direct else Withdraw(ticket)]
 
     def _end(self, ticket: int, ending: Ending, detail: Any = None) -> list[ClientInstruction]:
         operation = self._operations.pop(ticket, None)

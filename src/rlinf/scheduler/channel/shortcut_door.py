@@ -1,0 +1,205 @@
+"""Where a channel's server takes the shortcuts of its clients' threads. On the I/O thread only."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, OwnedSocket
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.rundir import SHORTCUTS_NAME
+
+logger = Reporter(__name__)
+
+# Each takes a descriptor of the server's process. Other threads go the usual way.
+MAX_SHORTCUTS = 128
+# Whoever has connected has so long to say the word that it was given.
+GREETING_S = 5.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(wire.Direct).decode
+_next_number = itertools.count(1).__next__
+
+
+class ShortcutEnd:
+    """The server's end of one thread's shortcut.
+
+    Attributes:
+        client: the process whose thread it is.
+        ticket: the last operation that came.
+        accepted: whether that was a put, and its item is in its queue.
+    """
+
+    __slots__ = ("accepted", "client", "connection", "ticket")
+
+    def __init__(self, client: str, connection: socket.socket) -> None:
+        self.client = client
+        self.connection = connection
+        self.ticket = 0
+        self.accepted = False
+
+    def accept(self, ticket: int) -> bool:
+        """Say that the item of a put is in its queue; False if that does not go this way."""
+        self.accepted = self.ticket == ticket
+        return self.answer(wire.Answer(wire.Accepted(ticket), []))
+
+    def answer(self, answer: wire.Answer) -> bool:
+        """Send an answer; False if it does not go this way."""
+        datagram = _encode(answer)
+        if len(datagram) > MAX_DATAGRAM_BYTES:
+            return False
+        try:
+            self.connection.send(datagram)
+        except OSError:  # its thread is gone, or has not read an earlier one
+            return False
+        return True
+
+
+class ShortcutDoor:
+    """A listening socket in this process's private directory, and what was connected there.
+
+    Args:
+        messenger: this process's messenger.
+        on_call: called with each operation that comes.
+    """
+
+    def __init__(
+        self, messenger: Messenger, on_call: Callable[[ShortcutEnd, wire.Direct], None]
+    ) -> None:
+        self._messenger = messenger
+        self._on_call = on_call
+        self._listener: socket.socket | None = None
+        self._path = ""
+        self._invited: dict[bytes, str] = {}
+        self._strangers: set[socket.socket] = set()
+        self._ends: dict[str, set[ShortcutEnd]] = {}
+        self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
+
+    def invite(self, client: str) -> wire.Invitation:
+        """Make an invitation for one thread of a client; an empty one if there are too many."""
+        num_ends = sum(map(len, self._ends.values())) + len(self._invited)
+        if num_ends >= MAX_SHORTCUTS or not self._listen():
+            return wire.Invitation("", b"")
+        token = secrets.token_bytes(16)
+        self._invited[token] = client
+        # It goes with the answer to its request; whoever does not come at once does not come.
+        self._messenger.call_later(GREETING_S, lambda: self._invited.pop(token, None))
+        return wire.Invitation(self._path, token)
+
+    def _listen(self) -> bool:
+        if self._listener is not None:
+            return True
+        directory = os.path.dirname(self._messenger.endpoint.unix_path)
+        self._path = os.path.join(directory, f"{SHORTCUTS_NAME}{_next_number()}")
+        listener = OwnedSocket()
+        try:
+            listener.bind(self._path)
+            listener.listen(MAX_SHORTCUTS)
+        except OSError as error:
+            logger.warning("threads cannot have shortcuts to this process: %s", error)
+            return False
+        self._listener = listener
+        self._messenger.watch(listener.fileno(), self._accept)
+        return True
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:  # it has gone, or there is no descriptor for it now
+            return
+        connection = OwnedSocket(accepted.detach())
+        self._strangers.add(connection)
+        self._messenger.watch(connection.fileno(), lambda: self._greet(connection))
+        self._messenger.call_later(GREETING_S, lambda: self._forget_stranger(connection))
+
+    def _greet(self, connection: socket.socket) -> None:
+        token = b""
+        with suppress(OSError):
+            token = connection.recv(64)
+        client = self._invited.pop(token, None)
+        if client is None:
+            self._forget_stranger(connection)
+            return
+        self._strangers.discard(connection)
+        self._messenger.unwatch(connection.fileno())
+        end = ShortcutEnd(client, connection)
+        self._ends.setdefault(client, set()).add(end)
+        self._messenger.watch(connection.fileno(), lambda: self._receive(end))
+
+    def _forget_stranger(self, connection: socket.socket) -> None:
+        if connection in self._strangers:
+            self._strangers.discard(connection)
+            self._messenger.unwatch(connection.fileno())
+            connection.close()
+
+    def _receive(self, end: ShortcutEnd) -> bool:
+        """Read one operation; whether there was one."""
+        if end.connection.fileno() < 0:
+            return False
+        try:
+            count = end.connection.recv_into(self._memory)
+            if count == 0:
+                raise ConnectionResetError  # noqa: TRY301 - the same end
+            direct = _decode(self._memory[:count])
+        except (BlockingIOError, InterruptedError):
+            return False
+        except msgspec.DecodeError as error:
+            logger.warning("a shortcut is closed: %s", error)
+            self._close(end)
+            return False
+        except OSError:
+            self._close(end)
+            return False
+        end.ticket, end.accepted = direct.operation.ticket, False
+        self._on_call(end, direct)
+        return True
+
+    def read_all(self, client: str) -> None:
+        """Read what a client's threads have sent until now."""
+        for end in list(self._ends.get(client, ())):
+            while self._receive(end):
+                pass
+
+    def has_accepted(self, client: str, ticket: int) -> bool:
+        """Whether a put of a client that came as the last one of its thread was accepted."""
+        return any(end.accepted and end.ticket == ticket for end in self._ends.get(client, ()))
+
+    def drop(self, client: str) -> None:
+        """Close what leads to a client."""
+        for end in list(self._ends.get(client, ())):
+            self._close(end)
+        for token in [token for token, invited in self._invited.items() if invited == client]:
+            del self._invited[token]
+
+    def _close(self, end: ShortcutEnd) -> None:
+        ends = self._ends.get(end.client, set())
+        if end in ends:
+            ends.discard(end)
+            if not ends:
+                del self._ends[end.client]
+            self._messenger.unwatch(end.connection.fileno())
+            end.connection.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        for client in list(self._ends):
+            self.drop(client)
+        for connection in list(self._strangers):
+            self._forget_stranger(connection)
+        self._invited.clear()
+        if self._listener is not None:
+            self._messenger.unwatch(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            with suppress(OSError):
+                os.unlink(self._path)
