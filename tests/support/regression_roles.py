@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import itertools
 import os
 import resource
 import signal
@@ -258,3 +259,12 @@ def wait_with_deadline(_pipe, _member, name, timeout_s):
         assert handles[number].wait(DEADLINE_S) == number
     channel.put("x", timeout_s=timeout_s)
     return channel.get(timeout_s=timeout_s)
+
+
+def get_for_ever(pipe, _member, name):
+    """Take one item after the other; say once how many."""
+    channel = Channel.connect(name, timeout_s=DEADLINE_S)
+    for count in itertools.count(1):
+        channel.get()
+        if count == 500:
+            pipe.send(count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, overload
 
 from rlinf.scheduler.channel import wire
@@ -396,8 +396,8 @@ class Channel:
             connection = self._cached = current_connections().to(self._ref)
         return connection
 
-    def _what(self, operation: Operation) -> str:
-        return f"{operation.kind} on channel '{self._name}', queue {operation.queue_name!r}"
+    def _what(self, operation: Operation) -> Callable[[], str]:
+        return lambda: f"{operation.kind} on channel '{self._name}', queue {operation.queue_name!r}"
 
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise, mark_of
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, NO_ANSWER, ClientShell
 from rlinf.scheduler.channel.shortcut import (
@@ -68,6 +68,7 @@ class Connection:
         self.ref = ref
         self._messenger = messenger
         self._shell = ClientShell(messenger, ref, lambda: on_lost(self))
+        self._drain = self._shell.drain
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
@@ -252,15 +253,12 @@ class Connection:
             # Known before it goes: what it brings is confirmed, or goes back.
             shell.direct.append(operation)
             if not shell.looks_soon:
-                self._messenger.submit(shell.drain)
+                self._messenger.submit_once(self._drain)
         try:
             answer = shortcut.exchange(call, operation.ticket, operation.left_s)
         except (TimeoutError, ShortcutBroken):
             self._hand_over(shell.recall, operation)
-            try:
-                return self._wait(operation)
-            except CancelledError:
-                raise _BeginAnew from None
+            return self._wait_for_recalled(operation)
         self._own.__dict__["shortcut"] = shortcut
         match answer.answer:
             case wire.Accepted():
@@ -280,6 +278,12 @@ class Connection:
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
                 raise _BeginAnew
 
+    def _wait_for_recalled(self, operation: Operation) -> Any:
+        try:
+            return self._wait(operation)
+        except CancelledError:
+            raise _BeginAnew from None
+
     def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
         request: ShortcutRequest | None = own.get("request")
         if request is None:
@@ -291,10 +295,11 @@ class Connection:
         if request.num_operations == MIN_OPERATIONS:
             self._hand_over(self._shell.open_shortcut, request)
         return None
+
     def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:
         self._messenger.check_process()
         self._shell.inbox.append((step, what))
-        self._messenger.submit(self._shell.drain)
+        self._messenger.submit_once(self._drain)
 
     def _withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         self._hand_over(self._shell.cancel, operation)
@@ -306,7 +311,7 @@ class Connection:
     def _on_dropped(self, operation: Operation) -> None:
         # If somebody has its items, the I/O thread is about to look.
         if not operation.fate.taken:
-            self._messenger.submit(self._shell.drain)
+            self._messenger.submit_once(self._drain)
 
     def _check_may_block(self) -> None:
         if self._messenger.on_io_thread():

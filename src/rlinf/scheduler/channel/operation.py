@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlinf.scheduler.comm.shm.parcel import Arrived
     from rlinf.scheduler.comm.shm.parcels import Parcel
 
+_NO_FATE = Fate()
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
 
@@ -92,7 +93,7 @@ class Operation:
         self.recalled = False
         self.timer: Timer | None = None
         self.find_promise: Callable[[], Promise[Any] | None] = _nobody
-        self.fate = Fate()
+        self.fate = _NO_FATE
 
     def renewed(self) -> Operation:
         """The same, begun at the same time, as another operation."""

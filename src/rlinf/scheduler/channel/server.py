@@ -99,7 +99,6 @@ class ChannelServer:
             wire.Resend: self._resend,
             wire.Withdraw: lambda client, operation, _: self._state.withdraw(client, operation.ticket),
             wire.Recall: self._recall,
-            wire.Arrived: lambda client, operation, _: self._state.arrive(client, operation.ticket),
         }
         messenger.on_peer_lost(self._lose)
         messenger.serve(wire.operations_service(spec.channel_id), self._on_operations, wire.Operations)
@@ -124,6 +123,8 @@ class ChannelServer:
         message: wire.Operations = request.head
         for ticket in message.confirmed:
             self._carry_out(self._state.confirm(client, ticket))
+        for ticket in message.arrived:
+            self._carry_out(self._state.arrive(client, ticket))
         frames = iter(request.frames)
         for operation in message.operations:
             self._run(client, operation, frames)
@@ -147,14 +148,11 @@ class ChannelServer:
     def _run(self, client: str, operation: wire.Operation, frames: Iterator[Buffer]) -> None:
         try:
             self._carry_out(self._operations[type(operation)](client, operation, frames))
-            return
-        except ValueError as error:
-            problem = str(error)
         except Exception as error:  # the others in this message are not to wait in vain
-            logger.exception("channel '%s': an operation failed", self.spec.name)
-            problem = repr(error)
-        end = self._clients[client].direct.pop(operation.ticket, None)
-        self._tell(client, wire.Refused(operation.ticket, wire.INVALID, problem), end)
+            if not isinstance(error, ValueError):
+                logger.exception("channel '%s': an operation failed", self.spec.name)
+            end = self._clients[client].direct.pop(operation.ticket, None)
+            self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error) or repr(error)), end)
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(put.queue)
@@ -247,9 +245,7 @@ class ChannelServer:
             known.frames.extend(frames)
         known.answers.append(wire.Delivered(instruction.ticket, counts))
 
-    def _tell(
-        self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None
-    ) -> None:
+    def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.Answer(answer, [])):
             self._with_news_for(client).answers.append(answer)
 

@@ -89,6 +89,7 @@ class ClientShell:
         self._look_s = CONFIRM_DELAY_S
         self._look_timer: Timer | None = None
         self._confirmed: list[int] = []
+        self._arrived: list[int] = []
         self._outbox: deque[tuple[wire.Operation, Sequence[Buffer]]] = deque()
         self._service = wire.operations_service(ref.spec.channel_id)
         self._control = wire.control_service(ref.spec.channel_id)
@@ -124,8 +125,10 @@ class ClientShell:
         if operation.dropped or operation.find_promise() is None:
             return
         # First of all what was given up before: it stands in front of what is asked for now.
-        self._look_at_dropped()
-        self._open()
+        if self.dropped:
+            self._look_at_dropped()
+        if not self._is_open:
+            self._open()
         if self.lost is not None:
             self._finish(operation, Ending.LOST, None)
             return
@@ -134,8 +137,13 @@ class ClientShell:
         if operation.parcel is None:
             self._carry_out(self._state.get(ticket, operation.queue_name))
         else:
-            self._held[ticket] = operation
-            self._carry_out(self._state.put(ticket, operation.queue_name, self._inline_bytes(operation)))
+            instructions = self._state.put(ticket, operation.queue_name, self._inline_bytes(operation))
+            if not instructions:
+                self._held[ticket] = operation
+            self._carry_out(instructions)
+        # Most have no deadline.
+        if operation.timeout_s is None and operation.wait:
+            return
         left_s = operation.left_s
         if left_s is not None and ticket in self._operations:
             operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
@@ -287,7 +295,7 @@ class ClientShell:
         while self.dropped:
             operation = self._operations.get(self.dropped.popleft().ticket)
             if operation is not None:
-                self._look({operation.ticket: operation})
+                self._look_at(operation)
 
     def _on_soon(self) -> None:
         self.looks_soon, self._look_timer = False, None
@@ -297,9 +305,7 @@ class ClientShell:
             self._note_direct()
         self._look(self._soon)
         arrivals, self._arrivals = self._arrivals, []
-        for operation in arrivals:
-            if operation.ticket in self._delivered:
-                self._outbox.append((wire.Arrived(operation.ticket), ()))
+        self._arrived += [each.ticket for each in arrivals if each.ticket in self._delivered]
         self._look_later()
         self._flush()
 
@@ -313,14 +319,17 @@ class ClientShell:
     def _look(self, operations: dict[int, Operation]) -> None:
         """See what became of delivered items."""
         for operation in list(operations.values()):
-            promise = operation.find_promise()
-            if operation.fate.taken:
-                if promise is not None:
-                    promise.forget()
-                self._settle(operation)
-                self._carry_out(self._state.taken(operation.ticket))
-            elif promise is None or operation.dropped:
-                self.drop(operation)
+            self._look_at(operation)
+
+    def _look_at(self, operation: Operation) -> None:
+        promise = operation.find_promise()
+        if operation.fate.taken:
+            if promise is not None:
+                promise.forget()
+            self._settle(operation)
+            self._carry_out(self._state.taken(operation.ticket))
+        elif promise is None or operation.dropped:
+            self.drop(operation)
 
     def _settle(self, operation: Operation) -> None:
         ticket = operation.ticket
@@ -337,7 +346,8 @@ class ClientShell:
                 self._end(*instruction)
             elif kind is Send:
                 self._outbox.append(self._opening(self._operations[instruction.ticket]))
-                self._held.pop(instruction.ticket, None)
+                if self._held:
+                    self._held.pop(instruction.ticket, None)
             elif kind is Confirm:
                 self._confirmed.append(instruction.ticket)
             elif kind is Fill:
@@ -384,7 +394,8 @@ class ClientShell:
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
-        self._held.pop(ticket, None)
+        if self._held:
+            self._held.pop(ticket, None)
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
@@ -429,10 +440,11 @@ class ClientShell:
 
     def _flush(self) -> None:
         """Send everything that has gathered."""
-        while self._outbox or self._confirmed:
+        while self._outbox or self._confirmed or self._arrived:
             # Before anything leaves the outbox: see `sent_before`.
             self.num_sent += 1
             confirmed, self._confirmed = self._confirmed, []
+            arrived, self._arrived = self._arrived, []
             operations: list[wire.Operation] = []
             frames: list[Buffer] = []
             size = 0
@@ -442,7 +454,7 @@ class ClientShell:
                 for frame in its_frames:
                     frames.append(frame)
                     size += len(frame)
-            message = wire.Operations(confirmed, operations)
+            message = wire.Operations(confirmed, arrived, operations)
             # Frames were copied when the put began.
             self._messenger.notify(self._ref.endpoint, self._service, message, frames, snapshot=False)
 
@@ -482,6 +494,8 @@ class ClientShell:
         # All that is the delivery's, before anything can go wrong: the rest belongs to others.
         parts = [list(islice(frames, count)) for count in answer.num_frames]
         if answer.ticket not in self._operations:
+            # Nobody has asked for it any more; an answer to a withdrawal that was on its way does no harm.
+            self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         try:
             items = [self._messenger.parcels.receive(part) for part in parts]
@@ -517,6 +531,7 @@ class ClientShell:
         self._on_lost()
         self._outbox.clear()
         self._confirmed.clear()
+        self._arrived.clear()
         self._carry_out(self._state.lose())
         for operation in self._operations.values():
             self._stop_clock(operation)

@@ -99,7 +99,6 @@ class Shortcut:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-
     def abandon(self) -> None:
         """Close it in a forked child; the parent's goes on."""
         self._connection.close()

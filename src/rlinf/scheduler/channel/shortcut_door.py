@@ -71,9 +71,7 @@ class ShortcutDoor:
         on_call: called with each operation that comes.
     """
 
-    def __init__(
-        self, messenger: Messenger, on_call: Callable[[ShortcutEnd, wire.Direct], None]
-    ) -> None:
+    def __init__(self, messenger: Messenger, on_call: Callable[[ShortcutEnd, wire.Direct], None]) -> None:
         self._messenger = messenger
         self._on_call = on_call
         self._listener: socket.socket | None = None
@@ -91,8 +89,11 @@ class ShortcutDoor:
         token = secrets.token_bytes(16)
         self._invited[token] = client
         # It goes with the answer to its request; whoever does not come at once does not come.
-        self._messenger.call_later(GREETING_S, lambda: self._invited.pop(token, None))
+        self._messenger.call_later(GREETING_S, lambda: self._forget_invitation(token))
         return wire.Invitation(self._path, token)
+
+    def _forget_invitation(self, token: bytes) -> None:
+        self._invited.pop(token, None)
 
     def _listen(self) -> bool:
         if self._listener is not None:
@@ -107,25 +108,34 @@ class ShortcutDoor:
             logger.warning("threads cannot have shortcuts to this process: %s", error)
             return False
         self._listener = listener
-        self._messenger.watch(listener.fileno(), self._accept)
+        self._messenger.watch(listener.fileno(), self._on_connected)
         return True
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Take one that has connected; whether there was one."""
         if self._listener is None:
-            return
+            return False
         try:
             accepted, _ = self._listener.accept()
-        except OSError:  # it has gone, or there is no descriptor for it now
-            return
+        except OSError:  # there is none, it has gone, or there is no descriptor for it now
+            return False
         connection = OwnedSocket(accepted.detach())
         self._strangers.add(connection)
         self._messenger.watch(connection.fileno(), lambda: self._greet(connection))
         self._messenger.call_later(GREETING_S, lambda: self._forget_stranger(connection))
+        return True
+
+    def _on_connected(self) -> None:
+        self._accept()
 
     def _greet(self, connection: socket.socket) -> None:
         token = b""
-        with suppress(OSError):
+        try:
             token = connection.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
         client = self._invited.pop(token, None)
         if client is None:
             self._forget_stranger(connection)
@@ -134,13 +144,16 @@ class ShortcutDoor:
         self._messenger.unwatch(connection.fileno())
         end = ShortcutEnd(client, connection)
         self._ends.setdefault(client, set()).add(end)
-        self._messenger.watch(connection.fileno(), lambda: self._receive(end))
+        self._messenger.watch(connection.fileno(), lambda: self._on_readable(end))
 
     def _forget_stranger(self, connection: socket.socket) -> None:
         if connection in self._strangers:
             self._strangers.discard(connection)
             self._messenger.unwatch(connection.fileno())
             connection.close()
+
+    def _on_readable(self, end: ShortcutEnd) -> None:
+        self._receive(end)
 
     def _receive(self, end: ShortcutEnd) -> bool:
         """Read one operation; whether there was one."""
@@ -149,7 +162,7 @@ class ShortcutDoor:
         try:
             count = end.connection.recv_into(self._memory)
             if count == 0:
-                raise ConnectionResetError  # noqa: TRY301 - the same end
+                raise ConnectionResetError
             direct = _decode(self._memory[:count])
         except (BlockingIOError, InterruptedError):
             return False
@@ -165,7 +178,11 @@ class ShortcutDoor:
         return True
 
     def read_all(self, client: str) -> None:
-        """Read what a client's threads have sent until now."""
+        """Read what a client's threads have sent until now, also on connections that nobody has looked at yet."""
+        while self._accept():
+            pass
+        for connection in list(self._strangers):
+            self._greet(connection)
         for end in list(self._ends.get(client, ())):
             while self._receive(end):
                 pass

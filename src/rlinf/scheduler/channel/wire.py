@@ -71,32 +71,27 @@ class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
     ticket: int
 
 
-class Arrived(msgspec.Struct, tag=5, array_like=True, gc=False):
-    """The items of a delivery are in the client's process; nobody has taken them yet."""
-
-    ticket: int
-
-
-class Resend(msgspec.Struct, tag=6, array_like=True, gc=False):
+class Resend(msgspec.Struct, tag=5, array_like=True, gc=False):
     """A delivery lies in shared memory that the client cannot open -> `Delivered`, as bytes."""
 
     ticket: int
 
 
-class Recall(msgspec.Struct, tag=7, array_like=True, gc=False):
+class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
     """Nobody wants an operation any more that went by a shortcut -> `Refused`, or accepted: always one of them."""
 
     ticket: int
     is_put: bool
 
 
-Operation = Put | Reserve | Fill | Get | Withdraw | Arrived | Resend | Recall
+Operation = Put | Reserve | Fill | Get | Withdraw | Resend | Recall
 
 
 class Operations(msgspec.Struct, array_like=True):
-    """Client to server: tickets whose items were taken, and operations in order."""
+    """Client to server: tickets whose items were taken, or have arrived and are not taken; operations in order."""
 
     confirmed: list[int]
+    arrived: list[int]
     operations: list[Operation]
 
 

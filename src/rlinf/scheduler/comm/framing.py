@@ -121,7 +121,10 @@ def flat(frame: Buffer) -> Buffer:
 
 def total_bytes(frames: Sequence[Buffer]) -> int:
     """How many bytes `frames` hold."""
-    return sum(len(frame) if type(frame) is bytes else memoryview(frame).nbytes for frame in frames)
+    size = 0
+    for frame in frames:
+        size += memoryview(frame).nbytes if type(frame) is memoryview else len(frame)
+    return size
 
 
 def detached(piece: Buffer) -> bytes:

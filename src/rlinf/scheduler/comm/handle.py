@@ -46,13 +46,16 @@ class AsyncHandle(Generic[T]):
         "_lock",
         "_source",
         "_value",
-        "what",
+        "_what",
     )
 
     def __init__(
-        self, source: Promise[Any] | Future[Any], finish: Callable[[Any], T] | None = None, what: str = ""
+        self,
+        source: Promise[Any] | Future[Any],
+        finish: Callable[[Any], T] | None = None,
+        what: str | Callable[[], str] = "",
     ) -> None:
-        self.what = what
+        self._what = what
         self._source: Any = source
         self._fate = source.fate if isinstance(source, Promise) else Fate()
         self._generation = generation()
@@ -60,9 +63,14 @@ class AsyncHandle(Generic[T]):
         # Of waiting threads only; a signal handler may wait for the handle that it interrupted.
         self._lock = threading.RLock()
         self._finished = False
-        self._awaited_by: set[asyncio.Future[None]] = set()
+        self._awaited_by: set[asyncio.Future[None]] | None = None
         self._value: Any = None
         self._error: BaseException | None = None
+
+    @property
+    def what(self) -> str:
+        """What goes on."""
+        return self._what if isinstance(self._what, str) else self._what()
 
     @classmethod
     def completed(cls, value: T, what: str = "") -> AsyncHandle[T]:
@@ -149,16 +157,19 @@ class AsyncHandle(Generic[T]):
                     return
 
             self._source.add_done_callback(wake)
-            self._awaited_by.add(woken)
+            if self._awaited_by is None:
+                self._awaited_by = set()
+            awaited_by = self._awaited_by
+            awaited_by.add(woken)
             try:
                 yield from woken
             except asyncio.CancelledError:
                 # As with a future of asyncio: who gives up waiting gives up the operation.
-                if self._awaited_by == {woken}:
+                if awaited_by == {woken}:
                     self._source.cancel()
                 raise
             finally:
-                self._awaited_by.discard(woken)
+                awaited_by.discard(woken)
         value = self._take()
         fate = self._fate
         fate.mark[0] = 1

@@ -308,6 +308,10 @@ class Messenger:
         """Run `callback` on the I/O thread soon."""
         self._loop.submit(callback)
 
+    def submit_once(self, callback: Callable[[], None]) -> None:
+        """The same, of what does everything that is there to be done: not again if it is the last in line."""
+        self._loop.submit_once(callback)
+
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread whenever `descriptor` is readable, until `unwatch`."""
         self._loop.register(descriptor, READABLE, lambda _events: callback())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -59,8 +58,8 @@ class Promise(Generic[T]):
         # (value, error), once there is one. A dict, for its `setdefault` is one step: the first one wins.
         self._outcome: dict[None, tuple[Any, BaseException | None]] = {}
         # One locked lock for each waiting thread; whoever completes opens all of them.
-        self._gates: deque[Any] = deque()
-        self._callbacks: deque[Callable[[Any], Any]] = deque()
+        self._gates: list[Any] = []
+        self._callbacks: list[Callable[[Any], Any]] = []
         self.fate = Fate()
 
     # -- its owner -------------------------------------------------------------------------------
@@ -89,10 +88,10 @@ class Promise(Generic[T]):
         # Also by the second one: the first may have been interrupted here.
         while self._gates:
             with suppress(IndexError):  # its thread gave up in between
-                self._gates.popleft().release()
+                self._gates.pop(0).release()
         while self._callbacks:
             with suppress(IndexError):  # its thread was faster
-                self._run(self._callbacks.popleft())
+                self._run(self._callbacks.pop(0))
         return first
 
     def _run(self, callback: Callable[[Any], Any]) -> None:

@@ -45,30 +45,33 @@ class WeightedFifo:
     ['short', 'long']
     """
 
-    __slots__ = ("_entered", "_items", "_returned", "size_bytes", "weight")
+    __slots__ = ("_entered", "_items", "_returned", "num_items", "size_bytes", "weight")
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         # What was taken and came back, by its order: all of it stands before what never left.
         self._returned: list[tuple[int, Item]] = []
         self._entered = 0
+        self.num_items = 0
         self.weight: Exact = 0
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._items) + len(self._returned)
+        return self.num_items
 
     def push(self, item: Item) -> None:
         """Put an item at the tail."""
         item.order = self._entered
         self._entered += 1
         self._items.append(item)
+        self.num_items += 1
         self.weight += item.weight
         self.size_bytes += item.size_bytes
 
     def take(self) -> Item:
         """Take the head; the queue must not be empty."""
         item = heappop(self._returned)[1] if self._returned else self._items.popleft()
+        self.num_items -= 1
         self.weight -= item.weight
         self.size_bytes -= item.size_bytes
         return item
@@ -99,5 +102,6 @@ class WeightedFifo:
         """Put items that were taken before back to the head, each at its old place."""
         for item in items:
             heappush(self._returned, (item.order, item))
+            self.num_items += 1
             self.weight += item.weight
             self.size_bytes += item.size_bytes

@@ -133,7 +133,7 @@ class NamedQueue:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an item of this size may enter; into an empty queue any may."""
-        num_held = len(self.fifo) + self.reserved
+        num_held = self.fifo.num_items + self.reserved
         if 0 < self.maxsize <= num_held:
             return False
         if not self.max_bytes or not num_held:
@@ -148,7 +148,7 @@ class NamedQueue:
     @property
     def idle(self) -> bool:
         """Nothing is held, nobody waits, nothing can come back."""
-        return not (self.fifo or self.getters or self.putters or self.reserved or self.delivering)
+        return not (self.delivering or self.fifo.num_items or self.getters or self.putters or self.reserved)
 
     def put(self, putter: Putter, out: list[Instruction]) -> None:
         """Let a put enter, or stand in line."""
@@ -220,7 +220,7 @@ class NamedQueue:
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters and let puts enter until neither line can move."""
         self._serve(closed, out)
-        while self._admit(out):
+        while self.putters and self._admit(out):
             self._serve(closed, out)
 
     def refuse_puts(self, out: list[Instruction]) -> None:
@@ -287,11 +287,11 @@ class NamedQueue:
 
     def _admit(self, out: list[Instruction]) -> bool:
         """Let waiting puts enter while there is room; say whether any item was pushed."""
-        before = len(self.fifo)
+        before = self.fifo.num_items
         while self.putters and self.has_room(next(iter(self.putters)).item.size_bytes):
             putter, _ = self.putters.popitem(last=False)
             self._enter(putter, out)
-        return len(self.fifo) > before
+        return self.fifo.num_items > before
 
     def _serve(self, closed: bool, out: list[Instruction]) -> None:
         """Serve the line of getters from its head while it can be."""
@@ -313,7 +313,7 @@ class NamedQueue:
 
     def _match(self, getter: Getter, closed: bool) -> list[Item] | None:
         """Take what the first getter in line asked for; None when it is not all there."""
-        if not self.fifo:
+        if not self.fifo.num_items:
             return None
         if getter.batch_weight is None:
             return [self.fifo.take()]

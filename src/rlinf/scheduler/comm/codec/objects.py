@@ -59,19 +59,16 @@ class Encoded:
     Attributes:
         head: the first frame.
         sizes: how many bytes each frame has, the head first.
+        size_bytes: all of them together.
     """
 
-    __slots__ = ("_parts", "head", "sizes")
+    __slots__ = ("_parts", "head", "size_bytes", "sizes")
 
     def __init__(self, head: bytes, parts: Sequence[Part] = ()) -> None:
         self.head = head
         self._parts = parts
-        self.sizes = [len(head), *map(len, parts)]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in all."""
-        return sum(self.sizes)
+        self.sizes = [len(head), *map(len, parts)] if parts else [len(head)]
+        self.size_bytes = sum(self.sizes)
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -101,7 +98,7 @@ class Encoded:
 
     def detached(self) -> Encoded:
         """The same, sharing no memory with the object."""
-        return Encoded(self.head, [copied(part) for part in self._parts])
+        return Encoded(self.head, [copied(part) for part in self._parts]) if self._parts else self
 
 
 def encode(obj: object) -> Encoded:

@@ -65,7 +65,10 @@ _decode = msgspec.msgpack.Decoder(Descriptor).decode
 
 def is_descriptor(frames: Sequence[Buffer]) -> bool:
     """Whether these frames stand for an object in shared memory."""
-    return len(frames) == 1 and len(frames[0]) > 0 and memoryview(frames[0])[0] == DESCRIPTOR
+    if len(frames) != 1 or not len(frames[0]):
+        return False
+    first: int = frames[0][0]
+    return first == DESCRIPTOR
 
 
 def frame_offsets(sizes: Sequence[int]) -> tuple[list[int], int]:

@@ -1,0 +1,343 @@
+"""Threads that block have a way of their own to the channel's process; nobody can tell by what they get."""
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import regression_roles as roles
+from job_processes import DEADLINE_S, Job
+from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel.shortcut_door import MAX_SHORTCUTS, ShortcutDoor
+from rlinf.scheduler.errors import (
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelFull,
+    ChannelLost,
+    ChannelTimeout,
+    ChannelUnanswered,
+)
+from rlinf.testing.local import LocalRuntime
+
+
+def num_sockets(pid):
+    count = 0
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            count += str(entry.readlink()).startswith("socket:")
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return count
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def take_the_shortcut(holder, channel, num_more=2):
+    """Use the channel until this thread has its own socket there (and, of the first one, where it was made)."""
+    before = num_sockets(holder.pid)
+
+    def has_it():
+        channel.put("warm", queue_name="warm", timeout_s=DEADLINE_S)
+        assert channel.get("warm", timeout_s=DEADLINE_S) == "warm"
+        return num_sockets(holder.pid) >= before + num_more
+
+    wait_until(has_it)
+    for _ in range(3):  # the other end of it is here now, too
+        has_it()
+
+
+@pytest.fixture
+def held():
+    with Job() as job:
+        holder, channel = job.hold(maxsize=4)
+        take_the_shortcut(holder, channel)
+        yield job, holder, channel
+
+
+def test_blocking_and_asynchronous_puts_of_one_thread_keep_their_order():
+    with Job() as job:
+        holder, channel = job.hold()
+        take_the_shortcut(holder, channel)
+        dice = random.Random(5)
+        for number in range(3000):
+            if dice.random() < 0.5:
+                channel.put(number, timeout_s=DEADLINE_S)
+            else:
+                channel.put(number, async_op=True)
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in range(3000)] == list(range(3000))
+
+
+def test_blocking_gets_stand_behind_asynchronous_ones():
+    with Job() as job:
+        holder, channel = job.hold()
+        take_the_shortcut(holder, channel)
+        for number in range(1000):
+            channel.put(number, async_op=True)
+        handles = {}
+        for number in range(0, 1000, 2):
+            handles[number] = channel.get(async_op=True)
+            assert channel.get(timeout_s=DEADLINE_S) == number + 1
+        assert all(handle.wait(DEADLINE_S) == number for number, handle in handles.items())
+
+
+def test_an_item_whose_handle_is_dropped_comes_before_what_is_asked_for_next(held):
+    _, _, channel = held
+    for _ in range(200):
+        for number in range(3):
+            channel.put(number, timeout_s=DEADLINE_S)
+        handle = channel.get(async_op=True)
+        wait_until(handle.done)
+        del handle
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in range(3)] == [0, 1, 2]
+
+
+def test_refusals_say_what_they_always_say(held):
+    _, _, channel = held
+    with pytest.raises(ChannelEmpty):
+        channel.get_nowait()
+    with pytest.raises(ChannelTimeout):
+        channel.get(timeout_s=0)
+    for number in range(4):
+        channel.put_nowait(number)
+    with pytest.raises(ChannelFull):
+        channel.put_nowait(4)
+    with pytest.raises(ChannelTimeout, match="4 of 4 items"):
+        channel.put(4, timeout_s=0.05)
+    assert [channel.get_nowait() for _ in range(4)] == [0, 1, 2, 3]
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        channel.put(5)
+    with pytest.raises(ChannelClosed):
+        channel.get()
+
+
+def test_a_put_that_timed_out_has_put_nothing(held):
+    _, _, channel = held
+    for number in range(4):
+        channel.put(number)
+    for _ in range(20):
+        with pytest.raises(ChannelTimeout):
+            channel.put("late", timeout_s=0.002)
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(4)] == [0, 1, 2, 3]
+    assert channel.empty()
+
+
+@pytest.mark.parametrize("size", [1 << 10, 60_000, 1 << 20])
+def test_items_of_any_size_come_whole(held, size):
+    _, _, channel = held
+    rows = np.random.default_rng(0).integers(0, 255, size, np.uint8)
+    for number in range(40):
+        channel.put((number, rows), weight=1, timeout_s=DEADLINE_S)
+        got, same = channel.get(timeout_s=DEADLINE_S)
+        assert got == number
+        assert np.array_equal(same, rows)
+        same[:] = 0  # it is the consumer's own
+
+
+def test_a_batch_that_is_too_large_for_it_comes_all_the_same():
+    with Job() as job:
+        holder, channel = job.hold()
+        take_the_shortcut(holder, channel)
+        items = [bytes([number]) * 50_000 for number in range(8)]
+        for item in items:
+            channel.put(item, weight=1)
+        assert channel.get_batch(8, timeout_s=DEADLINE_S) == items
+        many = [(number, "x" * 10) for number in range(5000)]
+        for item in many:
+            channel.put(item, weight=1, async_op=True)
+        assert channel.get_batch(5000, timeout_s=DEADLINE_S) == many
+
+
+def test_a_stopped_server_takes_nothing_out_of_order(held):
+    _, holder, channel = held
+    for number in range(4):
+        channel.put(number)
+    holder.stop()
+    with pytest.raises(ChannelTimeout):
+        channel.get(timeout_s=0.1)
+    with pytest.raises(ChannelUnanswered):
+        channel.put("perhaps", timeout_s=0.1)
+    holder.go_on()
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(4)] == [0, 1, 2, 3]
+    assert channel.empty()  # there was no room for it in time
+
+
+def test_who_waits_for_a_process_that_is_killed_is_told(held):
+    _, holder, channel = held
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait_for_an_item():
+            take_the_shortcut(holder, channel, num_more=1)
+            waiting.set()
+            return channel.get()
+
+        waiting = threading.Event()
+        waits = pool.submit(wait_for_an_item)
+        assert waiting.wait(DEADLINE_S)
+        wait_until(lambda: any(depth.num_getters for depth in channel.stats().queues))
+        holder.kill()
+        with pytest.raises(ChannelLost):
+            waits.result(DEADLINE_S)
+
+
+def test_who_waits_on_a_channel_that_is_deleted_is_told(held):
+    _, holder, channel = held
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait_for_an_item():
+            take_the_shortcut(holder, channel, num_more=1)
+            return channel.get()
+
+        waits = pool.submit(wait_for_an_item)
+        wait_until(lambda: any(depth.num_getters for depth in channel.stats().queues))
+        channel.delete()
+        with pytest.raises((ChannelLost, ChannelClosed)):
+            waits.result(DEADLINE_S)
+
+
+def test_an_item_on_its_way_to_a_killed_consumer_comes_back():
+    with Job() as job:
+        _, channel = job.hold()
+        for number in range(2000):
+            channel.put(number, async_op=True)
+        consumer = job.start(roles.get_for_ever, channel.name)
+        seen = consumer.receive()
+        consumer.kill()
+        channel.close()
+        rest = sorted(channel)
+        # Once each, and besides what it never took only what it took in its last moments.
+        assert rest == list(range(rest[0], 2000))
+        assert seen - 100 < rest[0]
+
+
+def test_threads_that_end_leave_nothing_behind(held):
+    _, holder, channel = held
+    before = num_sockets(holder.pid)
+
+    def use_it():
+        take_the_shortcut(holder, channel, num_more=1)
+
+    for _ in range(5):
+        thread = threading.Thread(target=use_it)
+        thread.start()
+        thread.join(DEADLINE_S)
+        wait_until(lambda: num_sockets(holder.pid) == before)
+
+
+def test_more_threads_than_there_are_shortcuts_work_as_well():
+    with Job() as job:
+        holder, channel = job.hold()
+        before = num_sockets(holder.pid)
+        num_threads = MAX_SHORTCUTS + 30
+        all_there = threading.Barrier(num_threads)
+
+        def use_it(number):
+            for _ in range(30):
+                channel.put(number, queue_name=number, timeout_s=DEADLINE_S)
+                assert channel.get(number, timeout_s=DEADLINE_S) == number
+            all_there.wait(DEADLINE_S)
+
+        with ThreadPoolExecutor(num_threads) as pool:
+            for done in [pool.submit(use_it, number) for number in range(num_threads)]:
+                done.result(DEADLINE_S)
+            assert before < num_sockets(holder.pid) <= before + 1 + MAX_SHORTCUTS
+
+
+def test_a_signal_handler_uses_the_channel_while_its_thread_waits(held):
+    """The thread's socket is in use: the handler must not read the answer that the thread waits for."""
+    _, _, channel = held
+    heard = []
+
+    def handle(_signal, _frame):
+        channel.put("from the handler", queue_name="other", timeout_s=DEADLINE_S)
+        heard.append(channel.get("other", timeout_s=DEADLINE_S))
+        channel.put("answer", timeout_s=DEADLINE_S)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        for _ in range(50):
+            sender = threading.Thread(target=signal_when_waiting, args=(channel,))
+            sender.start()
+            assert channel.get(timeout_s=DEADLINE_S) == "answer"
+            sender.join(DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == ["from the handler"] * 50
+
+
+def signal_when_waiting(channel):
+    wait_until(lambda: any(depth.num_getters for depth in channel.stats().queues))
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+
+def test_a_stranger_gets_no_shortcut():
+    calls = []
+    with LocalRuntime() as runtime:
+        messenger = runtime.messenger
+        door = ShortcutDoor(messenger, lambda end, call: calls.append((end.client, call)))
+        invitations = []
+        ready = threading.Event()
+
+        def invite():
+            invitations.extend((door.invite("friend"), door.invite("friend")))
+            ready.set()
+
+        messenger.submit(invite)
+        assert ready.wait(DEADLINE_S)
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stranger.settimeout(DEADLINE_S)
+        stranger.connect(invitations[0].path)
+        stranger.send(b"let me in, please")
+        assert stranger.recv(100) == b""
+        stranger.close()
+        # A word opens the door once.
+        friends = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        for friend in friends:
+            friend.settimeout(DEADLINE_S)
+            friend.connect(invitations[1].path)
+            friend.send(invitations[1].token)
+        assert friends[1].recv(100) == b""
+        friends[0].send(b"no operation")
+        assert friends[0].recv(100) == b""
+        for friend in friends:
+            friend.close()
+        messenger.submit(door.close)
+    assert calls == []
+
+
+def test_a_channel_of_this_process_has_them_too():
+    with LocalRuntime():
+        channel = Channel.create("own")
+        for number in range(200):
+            channel.put(number)
+            assert channel.get(timeout_s=DEADLINE_S) == number
+        assert channel.stats().num_gets == 200
+
+
+def test_a_put_whose_memory_cannot_be_read_comes_as_bytes():
+    """The server's process has no descriptor left for it; the item comes another way, once."""
+    with Job() as job:
+        short = job.start(roles.hold_and_obey, "short")
+        assert short.receive() == "held"
+        channel = Channel.connect("short", timeout_s=DEADLINE_S)
+        take_the_shortcut(short, channel)
+        short.pipe.send("starve")
+        assert short.receive() == "starved"
+        rows = np.arange(100_000)
+        for number in range(20):
+            channel.put((number, rows), timeout_s=DEADLINE_S)
+            got, same = channel.get(timeout_s=DEADLINE_S)
+            assert got == number
+            assert np.array_equal(same, rows)
