@@ -9,12 +9,10 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef
-from rlinf.scheduler.comm.replication import Key, Reading, Replicas
+from rlinf.scheduler.comm.replication import Answer, Key, Reading, Replicas
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
@@ -149,8 +147,8 @@ class Inbox:
         self._sweep_due = False
         self._to_do: deque[Instruction] = deque()
         self._following = False
-        messenger.serve(PUT, self._on_put)
-        messenger.serve(WITHDRAW, self._on_withdraw)
+        messenger.serve(PUT, self._on_put, Put)
+        messenger.serve(WITHDRAW, self._on_withdraw, Withdraw)
         messenger.on_peer_lost(self._forget_process)
 
     def recv(
@@ -267,7 +265,7 @@ class Inbox:
     # -- puts of other processes -----------------------------------------------------------------
 
     def _on_put(self, request: Request) -> None:
-        put = msgspec.convert(request.head, Put)
+        put: Put = request.head
         if put.receiver != self._own_name:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
         self._settle()
@@ -281,8 +279,7 @@ class Inbox:
             self._follow(self._state.put(client, put.ticket, queue, letter, size_bytes=put.size_bytes))
 
     def _on_withdraw(self, notice: Request) -> None:
-        ticket = msgspec.convert(notice.head, Withdraw).ticket
-        self._follow(self._state.withdraw(notice.peer_id, ticket))
+        self._follow(self._state.withdraw(notice.peer_id, notice.head.ticket))
 
     def _receive(self, coming: _Coming) -> Arrived | None:
         """What came with a put; None if it has to be asked for."""
@@ -313,7 +310,9 @@ class Inbox:
             self.replicas,
             SERVICE,
             source.origin,
-            ask=lambda want: self.messenger.request(source.origin, READ, Read(source.key, want)),
+            ask=lambda want: self.messenger.request(
+                source.origin, READ, Read(source.key, want), reply_type=Answer
+            ),
             done=done,
             unreadable=coming.unreadable,
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication import Answer, Key, Kind, Publisher
@@ -44,7 +42,7 @@ class Versions:
         self._messenger = messenger
         self._publisher = Publisher(messenger, SERVICE)
         self._weights: dict[str, _Weights] = {}
-        messenger.serve(FETCH, self._on_fetch)
+        messenger.serve(FETCH, self._on_fetch, FetchWeights)
 
     def expect(self, name: str) -> None:
         """Let readers of `name` wait for a version from now on; from any thread."""
@@ -77,7 +75,7 @@ class Versions:
         return self._publisher.num_waiting() + sum(len(each.waiting) for each in self._weights.values())
 
     def _on_fetch(self, request: Request) -> None:
-        asked = msgspec.convert(request.head, FetchWeights)
+        asked: FetchWeights = request.head
         if asked.name not in self._weights:
             raise WeightsError(asked.name, f"'{self._messenger.name}' does not publish them")
         self._serve(request, asked)

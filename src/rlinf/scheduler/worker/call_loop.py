@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-import msgspec
-
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -57,15 +55,15 @@ class CallLoop:
         self._num_threads = 1
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._running: set[concurrent.futures.Future[None]] = set()
-        messenger.serve(protocol.CALL, self._on_call)
-        messenger.serve(protocol.AGAIN, self._on_again)
+        messenger.serve(protocol.CALL, self._on_call, protocol.Call)
+        messenger.serve(protocol.AGAIN, self._on_again, protocol.Again)
         messenger.on_peer_lost(self._give_up_places)
         messenger.stay_while(lambda: bool(self._lying))
 
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
-        message = msgspec.convert(request.head, protocol.Call)
+        message: protocol.Call = request.head
         key = (request.peer_id, message.number)
         place = self._places.pop(key, None)
         try:
@@ -83,7 +81,7 @@ class CallLoop:
 
     def _on_again(self, request: Request) -> None:
         """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
-        message = msgspec.convert(request.head, protocol.Again)
+        message: protocol.Again = request.head
         self._parcels.distrust(request.peer_id, message.reason)
         parcel = self._lying[request.peer_id, message.number]
         request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)

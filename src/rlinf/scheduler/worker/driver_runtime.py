@@ -6,8 +6,6 @@ import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from rlinf.scheduler.channel import ChannelSpec, set_runtime
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Endpoint, Request
@@ -99,12 +97,12 @@ class DriverRuntime(SessionRuntime):
 
     def serve_workers(self) -> None:
         """Start channels for workers that ask, and show what workers log."""
-        self.messenger.serve(START_CHANNEL, self._on_request)
-        self.messenger.serve(LOG, self._on_log)
+        self.messenger.serve(START_CHANNEL, self._on_request, StartChannel)
+        self.messenger.serve(LOG, self._on_log, LogLine)
         self.session.on_close(lambda: self._starters.shutdown(wait=False, cancel_futures=True))
 
     def _on_request(self, request: Request) -> None:
-        wanted = msgspec.convert(request.head, StartChannel)
+        wanted: StartChannel = request.head
 
         def start() -> Endpoint:
             if request.is_cancelled:
@@ -115,7 +113,7 @@ class DriverRuntime(SessionRuntime):
         self._starters.submit(start).add_done_callback(lambda done: _answer(request, done))
 
     def _on_log(self, notice: Request) -> None:
-        line = msgspec.convert(notice.head, LogLine)
+        line: LogLine = notice.head
         event = WorkerLogged(line.group, line.rank, line.level, line.message)
         self.session.log_bus.emit(event)
         self.session.bus.emit(event)
@@ -152,4 +150,4 @@ def _answer(request: Request, started: Future[Endpoint]) -> None:
     if error is not None:
         request.fail(error)
     else:
-        request.reply(started.result().to_wire())
+        request.reply(started.result())

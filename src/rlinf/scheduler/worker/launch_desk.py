@@ -6,8 +6,6 @@ import threading
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError
@@ -31,8 +29,8 @@ class LaunchDesk:
 
     def __init__(self, session: Session) -> None:
         self._launches: dict[str, Reports] = {}
-        session.messenger.serve(protocol.HELLO, self._on_hello)
-        session.messenger.serve(protocol.PROGRESS, self._on_progress)
+        session.messenger.serve(protocol.HELLO, self._on_hello, protocol.Hello)
+        session.messenger.serve(protocol.PROGRESS, self._on_progress, protocol.Progress)
 
     def open(self, launch: Reports) -> None:
         """Pass reports of this launch on to it."""
@@ -43,11 +41,11 @@ class LaunchDesk:
         self._launches.pop(launch.id, None)
 
     def _on_hello(self, request: Request) -> None:
-        hello = msgspec.convert(request.head, protocol.Hello)
+        hello: protocol.Hello = request.head
         self._launch_of(hello.launch_id).on_hello(request, hello)
 
     def _on_progress(self, request: Request) -> None:
-        progress = msgspec.convert(request.head, protocol.Progress)
+        progress: protocol.Progress = request.head
         self._launch_of(progress.launch_id).on_progress(progress)
         request.reply(None)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import msgspec
-
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
@@ -55,7 +53,7 @@ class Publisher:
         self._replicated_bytes = 0
         self._published: dict[Key, _Published] = {}
         self._next_ticket = itertools.count().__next__
-        messenger.serve(f"{service}.kept", self._on_kept)
+        messenger.serve(f"{service}.kept", self._on_kept, Kept)
         messenger.on_peer_lost(self._on_peer_lost)
 
     def publish(self, key: Key, parcel: Parcel, *, replicated: bool) -> None:
@@ -150,7 +148,7 @@ class Publisher:
     # -- replicas --------------------------------------------------------------------------------
 
     def _on_kept(self, request: Request) -> None:
-        kept = msgspec.convert(request.head, Kept)
+        kept: Kept = request.head
         published = self._published.get(kept.key)
         if published is None:
             request.reply(False)

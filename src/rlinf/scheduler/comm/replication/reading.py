@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
@@ -78,7 +76,7 @@ class Reading:
         if error is not None:
             self._end(error=error)
             return
-        answer = msgspec.convert(reply.result().head, Answer)
+        answer: Answer = reply.result().head
         self._want.avoid = ""
         if answer.kind is Kind.WAIT:
             self._want.heard = answer.key.number
@@ -98,14 +96,14 @@ class Reading:
 
     def _ask_replica(self, replica: Endpoint, key: Key) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
-        self._asked = self._messenger.request(replica, f"{self._service}.copy", head)
+        self._asked = self._messenger.request(replica, f"{self._service}.copy", head, reply_type=Answer)
         self._asked.add_done_callback(partial(self._replica_answered, replica, key))
 
     def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
         failed = reply.exception() is not None
-        if failed or msgspec.convert(reply.result().head, Answer).kind is Kind.GONE:
+        if failed or reply.result().head.kind is Kind.GONE:
             self._want = Want(self._messenger.endpoint, NOTHING_HEARD, "", replica.process_id)
             self._ask()
         else:

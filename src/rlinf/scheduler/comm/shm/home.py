@@ -51,7 +51,7 @@ class Carrier(Home, Protocol):
     def endpoint(self) -> Endpoint:
         """This process."""
 
-    def serve(self, service: str, handler: Callable[[Any], None]) -> None:
+    def serve(self, service: str, handler: Callable[[Any], None], message_type: Any) -> None:
         """Let `handler` take the messages for `service`."""
 
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:

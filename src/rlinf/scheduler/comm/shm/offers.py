@@ -62,7 +62,7 @@ class Offers:
         self._retry_s: dict[str, float] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._told = False
-        messenger.serve(SERVICE, self._on_message)
+        messenger.serve(SERVICE, self._on_message, Offer | Answer | Returned)
 
     # -- from any thread -------------------------------------------------------------------------
 
@@ -127,13 +127,13 @@ class Offers:
         self._messenger.connect(peer)
 
     def _on_message(self, request: Notice) -> None:
-        notice = msgspec.convert(request.head, Offer | Answer | Returned)
-        if isinstance(notice, Offer):
-            self._answer(request, notice)
-        elif isinstance(notice, Answer):
-            self._on_answer(request, notice.problem)
-        else:
-            self._on_returned()
+        match request.head:
+            case Offer() as offer:
+                self._answer(request, offer)
+            case Answer(problem):
+                self._on_answer(request, problem)
+            case Returned():
+                self._on_returned()
 
     def _answer(self, request: Notice, offer: Offer) -> None:
         problem = _try_to_open(request.peer_id, offer.pid, offer.fd)
