@@ -27,11 +27,10 @@ def boxes(pair, names):
 def nothing_is_left(box):
     inbox, outbox = box._inbox, box._outbox
     return not (
-        inbox.num_queues()
+        inbox._state.depths()
         or inbox._coming
         or inbox._receiving
-        or inbox.replicas.num_kept()
-        or outbox.publisher.num_published()
+        or inbox.messenger.parcels.arena.num_held
         or outbox.transfers.under_way
         or any(stream.sendings or stream.client.num_open for stream in outbox._streams.values())
     )

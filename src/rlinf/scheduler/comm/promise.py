@@ -8,7 +8,6 @@ a lock of its own.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -209,17 +208,3 @@ class Wake:
 
     def __del__(self) -> None:
         self._tell()
-
-
-class Deadline:
-    """A point in time after which nobody waits; None: never."""
-
-    __slots__ = ("at", "timeout_s")
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self.timeout_s = timeout_s
-        self.at = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def left_s(self) -> float | None:
-        """Seconds until then, at least 0; None: for ever."""
-        return None if self.at is None else max(0.0, self.at - time.monotonic())

@@ -183,10 +183,6 @@ class Inbox:
         """How many bytes from `peer` wait for a recv."""
         return self._state.held_bytes((peer, ""))
 
-    def num_queues(self) -> int:
-        """How many queues hold anything, or are waited at."""
-        return len(self._state.depths())
-
     # -- recvs -----------------------------------------------------------------------------------
 
     def _start(self, receiving: _Receiving) -> None:

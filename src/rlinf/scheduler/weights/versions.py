@@ -70,10 +70,6 @@ class Versions:
             self._serve(reader.request, reader.asked)
         return before
 
-    def num_waiting(self) -> int:
-        """How many readers wait."""
-        return self._publisher.num_waiting() + sum(len(each.waiting) for each in self._weights.values())
-
     def _on_fetch(self, request: Request) -> None:
         asked: FetchWeights = request.head
         if asked.name not in self._weights:

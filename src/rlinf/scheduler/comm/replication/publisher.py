@@ -77,14 +77,6 @@ class Publisher:
         for question in published.questions.values():
             question.gone()
 
-    def num_published(self) -> int:
-        """How many objects are here."""
-        return len(self._published)
-
-    def num_waiting(self) -> int:
-        """How many readers wait for the replica of their machine."""
-        return sum(len(published.questions) for published in self._published.values())
-
     def answer(self, request: Request, key: Key, want: Want, gone: Callable[[], None]) -> None:
         """Answer a reader's question, now or when its machine has a replica.
 

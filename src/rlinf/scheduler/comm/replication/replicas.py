@@ -48,10 +48,6 @@ class Replicas:
         messenger.on_peer_lost(self._on_peer_lost)
         messenger.at_end(self._end_writing)
 
-    def num_kept(self) -> int:
-        """How many objects are here."""
-        return len(self._kept)
-
     def keep(
         self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[Arrived], None]
     ) -> None:
