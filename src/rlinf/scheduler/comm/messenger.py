@@ -44,7 +44,7 @@ logger = Reporter(__name__)
 CLOSE_TIMEOUT_S = 5.0
 # What was handed to the kernel is acknowledged at once by whoever is not too busy to.
 LINGER_S = 1.0
-CLOSED = "this process closed its messenger"
+CLOSED = "this process has left the cluster"
 
 _live: weakref.WeakSet[Messenger] = weakref.WeakSet()
 
@@ -231,6 +231,9 @@ class Messenger:
             # Cancelled before it began: nobody is to hear of it.
             if future.done():
                 return
+            if self._closed:
+                future.set_exception(CommError(self._closed))
+                return
             target = self._peer(peer)
             target.ask(ident, pieces, future)
             if timeout_s is not None and not future.done():
@@ -330,9 +333,9 @@ class Messenger:
             raise forked_error(f"messenger '{self.name}'")
 
     @property
-    def closed(self) -> bool:
-        """Whether this process has left the cluster."""
-        return bool(self._closed)
+    def why_closed(self) -> str:
+        """Why this process is no part of the cluster any more; "" as long as it is."""
+        return self._closed
 
     def abandon(self) -> None:
         """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""

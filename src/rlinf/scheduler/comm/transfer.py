@@ -20,7 +20,6 @@ CANCEL_WAIT_S = 1.0
 # How long after a deadline an answer that says more than "it is late" is waited for: a fraction of the time, or this.
 GRACE_S = 0.25
 GRACE_FRACTION = 0.05
-_LEFT = "this process has left the cluster"
 
 
 class OwnedPromise(Promise[Any]):
@@ -85,12 +84,12 @@ class Transfers:
         self.messenger.check_process()
         self.messenger.submit(step)
         # Looked at afterwards: what was handed over before the end is part of it, what came later is not.
-        if self.messenger.closed:
-            raise CommError(_LEFT)
+        if self.messenger.why_closed:
+            raise CommError(self.messenger.why_closed)
 
     def _close(self) -> None:
         for transfer in list(self.under_way):
-            transfer.end(error=CommError(_LEFT))
+            transfer.end(error=CommError(self.messenger.why_closed))
 
 
 class Transfer(ABC):
