@@ -119,6 +119,24 @@ class Request:
         """The name that the sender's messenger was given, or its process id."""
         return self._peer.title
 
+    def check_claim(self, process_id: str, what: str) -> None:
+        """Make sure that the sender, whom the transport has proved, is the process that it says it is.
+
+        Args:
+            process_id: of that process.
+            what: what the sender says, for messages: "it is 'rollout:3'".
+
+        Raises:
+            CommError: it is another one; that is logged once for each sender.
+        """
+        if process_id == self.peer_id:
+            return
+        problem = f"'{self.peer_name}' says that {what}, which is another process"
+        if not self._peer.has_lied:
+            self._peer.has_lied = True
+            logger.warning("%s; its messages are refused", problem)
+        raise CommError(problem)
+
     @property
     def is_cancelled(self) -> bool:
         """Whether the sender gave up or died before it was answered."""
@@ -204,6 +222,7 @@ class Peer:
         incoming: its requests that we have not answered.
         settling: answers whose fate somebody wants to know.
         lost: why it is gone, "" as long as it is there.
+        has_lied: it has said that it is another process.
     """
 
     def __init__(
@@ -219,6 +238,7 @@ class Peer:
         self.incoming: dict[int, Request] = {}
         self.settling: dict[int, Callable[[bool], None]] = {}
         self.lost = ""
+        self.has_lied = False
         self.submit = submit
         self.run_soon = run_soon
 

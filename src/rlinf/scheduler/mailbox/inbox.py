@@ -138,6 +138,8 @@ class Inbox:
         self._own_name = own_name
         self._state = ChannelState(max_bytes=limit_bytes)
         self.replicas = Replicas(messenger, SERVICE, private=True)
+        # Who sends under a name that was not looked up here, until its process is gone.
+        self._owners: dict[str, str] = {}
         self._coming: dict[tuple[str, int], _Coming] = {}
         self._receiving: dict[int, _Receiving] = {}
         # Those whose items were neither taken nor given back, as far as it was noticed,
@@ -264,6 +266,9 @@ class Inbox:
         put: Put = request.head
         if put.receiver != self._own_name:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
+        known = self.transfers.finder.known(put.sender)
+        owner = self._owners.setdefault(put.sender, request.peer_id) if known is None else known.process_id
+        request.check_claim(owner, f"it is '{put.sender}'")
         self._settle()
         client, queue = request.peer_id, (put.sender, put.topic)
         coming = self._coming[client, put.ticket] = _Coming(put, request)
@@ -329,6 +334,8 @@ class Inbox:
         coming.request.reply(Outcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:
+        for name in [name for name, owner in self._owners.items() if owner == process_id]:
+            del self._owners[name]
         for client, ticket in [key for key in self._coming if key[0] == process_id]:
             coming = self._coming.pop((client, ticket))
             if coming.reading is not None:
