@@ -58,8 +58,8 @@ class _Coming:
 
     __slots__ = ("put", "reading", "request", "unreadable")
 
-    def __init__(self, put: Put, request: Request) -> None:
-        self.put = put
+    def __init__(self, request: Request) -> None:
+        self.put: Put = request.head
         self.request = request
         self.reading: Reading | None = None
         self.unreadable = ""
@@ -271,7 +271,7 @@ class Inbox:
         request.check_claim(owner, f"it is '{put.sender}'")
         self._settle()
         client, queue = request.peer_id, (put.sender, put.topic)
-        coming = self._coming[client, put.ticket] = _Coming(put, request)
+        coming = self._coming[client, put.ticket] = _Coming(request)
         arrived = self._receive(coming)
         if arrived is None:
             self._follow(self._state.reserve(client, put.ticket, queue, size_bytes=put.size_bytes))

@@ -17,7 +17,7 @@ class Reports(Protocol):
 
     id: str
 
-    def on_hello(self, request: Request, hello: protocol.Hello) -> None:
+    def on_hello(self, request: Request) -> None:
         """A rank's process runs; the answer makes it the rank that it is."""
 
     def on_progress(self, progress: protocol.Progress) -> None:
@@ -41,12 +41,10 @@ class LaunchDesk:
         self._launches.pop(launch.id, None)
 
     def _on_hello(self, request: Request) -> None:
-        hello: protocol.Hello = request.head
-        self._launch_of(hello.launch_id).on_hello(request, hello)
+        self._launch_of(request.head.launch_id).on_hello(request)
 
     def _on_progress(self, request: Request) -> None:
-        progress: protocol.Progress = request.head
-        self._launch_of(progress.launch_id).on_progress(progress)
+        self._launch_of(request.head.launch_id).on_progress(request.head)
         request.reply(None)
 
     def _launch_of(self, launch_id: str) -> Reports:

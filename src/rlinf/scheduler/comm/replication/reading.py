@@ -55,17 +55,14 @@ class Reading:
         self._asked: Promise[Reply] | None = None
         self._over = False
 
-    def start(self) -> None:
-        """Ask the publisher."""
-        self._ask()
-
     def stop(self) -> None:
         """Nobody wants it any more; `done` is not called."""
         self._over = True
         if self._asked is not None:
             self._asked.cancel()
 
-    def _ask(self) -> None:
+    def start(self) -> None:
+        """Ask the publisher, again if need be."""
         self._asked = self._question(self._want)
         self._asked.add_done_callback(self._answered)
 
@@ -83,7 +80,7 @@ class Reading:
             if self._heard is not None:
                 self._heard(answer.key)
             if not self._over:
-                self._ask()
+                self.start()
         elif answer.kind is Kind.KEEP:
             key = answer.key
             self._replicas.keep(
@@ -92,7 +89,7 @@ class Reading:
         elif answer.at is not None:
             self._ask_replica(answer.at, answer.key)
         else:
-            self._receive(answer.key, reply.result().frames, self._ask)
+            self._receive(answer.key, reply.result().frames, self.start)
 
     def _ask_replica(self, replica: Endpoint, key: Key) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
@@ -105,7 +102,7 @@ class Reading:
         failed = reply.exception() is not None
         if failed or reply.result().head.kind is Kind.GONE:
             self._want = Want(self._messenger.endpoint, NOTHING_HEARD, "", replica.process_id)
-            self._ask()
+            self.start()
         else:
             self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key))
 
