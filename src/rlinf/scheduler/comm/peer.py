@@ -44,14 +44,9 @@ class RequestFuture(Promise[Reply]):
     """
 
     def __init__(self, withdraw: Callable[[], None], reply_type: Any) -> None:
-        super().__init__()
-        self._withdraw = withdraw
+        super().__init__(withdraw)
         self._reply_type = reply_type
         self.timer: Timer | None = None
-
-    def on_cancelled(self) -> None:
-        """See `Promise`."""
-        self._withdraw()
 
     def take(self, message: Message) -> None:
         """The answer has come."""

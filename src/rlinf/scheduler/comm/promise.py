@@ -48,13 +48,17 @@ class Fate:
 class Promise(Generic[T]):
     """A value or an error to come. It is completed once: by the thread that owns what is under way, or by `cancel`.
 
+    Args:
+        on_cancelled: called once by the thread that cancels it.
+
     Attributes:
         fate: what became of the value.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_gates", "_outcome", "fate")
+    __slots__ = ("__weakref__", "_callbacks", "_gates", "_on_cancelled", "_outcome", "fate")
 
-    def __init__(self) -> None:
+    def __init__(self, on_cancelled: Callable[[], object] | None = None) -> None:
+        self._on_cancelled = on_cancelled
         # (value, error), once there is one. A dict, for its `setdefault` is one step: the first one wins.
         self._outcome: dict[None, tuple[Any, BaseException | None]] = {}
         # One locked lock for each waiting thread; whoever completes opens all of them.
@@ -79,9 +83,6 @@ class Promise(Generic[T]):
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""
         self._outcome[None] = (None, None)
-
-    def on_cancelled(self) -> None:
-        """Called once by the thread that cancelled it."""
 
     def _complete(self, outcome: tuple[Any, BaseException | None]) -> bool:
         first = self._outcome.setdefault(None, outcome) is outcome
@@ -115,8 +116,8 @@ class Promise(Generic[T]):
 
     def cancel(self) -> bool:
         """Give up what is under way, unless it is complete; whether it was given up."""
-        if self._complete((_CANCELLED, None)):
-            self.on_cancelled()
+        if self._complete((_CANCELLED, None)) and self._on_cancelled is not None:
+            self._on_cancelled()
         return self.cancelled()
 
     def wait(self, timeout_s: float | None = None) -> bool:

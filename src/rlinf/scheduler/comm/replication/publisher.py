@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
@@ -13,15 +14,12 @@ from rlinf.scheduler.comm.replication.records import Answer, Drop, Kept, Key, Ki
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
 
 
-class _Question:
+class _Question(NamedTuple):
     """A reader's question that is not answered."""
 
-    __slots__ = ("gone", "request", "want")
-
-    def __init__(self, request: Request, want: Want, gone: Callable[[], None]) -> None:
-        self.request = request
-        self.want = want
-        self.gone = gone
+    request: Request
+    want: Want
+    gone: Callable[[], None]
 
 
 class _Published:
