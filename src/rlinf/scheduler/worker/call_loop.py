@@ -27,7 +27,6 @@ class IncomingCall:
     """A call whose arguments are here."""
 
     request: Request
-    message: protocol.Call
     arguments: Arrived
 
 
@@ -63,11 +62,10 @@ class CallLoop:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
-        message: protocol.Call = request.head
-        key = (request.peer_id, message.number)
+        key = (request.peer_id, request.head.number)
         place = self._places.pop(key, None)
         try:
-            call = IncomingCall(request, message, self._parcels.receive(request.frames))
+            call = IncomingCall(request, self._parcels.receive(request.frames))
         except SharedMemoryUnreadable as error:
             # Later calls wait behind it.
             self._places[key] = Promise()
@@ -123,7 +121,7 @@ class CallLoop:
             return
         try:
             args, kwargs = call.arguments.load()
-            result = getattr(worker, call.message.method)(*args, **kwargs)
+            result = getattr(worker, call.request.head.method)(*args, **kwargs)
         except BaseException as error:  # the process boundary: the caller gets it
             _reply_error(call.request, error)
             if isinstance(error, SystemExit):
@@ -156,7 +154,7 @@ class CallLoop:
         if not parcel.in_shared_memory:
             request.reply(protocol.Returned(), frames)
             return
-        key = (request.peer_id, call.message.number)
+        key = (request.peer_id, request.head.number)
         self._lying[key] = parcel
         taken = partial(self._on_taken, key)
         if not request.reply(protocol.Returned(), frames, snapshot=False, settled=taken):
