@@ -67,10 +67,11 @@ def test_a_name_that_is_taken_is_refused_to_driver_and_worker(driver, makers):
         Channel.create("makers")
 
 
-def test_affinity_to_nobody_is_an_error_that_names_whom(driver, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.driver_runtime._AFFINITY_TIMEOUT_S", 0.1)
-    with pytest.raises(ChannelError, match="nobody:3"):
-        Channel.create("lonely", group_affinity="nobody", group_rank_affinity=3)
+def test_affinity_to_nobody_is_an_error_that_names_whom_there_is(driver, makers):
+    with pytest.raises(ChannelError, match=r"no group 'maker' of workers: .*did you mean 'makers'"):
+        Channel.create("lonely", group_affinity="maker", group_rank_affinity=3)
+    with pytest.raises(WorkerError, match=r"no group 'maker' of workers: .*did you mean 'makers'"):
+        makers.execute_on(0).make("lonely", group_affinity="maker").wait(60)
     with pytest.raises(ChannelError, match="group_affinity"):
         Channel.create("lonely", group_rank_affinity=3)
 

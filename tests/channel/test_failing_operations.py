@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.comm.shm.parcels import Parcels
-from rlinf.scheduler.errors import ChannelError
+from rlinf.scheduler.errors import ChannelError, CommError
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 20.0
@@ -64,3 +65,19 @@ def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_
             gets.pop(2).wait()
         assert [get.wait() for get in gets] == [0, 1, 3, 4, 5, 6, 7]
         assert channel.get_nowait() == 2
+
+
+def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items")
+        stranger = Messenger(runtime.address.secret, name="stranger")
+        service = wire.control_service(channel._ref.spec.channel_id)
+        for _ in range(3):
+            opened = stranger.request(
+                runtime.messenger.endpoint, service, wire.Open(runtime.messenger.endpoint)
+            )
+            with pytest.raises(CommError, match=r"'stranger' says that .* another process"):
+                opened.result(DEADLINE_S)
+        assert len([record for record in caplog.records if "another process" in record.message]) == 1
+        stranger.request(runtime.messenger.endpoint, service, wire.Open(stranger.endpoint)).result(DEADLINE_S)
+        stranger.close()

@@ -42,12 +42,7 @@ def test_a_failure_is_raised_and_a_deadline_is_a_timeout():
 
 def test_cancelling_says_so_to_waiters_and_once_to_its_owner():
     told = []
-
-    class Owned(Promise):
-        def on_cancelled(self):
-            told.append(1)
-
-    promise = Owned()
+    promise = Promise(lambda: told.append(1))
     assert promise.cancel()
     assert promise.cancel()
     assert told == [1]

@@ -27,11 +27,10 @@ def boxes(pair, names):
 def nothing_is_left(box):
     inbox, outbox = box._inbox, box._outbox
     return not (
-        inbox.num_queues()
+        inbox._state.depths()
         or inbox._coming
         or inbox._receiving
-        or inbox.replicas.num_kept()
-        or outbox.publisher.num_published()
+        or inbox.messenger.parcels.arena.num_held
         or outbox.transfers.under_way
         or any(stream.sendings or stream.client.num_open for stream in outbox._streams.values())
     )
@@ -66,6 +65,42 @@ def test_nothing_is_kept_of_a_peer_that_is_gone(boxes):
         with pytest.raises(PeerDied, match="rollout:0"):
             handle.wait(DEADLINE_S)
     wait_until(lambda: nothing_is_left(env) and not env._outbox._streams, env._inbox.messenger)
+
+
+def machine_of(transport):
+    return "there" if transport == "tcp" else None
+
+
+def test_nobody_sends_under_the_name_of_another_process(boxes, new_messenger, names, caplog, transport):
+    env, rollout = boxes
+    liar = new_messenger("liar:0", machine_of(transport))
+    box = Mailbox(liar, DirectoryClient(liar, names[0]._endpoint), "env:0")
+    env.send("true", "rollout:0", timeout_s=DEADLINE_S).wait()
+    for _ in range(3):
+        with pytest.raises(CommError, match="'liar:0' says that it is 'env:0', which is another process"):
+            box.send("false", "rollout:0", timeout_s=DEADLINE_S).wait()
+    assert rollout.recv("env:0", timeout_s=DEADLINE_S).wait() == "true"
+    assert len([record for record in caplog.records if "another process" in record.message]) == 1
+    with pytest.raises(CommTimeout):
+        rollout.recv("env:0", timeout_s=0.3).wait()
+
+
+def test_a_name_is_free_for_another_process_when_its_process_is_gone(boxes, new_messenger, names, transport):
+    env, rollout = boxes
+    first, second = (new_messenger(f"{name}:0", machine_of(transport)) for name in ("first", "second"))
+    directory = names[0]._endpoint
+    lost = threading.Event()
+    rollout._inbox.messenger.on_peer_lost(
+        lambda gone: lost.set() if gone == first.endpoint.process_id else None
+    )
+    for messenger in (first, second):
+        client = DirectoryClient(messenger, directory)
+        client.register("actor:0", messenger.endpoint)
+        Mailbox(messenger, client, "actor:0").send(messenger.name, "rollout:0", timeout_s=DEADLINE_S).wait()
+        assert rollout.recv("actor:0", timeout_s=DEADLINE_S).wait() == messenger.name
+        messenger.close()
+        assert lost.wait(DEADLINE_S)
+    del env
 
 
 def test_what_waits_when_its_own_process_leaves_fails(boxes):

@@ -4,7 +4,10 @@ import multiprocessing
 import pytest
 
 from alarms import alarms  # noqa: F401
+from rlinf.scheduler.cluster import session as sessions
+from rlinf.scheduler.cluster.bus import EventBus
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
+from rlinf.scheduler.placement import Topology
 from weights_job import Job
 
 DEADLINE_S = 20.0
@@ -73,3 +76,28 @@ def job(secret, new_messenger):
     """A driver with a directory, and what makes other members, here or in processes of their own."""
     with contextlib.ExitStack() as stack:
         yield Job(secret, new_messenger, stack)
+
+
+@pytest.fixture
+def session(secret, new_messenger):
+    """A driver's place in a job of its own, without Ray; this process's session."""
+    messenger = new_messenger("driver", on_failed=sessions.fail_current)
+    DirectoryServer(messenger)
+    made = sessions.Session(
+        own_name="driver",
+        topology=Topology.parse("1"),
+        messenger=messenger,
+        directory=DirectoryClient(messenger, messenger.endpoint),
+        directory_endpoint=messenger.endpoint,
+        secret=secret,
+        crosses_machines=False,
+        bus=EventBus(),
+        log_bus=EventBus(),
+    )
+    for closer in (made.bus.close, made.log_bus.close):
+        made.on_close(closer)
+    before = sessions.current_or_none()
+    sessions.set_current(made)
+    yield made
+    made.close()
+    sessions.set_current(before)

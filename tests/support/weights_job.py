@@ -68,8 +68,8 @@ def wait_until(condition, messenger):
 
 
 def parked(weights):
-    """How many readers wait at a publisher."""
-    return weights._versions.num_waiting()
+    """The readers that wait at a publisher for a version."""
+    return [reader for each in weights._versions._weights.values() for reader in each.waiting]
 
 
 def count_replicas(monkeypatch, weights):

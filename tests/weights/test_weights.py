@@ -157,6 +157,13 @@ def test_a_name_that_nobody_publishes_is_not_found_and_the_others_are_listed(job
         job.member("rollout:0").fetch("polciy", state(-1), timeout_s=timeout_s).wait()
 
 
+@pytest.mark.parametrize("timeout_s", ["a", -1, float("nan"), True])
+def test_a_deadline_that_is_none_is_refused_at_once(job, timeout_s):
+    rollout = job.member("rollout:0")
+    with pytest.raises(CommError, match="timeout_s is a number of seconds of at least 0"):
+        rollout.fetch("policy", state(-1), timeout_s=timeout_s)
+
+
 def test_a_publisher_that_does_not_answer_is_named_at_the_deadline(job, monkeypatch):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     actor.publish("policy", state(1), 1)

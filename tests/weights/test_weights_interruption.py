@@ -11,7 +11,7 @@ from alarms import Interrupted
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.errors import NameTaken, WeightsError
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
-from weights_job import DEADLINE_S, wait_until
+from weights_job import DEADLINE_S, parked, wait_until
 from weights_peers import numbers_in, state
 
 pytestmark = [
@@ -171,7 +171,7 @@ def test_a_fetch_that_is_interrupted_while_it_waits_leaves_nothing_at_its_publis
                 "policy", state(-1, elements=10), min_version=2, timeout_s=DEADLINE_S
             ).wait()
         )
-    wait_until(lambda: not actor._versions.num_waiting(), job.driver)
+    wait_until(lambda: not parked(actor), job.driver)
     actor.publish("policy", state(2), 2)
     assert rollout.fetch("policy", state(-1), min_version=2, timeout_s=DEADLINE_S).wait() == 2
 

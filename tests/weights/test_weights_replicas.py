@@ -44,9 +44,9 @@ def test_a_replica_drops_what_its_publisher_left(job):
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
     actor.publish("policy", state(1), 1)
     rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait()
-    wait_until(lambda: rollout._replicas.num_kept(), job.messengers["rollout:0"])
+    wait_until(lambda: job.arena("rollout:0").num_held == 1, job.messengers["rollout:0"])
     job.messengers["actor:0"].close()
-    wait_until(lambda: not rollout._replicas.num_kept(), job.messengers["rollout:0"])
+    wait_until(job.arena("rollout:0").unused, job.messengers["rollout:0"])
 
 
 def test_a_version_that_is_replaced_while_it_is_copied_is_dropped(job, monkeypatch):
@@ -144,11 +144,11 @@ def test_a_replica_that_cannot_be_read_from_drops_what_it_holds(job, monkeypatch
     there = job.messengers["rollout:0"]
     actor.publish("policy", state(1), 1)
     assert first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
-    wait_until(lambda: first._replicas.num_kept(), there)
+    wait_until(lambda: job.arena("rollout:0").num_held == 1, there)
     there.unserve("weights.copy")
     assert second.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait() == 1
     assert sent == ["rollout:0", "rollout:1"]
-    wait_until(lambda: not first._replicas.num_kept(), there)
+    wait_until(job.arena("rollout:0").unused, there)
 
 
 def test_a_replica_that_cannot_hold_the_bytes_gives_up(job, monkeypatch):

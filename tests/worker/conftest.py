@@ -1,5 +1,5 @@
 """Fixtures of calls without Ray."""
 
-from comm_fixtures import new_messenger, secret
+from comm_fixtures import new_messenger, secret, session
 
-__all__ = ["new_messenger", "secret"]
+__all__ = ["new_messenger", "secret", "session"]

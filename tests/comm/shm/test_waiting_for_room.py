@@ -175,7 +175,6 @@ def test_waiting_ends_in_time(full):
     started = time.monotonic()
     assert arena.allocate(MIB, wait_s=0.1) is None
     assert 0.1 <= time.monotonic() - started < DEADLINE_S
-    eventually(lambda: not arena.someone_waits())
     eventually(lambda: not wants(arena))
 
 
@@ -183,7 +182,7 @@ def test_what_cannot_be_had_at_once_is_not_waited_for(full, home):
     arena, _blocks = full
     assert arena.allocate(MIB) is None
     assert home.run(lambda: arena.allocate(MIB, wait_s=DEADLINE_S)) is None  # the I/O thread never waits
-    assert not arena.someone_waits()
+    assert not wants(arena)
 
 
 def test_an_io_thread_that_does_not_answer_holds_nobody_up(new_arena, home):

@@ -204,7 +204,7 @@ class Connection:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
         if self._shell.holds_puts():
             with contextlib.suppress(ChannelError):
-                self.ask(wire.Query(""), timeout_s=timeout_s)
+                self.ask(wire.Query(""), wire.QueueState, timeout_s)
 
     # -- shortcuts -------------------------------------------------------------------------------
 

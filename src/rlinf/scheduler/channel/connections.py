@@ -17,6 +17,7 @@ class Connections:
         self._messenger = messenger
         self._by_id: dict[str, Connection] = {}
         messenger.on_peer_lost(self._on_peer_lost)
+        messenger.at_end(self.close)
 
     def to(self, ref: ChannelRef) -> Connection:
         """Return the connection to a channel; a new one where there is none or it was lost."""
@@ -32,7 +33,7 @@ class Connections:
         for connection in list(self._by_id.values()):
             if not self._messenger.on_io_thread():
                 connection.settle_puts(CLOSE_TIMEOUT_S)
-            connection.leave("this process left the cluster")
+            connection.leave(self._messenger.why_closed or "this process left the cluster")
 
     def abandon(self, reason: str) -> None:
         """Make every connection unusable in a forked child; the parent's operations go on."""

@@ -67,13 +67,18 @@ class _Installed:
         self.hint = _HINT
 
 
-def set_runtime(runtime: Runtime | None) -> None:
-    """Make `runtime` (or None) the one of this process; operations under an earlier one are lost."""
+def set_runtime(runtime: Runtime | None, why: str = "") -> None:
+    """Make `runtime` the one of this process; operations under an earlier one are lost.
+
+    Args:
+        runtime: see above; None for none.
+        why: of none: what whoever needs one is told; "" for what is always so.
+    """
     if _installed.connections is not None:
         _installed.connections.close()
     on_fork_in_child(_forget_in_child)
     _installed.runtime = runtime
-    _installed.hint = _HINT
+    _installed.hint = why or _HINT
     _installed.connections = None if runtime is None else Connections(runtime.messenger)
 
 

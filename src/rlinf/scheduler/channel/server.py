@@ -276,6 +276,7 @@ class ChannelServer:
     def _on_control(self, request: Request) -> None:
         match request.head:
             case wire.Open(endpoint):
+                request.check_claim(endpoint.process_id, f"it is the client '{endpoint.process_id}'")
                 self._door.drop(request.peer_id)
                 self._clients[request.peer_id] = _Client(endpoint)
                 request.reply(None)

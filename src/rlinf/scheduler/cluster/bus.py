@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 from collections import deque
-from contextlib import suppress
 
 from rlinf.scheduler.events import Event, Listener
 
@@ -27,11 +26,6 @@ class EventBus:
     def subscribe(self, listener: Listener) -> None:
         """Have every later event handed to `listener`; what it raises is logged and goes no further."""
         self._listeners.append(listener)
-
-    def unsubscribe(self, listener: Listener) -> None:
-        """Hand `listener` no more events."""
-        with suppress(ValueError):
-            self._listeners.remove(listener)
 
     def emit(self, event: Event) -> None:
         """Tell every listener; returns at once."""

@@ -97,7 +97,7 @@ class Cluster:
             ClusterError: the cluster was closed.
         """
         if self._session.closed:
-            raise ClusterError("this cluster was closed")
+            raise ClusterError(self._session.failure or "this cluster was closed")
         return self._session
 
     @property
@@ -213,7 +213,12 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption:
     fleet = fleet_of(reports)
     secret = ClusterSecret.generate()
     messenger = Messenger(
-        secret, name=DRIVER_NAME, host=_own_address(), tcp=crosses_machines, encryption=encryption
+        secret,
+        name=DRIVER_NAME,
+        host=_own_address(),
+        tcp=crosses_machines,
+        encryption=encryption,
+        on_failed=sessions.fail_current,
     )
     DirectoryServer(messenger)
     session = Session(

@@ -42,6 +42,7 @@ class Session:
         log_bus: workers' log lines, on their own: they are shown before the result of the call that wrote them, however
             slow other listeners are.
         fleet: what the nodes said about themselves; None in a worker.
+        failure: what made this process leave the job; "" as long as nothing did.
     """
 
     own_name: str
@@ -54,6 +55,7 @@ class Session:
     bus: EventBus
     log_bus: EventBus
     fleet: Fleet | None = None
+    failure: str = ""
     _closers: list[Callable[[], None]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
@@ -96,6 +98,13 @@ class Session:
         if interruption is not None:
             raise interruption
 
+    def fail(self) -> None:
+        """Leave the job because this process's I/O thread has ended: nobody reaches it any more, nor it anybody."""
+        self.failure = self.messenger.why_closed
+        _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
+        # Not here: what is undone may wait for what runs in this thread.
+        threading.Thread(target=self.close, name="rlinf-leave-job").start()
+
     def abandon(self) -> None:
         """Forget everything without undoing it: in a forked child it all belongs to the parent."""
         self._lock = threading.Lock()
@@ -127,6 +136,12 @@ def _forget_in_child() -> None:
 def current_or_none() -> Session | None:
     """This process's session, if it has one."""
     return _current
+
+
+def fail_current(_error: BaseException) -> None:
+    """The I/O thread of this process's session has ended with an error."""
+    if _current is not None:
+        _current.fail()
 
 
 def current() -> Session:

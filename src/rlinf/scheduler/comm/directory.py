@@ -259,7 +259,7 @@ class DirectoryClient:
     def lookup_async(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Promise[Entry]:
         """The future of `lookup`; cancelling it withdraws the question."""
         asked = self._request(LookUp(name, timeout_s), Entry, timeout_s + ANSWER_TIMEOUT_S)
-        found = _Found(asked.cancel)
+        found: Promise[Entry] = Promise(asked.cancel)
 
         def pass_on(reply: Promise[Reply]) -> None:
             if reply.cancelled():
@@ -282,18 +282,6 @@ class DirectoryClient:
         return self._messenger.request(
             self._endpoint, SERVICE, question, timeout_s=timeout_s, reply_type=reply_type
         )
-
-
-class _Found(Promise[Entry]):
-    """The entry to come; cancelling it withdraws the question."""
-
-    def __init__(self, withdraw: Callable[[], object]) -> None:
-        super().__init__()
-        self._withdraw = withdraw
-
-    def on_cancelled(self) -> None:
-        """See `Promise`."""
-        self._withdraw()
 
 
 def _as_names(names: str | Sequence[str]) -> list[str]:

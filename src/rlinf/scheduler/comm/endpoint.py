@@ -25,22 +25,6 @@ class Endpoint(msgspec.Struct, array_like=True, frozen=True):
     unix_path: str
     tcp_address: str
 
-    def to_wire(self) -> list[str]:
-        """The endpoint as msgpack carries it."""
-        return [self.process_id, self.machine_id, self.unix_path, self.tcp_address]
-
-    @classmethod
-    def from_wire(cls, fields: list[str]) -> Endpoint:
-        """The endpoint that `to_wire` gave.
-
-        Raises:
-            ValueError: it is not four strings.
-        """
-        if len(fields) != 4 or not all(isinstance(field, str) for field in fields):
-            message = f"not an endpoint: {fields!r}"
-            raise ValueError(message)
-        return cls(*fields)
-
 
 def local_machine_id() -> str:
     """The id of the machine as this process sees it.

@@ -44,7 +44,7 @@ logger = Reporter(__name__)
 CLOSE_TIMEOUT_S = 5.0
 # What was handed to the kernel is acknowledged at once by whoever is not too busy to.
 LINGER_S = 1.0
-CLOSED = "this process closed its messenger"
+CLOSED = "this process has left the cluster"
 
 _live: weakref.WeakSet[Messenger] = weakref.WeakSet()
 
@@ -145,7 +145,7 @@ class Messenger:
 
     # -- serving ---------------------------------------------------------------------------------
 
-    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = None) -> None:
+    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any = Any) -> None:
         """Let `handler` take the requests for `service`.
 
         It runs on the I/O thread and must not block. An exception it raises becomes the failure of that
@@ -154,8 +154,8 @@ class Messenger:
         Args:
             service: its name.
             handler: takes a request or notice.
-            message_type: what heads are, a `msgspec.Struct` or a union of them: a head of another shape fails its
-                request before the handler sees it. None hands on whatever msgpack makes of it.
+            message_type: what heads are, a `msgspec.Struct` or a union of them; None if they say nothing. A head of
+                another shape fails its request before the handler sees it.
 
         Raises:
             ValueError: the service is taken.
@@ -196,7 +196,7 @@ class Messenger:
         *,
         snapshot: bool = True,
         timeout_s: float | None = None,
-        reply_type: Any = None,
+        reply_type: Any = Any,
     ) -> RequestFuture:
         """Ask `peer` and give the future of its `Reply`; never blocks; from any thread.
 
@@ -210,7 +210,7 @@ class Messenger:
                 until the future is done.
             timeout_s: fail with CommTimeout after this many seconds, and tell the peer; None waits for the
                 answer or the peer's end.
-            reply_type: what the answer's head is; None takes whatever msgpack makes of it.
+            reply_type: what the answer's head is, as a service's `message_type`.
 
         Raises (from the future):
             PeerDied: the process is gone or not reachable.
@@ -230,6 +230,9 @@ class Messenger:
         def begin() -> None:
             # Cancelled before it began: nobody is to hear of it.
             if future.done():
+                return
+            if self._closed:
+                future.set_exception(CommError(self._closed))
                 return
             target = self._peer(peer)
             target.ask(ident, pieces, future)
@@ -334,9 +337,9 @@ class Messenger:
             raise forked_error(f"messenger '{self.name}'")
 
     @property
-    def closed(self) -> bool:
-        """Whether this process has left the cluster."""
-        return bool(self._closed)
+    def why_closed(self) -> str:
+        """Why this process is no part of the cluster any more; "" as long as it is."""
+        return self._closed
 
     def abandon(self) -> None:
         """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""

@@ -8,7 +8,6 @@ a lock of its own.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -48,13 +47,17 @@ class Fate:
 class Promise(Generic[T]):
     """A value or an error to come. It is completed once: by the thread that owns what is under way, or by `cancel`.
 
+    Args:
+        on_cancelled: called once by the thread that cancels it.
+
     Attributes:
         fate: what became of the value.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_gates", "_outcome", "fate")
+    __slots__ = ("__weakref__", "_callbacks", "_gates", "_on_cancelled", "_outcome", "fate")
 
-    def __init__(self) -> None:
+    def __init__(self, on_cancelled: Callable[[], object] | None = None) -> None:
+        self._on_cancelled = on_cancelled
         # (value, error), once there is one. A dict, for its `setdefault` is one step: the first one wins.
         self._outcome: dict[None, tuple[Any, BaseException | None]] = {}
         # One locked lock for each waiting thread; whoever completes opens all of them.
@@ -79,9 +82,6 @@ class Promise(Generic[T]):
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""
         self._outcome[None] = (None, None)
-
-    def on_cancelled(self) -> None:
-        """Called once by the thread that cancelled it."""
 
     def _complete(self, outcome: tuple[Any, BaseException | None]) -> bool:
         first = self._outcome.setdefault(None, outcome) is outcome
@@ -115,8 +115,8 @@ class Promise(Generic[T]):
 
     def cancel(self) -> bool:
         """Give up what is under way, unless it is complete; whether it was given up."""
-        if self._complete((_CANCELLED, None)):
-            self.on_cancelled()
+        if self._complete((_CANCELLED, None)) and self._on_cancelled is not None:
+            self._on_cancelled()
         return self.cancelled()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -208,17 +208,3 @@ class Wake:
 
     def __del__(self) -> None:
         self._tell()
-
-
-class Deadline:
-    """A point in time after which nobody waits; None: never."""
-
-    __slots__ = ("at", "timeout_s")
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self.timeout_s = timeout_s
-        self.at = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def left_s(self) -> float | None:
-        """Seconds until then, at least 0; None: for ever."""
-        return None if self.at is None else max(0.0, self.at - time.monotonic())

@@ -6,8 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from numbers import Real
 from typing import Any
 
+from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.finder import Finder, Search
 from rlinf.scheduler.comm.loop import Timer
@@ -20,7 +22,22 @@ CANCEL_WAIT_S = 1.0
 # How long after a deadline an answer that says more than "it is late" is waited for: a fraction of the time, or this.
 GRACE_S = 0.25
 GRACE_FRACTION = 0.05
-_LEFT = "this process has left the cluster"
+# Thirty years: a longer deadline is none.
+FOREVER_S = 1e9
+
+
+def checked_timeout(timeout_s: Any) -> float:
+    """A deadline in seconds; that of None is half an hour.
+
+    Raises:
+        CommError: it is no number of at least 0.
+    """
+    if timeout_s is None:
+        return DEFAULT_TIMEOUT_S
+    is_number = issubclass(type(timeout_s), Real) and type(timeout_s) is not bool
+    if is_number and timeout_s >= 0:
+        return float(min(timeout_s, FOREVER_S))
+    raise CommError(f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
 
 class OwnedPromise(Promise[Any]):
@@ -85,12 +102,12 @@ class Transfers:
         self.messenger.check_process()
         self.messenger.submit(step)
         # Looked at afterwards: what was handed over before the end is part of it, what came later is not.
-        if self.messenger.closed:
-            raise CommError(_LEFT)
+        if self.messenger.why_closed:
+            raise CommError(self.messenger.why_closed)
 
     def _close(self) -> None:
         for transfer in list(self.under_way):
-            transfer.end(error=CommError(_LEFT))
+            transfer.end(error=CommError(self.messenger.why_closed))
 
 
 class Transfer(ABC):

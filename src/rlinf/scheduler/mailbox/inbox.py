@@ -9,12 +9,10 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef
-from rlinf.scheduler.comm.replication import Key, Reading, Replicas
+from rlinf.scheduler.comm.replication import Answer, Key, Reading, Replicas
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
@@ -60,8 +58,8 @@ class _Coming:
 
     __slots__ = ("put", "reading", "request", "unreadable")
 
-    def __init__(self, put: Put, request: Request) -> None:
-        self.put = put
+    def __init__(self, request: Request) -> None:
+        self.put: Put = request.head
         self.request = request
         self.reading: Reading | None = None
         self.unreadable = ""
@@ -140,6 +138,8 @@ class Inbox:
         self._own_name = own_name
         self._state = ChannelState(max_bytes=limit_bytes)
         self.replicas = Replicas(messenger, SERVICE, private=True)
+        # Who sends under a name that was not looked up here, until its process is gone.
+        self._owners: dict[str, str] = {}
         self._coming: dict[tuple[str, int], _Coming] = {}
         self._receiving: dict[int, _Receiving] = {}
         # Those whose items were neither taken nor given back, as far as it was noticed,
@@ -149,8 +149,8 @@ class Inbox:
         self._sweep_due = False
         self._to_do: deque[Instruction] = deque()
         self._following = False
-        messenger.serve(PUT, self._on_put)
-        messenger.serve(WITHDRAW, self._on_withdraw)
+        messenger.serve(PUT, self._on_put, Put)
+        messenger.serve(WITHDRAW, self._on_withdraw, Withdraw)
         messenger.on_peer_lost(self._forget_process)
 
     def recv(
@@ -184,10 +184,6 @@ class Inbox:
     def held_bytes(self, peer: str) -> int:
         """How many bytes from `peer` wait for a recv."""
         return self._state.held_bytes((peer, ""))
-
-    def num_queues(self) -> int:
-        """How many queues hold anything, or are waited at."""
-        return len(self._state.depths())
 
     # -- recvs -----------------------------------------------------------------------------------
 
@@ -267,12 +263,15 @@ class Inbox:
     # -- puts of other processes -----------------------------------------------------------------
 
     def _on_put(self, request: Request) -> None:
-        put = msgspec.convert(request.head, Put)
+        put: Put = request.head
         if put.receiver != self._own_name:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
+        known = self.transfers.finder.known(put.sender)
+        owner = self._owners.setdefault(put.sender, request.peer_id) if known is None else known.process_id
+        request.check_claim(owner, f"it is '{put.sender}'")
         self._settle()
         client, queue = request.peer_id, (put.sender, put.topic)
-        coming = self._coming[client, put.ticket] = _Coming(put, request)
+        coming = self._coming[client, put.ticket] = _Coming(request)
         arrived = self._receive(coming)
         if arrived is None:
             self._follow(self._state.reserve(client, put.ticket, queue, size_bytes=put.size_bytes))
@@ -281,8 +280,7 @@ class Inbox:
             self._follow(self._state.put(client, put.ticket, queue, letter, size_bytes=put.size_bytes))
 
     def _on_withdraw(self, notice: Request) -> None:
-        ticket = msgspec.convert(notice.head, Withdraw).ticket
-        self._follow(self._state.withdraw(notice.peer_id, ticket))
+        self._follow(self._state.withdraw(notice.peer_id, notice.head.ticket))
 
     def _receive(self, coming: _Coming) -> Arrived | None:
         """What came with a put; None if it has to be asked for."""
@@ -313,7 +311,9 @@ class Inbox:
             self.replicas,
             SERVICE,
             source.origin,
-            ask=lambda want: self.messenger.request(source.origin, READ, Read(source.key, want)),
+            ask=lambda want: self.messenger.request(
+                source.origin, READ, Read(source.key, want), reply_type=Answer
+            ),
             done=done,
             unreadable=coming.unreadable,
         )
@@ -334,6 +334,8 @@ class Inbox:
         coming.request.reply(Outcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:
+        for name in [name for name, owner in self._owners.items() if owner == process_id]:
+            del self._owners[name]
         for client, ticket in [key for key in self._coming if key[0] == process_id]:
             coming = self._coming.pop((client, ticket))
             if coming.reading is not None:

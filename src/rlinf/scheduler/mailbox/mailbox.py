@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, SupportsIndex
 
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.transfer import Transfers
+from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CodecError, CommError
 from rlinf.scheduler.mailbox.inbox import Inbox, Letter
 from rlinf.scheduler.mailbox.mailing import Mailing
@@ -18,9 +17,6 @@ from rlinf.scheduler.mailbox.members import Groups, parse_members
 from rlinf.scheduler.mailbox.outbox import Outbox
 from rlinf.scheduler.mailbox.records import TensorType
 
-DEFAULT_TIMEOUT_S = 1800.0
-# Thirty years: a longer deadline is none.
-FOREVER_S = 1e9
 DEFAULT_LIMIT_BYTES = 256 << 20
 
 
@@ -71,7 +67,7 @@ class Mailbox:
         Args:
             obj: what to send.
             dst: the receiver's name; it may register later.
-            timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
+            timeout_s: how long it may take; None for half an hour.
             wait_s: how long this call may wait for shared memory when all of it is in use, before the object is
                 copied through a socket.
 
@@ -96,7 +92,7 @@ class Mailbox:
             PeerDied: the sender is gone, and everything that it sent was received.
             CodecError: the object's class cannot be had here.
         """
-        promise = self._inbox.recv(src, timeout_s=_or_default(timeout_s))
+        promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s))
         return AsyncHandle(promise, _load, f"recv from '{src}'")
 
     def send_tensor(
@@ -138,7 +134,7 @@ class Mailbox:
             tensor.detach().copy_(_load(letter))
             return tensor
 
-        promise = self._inbox.recv(src, timeout_s=_or_default(timeout_s), check=check)
+        promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s), check=check)
         return AsyncHandle(promise, fill, f"recv_tensor from '{src}'")
 
     def broadcast(
@@ -161,7 +157,7 @@ class Mailbox:
             groups: the members, the source among them: [("actor", [0]), ("rollout", [0, 1, 2])], the same for
                 everybody. A single rank may stand without a list.
             src: the source, e.g. ("actor", 0); None for the first member in `groups`.
-            timeout_s: how long it may take; None for DEFAULT_TIMEOUT_S.
+            timeout_s: how long it may take; None for half an hour.
             wait_s: as of `send`; on the source.
 
         Returns:
@@ -178,7 +174,7 @@ class Mailbox:
                 registered, or had no room, in time; all others have the object.
         """
         members = parse_members(groups, src, self._own_name)
-        limit_s = _or_default(timeout_s)
+        limit_s = checked_timeout(timeout_s)
         what = f"broadcast from '{members.source}'"
         if members.source != self._own_name:
             promise = self._inbox.recv(
@@ -221,19 +217,10 @@ class Mailbox:
             "",
             obj,
             tensor=tensor,
-            timeout_s=_or_default(timeout_s),
+            timeout_s=checked_timeout(timeout_s),
             wait_s=wait_s,
         )
         return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
-
-
-def _or_default(timeout_s: Any) -> float:
-    if timeout_s is None:
-        return DEFAULT_TIMEOUT_S
-    is_number = issubclass(type(timeout_s), Real) and type(timeout_s) is not bool
-    if is_number and timeout_s >= 0:
-        return float(min(timeout_s, FOREVER_S))
-    raise CommError(f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
 
 def _load(letter: Letter) -> Any:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-import msgspec
-
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Reply, Request
@@ -164,7 +162,9 @@ class _Stream:
             put.source = self._outbox.publish(sending, parcel)
         if put.source is None or parcel.goes_as_descriptor(self._endpoint):
             frames = parcel.frames_for(self._endpoint)
-        answer = self._outbox.messenger.request(self._endpoint, PUT, put, frames, snapshot=False)
+        answer = self._outbox.messenger.request(
+            self._endpoint, PUT, put, frames, snapshot=False, reply_type=Outcome
+        )
         answer.add_done_callback(lambda done: self._answered(sending.ticket, done))
 
     def _answered(self, ticket: int, answer: Promise[Reply]) -> None:
@@ -176,7 +176,7 @@ class _Stream:
         elif error is not None:
             self.follow(self.client.refused(ticket, error))
         else:
-            outcome = msgspec.convert(answer.result().head, Outcome)
+            outcome: Outcome = answer.result().head
             if outcome.held:
                 self.follow(self.client.accepted(ticket))
             else:
@@ -202,7 +202,7 @@ class Outbox:
         self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
         self.next_ticket = itertools.count(1).__next__
         self._streams: dict[str, _Stream] = {}
-        messenger.serve(READ, self._on_read)
+        messenger.serve(READ, self._on_read, Read)
         messenger.stay_while(lambda: any(stream.sendings for stream in self._streams.values()))
         messenger.on_peer_lost(lambda process_id: self.forget(process_id, "its process is gone"))
 
@@ -228,7 +228,7 @@ class Outbox:
             stream.lose(reason)
 
     def _on_read(self, request: Request) -> None:
-        read = msgspec.convert(request.head, Read)
+        read: Read = request.head
 
         def gone() -> None:
             request.fail(CommError("what is to be read was given up by its sender"))

@@ -11,7 +11,7 @@ from typing import Any
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, Reading, Replicas, Want
+from rlinf.scheduler.comm.replication import NOTHING_HEARD, Answer, Key, Reading, Replicas, Want
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
@@ -141,7 +141,8 @@ class Fetch(Transfer):
             self._messenger.submit(self._give_up)
 
     def _ask(self, publisher: Endpoint, want: Want) -> Promise[Reply]:
-        return self._messenger.request(publisher, FETCH, FetchWeights(self._name, self._min_version, want))
+        question = FetchWeights(self._name, self._min_version, want)
+        return self._messenger.request(publisher, FETCH, question, reply_type=Answer)
 
     def _on_heard(self, there: Key) -> None:
         self._heard = there.number

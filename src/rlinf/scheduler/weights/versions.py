@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import msgspec
-
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication import Answer, Key, Kind, Publisher
@@ -14,23 +10,14 @@ from rlinf.scheduler.errors import WeightsError
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
 
 
-class _Waiting:
-    """A reader that has heard what there is."""
-
-    __slots__ = ("asked", "request")
-
-    def __init__(self, request: Request, asked: FetchWeights) -> None:
-        self.request = request
-        self.asked = asked
-
-
 class _Weights:
     """What is published under one name."""
 
     def __init__(self) -> None:
         self.version = NO_VERSION
         self.parcel: Parcel | None = None
-        self.waiting: list[_Waiting] = []
+        # Questions of readers that have heard what there is.
+        self.waiting: list[Request] = []
 
 
 class Versions:
@@ -44,7 +31,7 @@ class Versions:
         self._messenger = messenger
         self._publisher = Publisher(messenger, SERVICE)
         self._weights: dict[str, _Weights] = {}
-        messenger.serve(FETCH, self._on_fetch)
+        messenger.serve(FETCH, self._on_fetch, FetchWeights)
 
     def expect(self, name: str) -> None:
         """Let readers of `name` wait for a version from now on; from any thread."""
@@ -69,43 +56,37 @@ class Versions:
         self._publisher.release(old)
         waiting, weights.waiting = weights.waiting, []
         for reader in waiting:
-            self._serve(reader.request, reader.asked)
+            self._serve(reader)
         return before
 
-    def num_waiting(self) -> int:
-        """How many readers wait."""
-        return self._publisher.num_waiting() + sum(len(each.waiting) for each in self._weights.values())
-
     def _on_fetch(self, request: Request) -> None:
-        asked = msgspec.convert(request.head, FetchWeights)
+        asked: FetchWeights = request.head
         if asked.name not in self._weights:
             raise WeightsError(asked.name, f"'{self._messenger.name}' does not publish them")
-        self._serve(request, asked)
+        self._serve(request)
 
-    def _serve(self, request: Request, asked: FetchWeights) -> None:
+    def _serve(self, request: Request) -> None:
+        asked: FetchWeights = request.head
         weights = self._weights[asked.name]
         key = Key(asked.name, weights.version)
         if request.is_cancelled:
             return
         if weights.parcel is not None and weights.version >= asked.min_version:
             # If it is replaced before it is answered, the reader gets what replaced it.
-            self._publisher.answer(request, key, asked.want, self._again(request, asked))
+            self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
         elif asked.want.heard == weights.version:
-            self._park(weights, _Waiting(request, asked))
+            self._park(weights, request)
         else:
             # Whoever waits knows what it waits for, and can say so at its deadline.
             request.reply(Answer(Kind.WAIT, key))
 
-    def _again(self, request: Request, asked: FetchWeights) -> Callable[[], None]:
-        return lambda: self._serve(request, asked)
-
-    def _park(self, weights: _Weights, reader: _Waiting) -> None:
+    def _park(self, weights: _Weights, reader: Request) -> None:
         def forget() -> None:
             if reader in weights.waiting:
                 weights.waiting.remove(reader)
 
         weights.waiting.append(reader)
-        reader.request.on_cancel(forget)
+        reader.on_cancel(forget)
 
 
 def check_growth(name: str, before: int, version: int) -> None:

@@ -15,7 +15,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
-from rlinf.scheduler.comm.transfer import Transfers
+from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
@@ -24,7 +24,6 @@ from rlinf.scheduler.weights.versions import Versions, check_growth
 
 logger = Reporter(__name__)
 
-DEFAULT_TIMEOUT_S = 1800.0
 # How long the I/O thread may take to do its part of a publication.
 PUT_TIMEOUT_S = 30.0
 
@@ -91,10 +90,11 @@ class Weights:
             into: a `torch.nn.Module`, or a dict of tensors and arrays: every value is overwritten in place and
                 keeps its dtype and its device.
             min_version: wait until there is this version or a newer one; None: until there is any.
-            timeout_s: how long, in seconds; None for DEFAULT_TIMEOUT_S, 0 for what is there now.
+            timeout_s: how long, in seconds; None for half an hour, 0 for what is there now.
 
         Raises:
             WeightsError: `into` is no such thing (at once).
+            CommError: `timeout_s` is no number of at least 0 (at once).
             WeightsMismatch: keys, shapes or dtypes do not fit; nothing was written (from the handle, like the others).
             PeerNotFound: nobody publishes under that name at the deadline.
             PeerDied: the publisher is gone; another may take over the name, and then be fetched from.
@@ -103,8 +103,7 @@ class Weights:
         self._messenger.check_process()
         writer = StateDictWriter(_checked_name(name), into)
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
-        limit_s = DEFAULT_TIMEOUT_S if timeout_s is None else max(0.0, timeout_s)
-        fetch = Fetch(self._transfers, self._replicas, name, wanted, limit_s)
+        fetch = Fetch(self._transfers, self._replicas, name, wanted, checked_timeout(timeout_s))
 
         def write(delivery: Delivery) -> int:
             return delivery.write(writer)

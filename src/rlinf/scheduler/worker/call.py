@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-import msgspec
-
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -100,7 +98,9 @@ class Call:
             return
         endpoint = self._endpoints[index]
         frames = self._parcel.frames_for(endpoint)
-        answer = self._messenger.request(endpoint, protocol.CALL, self._head, frames, snapshot=False)
+        answer = self._messenger.request(
+            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.Answer
+        )
         answer.add_done_callback(partial(self._on_answer, index))
 
     def _on_answer(self, index: int, answer: Future[Reply]) -> None:
@@ -109,7 +109,7 @@ class Call:
             self._note(index, error)
             return
         frames = answer.result().frames
-        match msgspec.convert(answer.result().head, type=protocol.Answer):
+        match answer.result().head:
             case protocol.Unread(reason):
                 # The rank keeps the call's place in its line.
                 self._messenger.parcels.distrust(self._endpoints[index].process_id, reason)
@@ -125,7 +125,9 @@ class Call:
             self._note(index, self._messenger.parcels.receive(frames))
         except SharedMemoryUnreadable as error:
             again = protocol.Again(self._head.number, str(error))
-            answer = self._messenger.request(self._endpoints[index], protocol.AGAIN, again)
+            answer = self._messenger.request(
+                self._endpoints[index], protocol.AGAIN, again, reply_type=protocol.Answer
+            )
             answer.add_done_callback(partial(self._on_answer, index))
 
     def _note(self, index: int, outcome: Outcome) -> None:

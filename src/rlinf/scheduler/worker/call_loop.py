@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-import msgspec
-
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -29,7 +27,6 @@ class IncomingCall:
     """A call whose arguments are here."""
 
     request: Request
-    message: protocol.Call
     arguments: Arrived
 
 
@@ -57,19 +54,18 @@ class CallLoop:
         self._num_threads = 1
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._running: set[concurrent.futures.Future[None]] = set()
-        messenger.serve(protocol.CALL, self._on_call)
-        messenger.serve(protocol.AGAIN, self._on_again)
+        messenger.serve(protocol.CALL, self._on_call, protocol.Call)
+        messenger.serve(protocol.AGAIN, self._on_again, protocol.Again)
         messenger.on_peer_lost(self._give_up_places)
         messenger.stay_while(lambda: bool(self._lying))
 
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
-        message = msgspec.convert(request.head, protocol.Call)
-        key = (request.peer_id, message.number)
+        key = (request.peer_id, request.head.number)
         place = self._places.pop(key, None)
         try:
-            call = IncomingCall(request, message, self._parcels.receive(request.frames))
+            call = IncomingCall(request, self._parcels.receive(request.frames))
         except SharedMemoryUnreadable as error:
             # Later calls wait behind it.
             self._places[key] = Promise()
@@ -83,7 +79,7 @@ class CallLoop:
 
     def _on_again(self, request: Request) -> None:
         """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
-        message = msgspec.convert(request.head, protocol.Again)
+        message: protocol.Again = request.head
         self._parcels.distrust(request.peer_id, message.reason)
         parcel = self._lying[request.peer_id, message.number]
         request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)
@@ -125,7 +121,7 @@ class CallLoop:
             return
         try:
             args, kwargs = call.arguments.load()
-            result = getattr(worker, call.message.method)(*args, **kwargs)
+            result = getattr(worker, call.request.head.method)(*args, **kwargs)
         except BaseException as error:  # the process boundary: the caller gets it
             _reply_error(call.request, error)
             if isinstance(error, SystemExit):
@@ -158,7 +154,7 @@ class CallLoop:
         if not parcel.in_shared_memory:
             request.reply(protocol.Returned(), frames)
             return
-        key = (request.peer_id, call.message.number)
+        key = (request.peer_id, request.head.number)
         self._lying[key] = parcel
         taken = partial(self._on_taken, key)
         if not request.reply(protocol.Returned(), frames, snapshot=False, settled=taken):

@@ -6,8 +6,6 @@ import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from rlinf.scheduler.channel import ChannelSpec, set_runtime
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Endpoint, Request
@@ -21,6 +19,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.events import ChannelOpened, WorkerLogged
 from rlinf.scheduler.placement import NodePlacementStrategy, Placement
+from rlinf.scheduler.placement.nearest import list_names, nearest_name
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
@@ -34,7 +33,7 @@ from rlinf.scheduler.worker.protocol import (
     WorkerFactory,
 )
 from rlinf.scheduler.worker.session_runtime import SessionRuntime
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf.scheduler.worker.supervision import group_entry, groups_of
 
 _AFFINITY_TIMEOUT_S = 30.0
 _ENDING_TIMEOUT_S = 10.0
@@ -99,12 +98,12 @@ class DriverRuntime(SessionRuntime):
 
     def serve_workers(self) -> None:
         """Start channels for workers that ask, and show what workers log."""
-        self.messenger.serve(START_CHANNEL, self._on_request)
-        self.messenger.serve(LOG, self._on_log)
+        self.messenger.serve(START_CHANNEL, self._on_request, StartChannel)
+        self.messenger.serve(LOG, self._on_log, LogLine)
         self.session.on_close(lambda: self._starters.shutdown(wait=False, cancel_futures=True))
 
     def _on_request(self, request: Request) -> None:
-        wanted = msgspec.convert(request.head, StartChannel)
+        wanted: StartChannel = request.head
 
         def start() -> Endpoint:
             if request.is_cancelled:
@@ -115,21 +114,37 @@ class DriverRuntime(SessionRuntime):
         self._starters.submit(start).add_done_callback(lambda done: _answer(request, done))
 
     def _on_log(self, notice: Request) -> None:
-        line = msgspec.convert(notice.head, LogLine)
+        line: LogLine = notice.head
         event = WorkerLogged(line.group, line.rank, line.level, line.message)
         self.session.log_bus.emit(event)
         self.session.bus.emit(event)
 
     def _placement_of(self, channel: str, worker: WorkerAddress) -> Placement:
+        self._check_group(channel, worker)
         try:
             entry = self.directory.lookup(str(worker), timeout_s=_AFFINITY_TIMEOUT_S)
         except (PeerNotFound, CommError) as error:
             raise ChannelError(channel, f"cannot be placed beside '{worker}': {error}") from error
         placement = entry.info.get("placement")
         if not isinstance(placement, bytes):
-            raise ChannelError(channel, f"cannot be placed beside '{worker}': it is no worker")
+            raise ChannelError(channel, f"cannot be placed beside '{worker}': where it is is not known")
         found: Placement = pickle.loads(placement)
         return found
+
+    def _check_group(self, channel: str, worker: WorkerAddress) -> None:
+        """Raise unless there is such a worker, or will be: a group is known as soon as its launch begins."""
+        prefix = group_entry("")
+        entries = self.directory.list(prefix)
+        sizes = {e.name.removeprefix(prefix): e.info["world_size"] for e in entries if "world_size" in e.info}
+        size = sizes.get(worker.group)
+        if size is None:
+            near = nearest_name(worker.group, sizes)
+            hint = f"; did you mean '{near}'?" if near else ""
+            there = f"there are {list_names(sizes)}" if sizes else "none was launched"
+            raise ChannelError(channel, f"there is no group '{worker.group}' of workers: {there}{hint}")
+        if not 0 <= worker.rank < size:
+            problem = f"group '{worker.group}' has ranks 0 to {size - 1}, not {worker.rank}"
+            raise ChannelError(channel, problem)
 
 
 def install_driver_runtime(session: Session) -> None:
@@ -137,7 +152,7 @@ def install_driver_runtime(session: Session) -> None:
     runtime = DriverRuntime(session)
     runtime.serve_workers()
     set_runtime(runtime)
-    session.on_close(lambda: set_runtime(None))
+    session.on_close(lambda: set_runtime(None, session.failure))
 
 
 def _alone(placement: Placement) -> Placement:
@@ -152,4 +167,4 @@ def _answer(request: Request, started: Future[Endpoint]) -> None:
     if error is not None:
         request.fail(error)
     else:
-        request.reply(started.result().to_wire())
+        request.reply(started.result())

@@ -90,7 +90,9 @@ def launch_group(
     on_failure: OnFailure = "fail",
 ) -> WorkerGroup[Any]:
     """Launch a group on placements that are decided already; errors as of `GroupBuilder.launch`."""
-    claimed = _claim_name(session, name, factory.worker_class.__name__)
+    # What holds a channel is no group of workers that anything could be placed beside.
+    about = {} if options.registers_itself else {"world_size": len(placements)}
+    claimed = _claim_name(session, name, factory.worker_class.__name__, about)
     try:
         ranks = launch_ranks(session, placements, factory, claimed, options)
     except BaseException:
@@ -99,14 +101,14 @@ def launch_group(
     return WorkerGroup(session, claimed, factory.worker_class, ranks, on_failure)
 
 
-def _claim_name(session: Session, wanted: str | None, class_name: str) -> str:
+def _claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:
     """Take the group's name in the directory, so that no other group has it."""
     if wanted is not None and (not wanted or ":" in wanted):
         raise ConfigError(f"group name {wanted!r}: it must not be empty nor hold a colon")
     for number in itertools.count(1):
         name = wanted or (class_name if number == 1 else f"{class_name}-{number}")
         try:
-            session.directory.register(group_entry(name), session.messenger.endpoint)
+            session.directory.register(group_entry(name), session.messenger.endpoint, about)
         except NameTaken as error:
             if wanted is not None:
                 raise GroupExists(name, "a group or a channel of this name is there already") from error

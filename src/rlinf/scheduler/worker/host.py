@@ -60,7 +60,7 @@ class _Hosting:
     def run(self) -> None:
         port = ReservedPort() if self._spec.rank == 0 else None
         self._messenger.on_peer_lost(self._stop_without_launcher)
-        self._messenger.serve(protocol.STOP, lambda _request: self._calls.stop())
+        self._messenger.serve(protocol.STOP, lambda _request: self._calls.stop(), None)
         try:
             assignment, topology, factory = self._say_hello(port.port if port else 0)
             self._become(assignment, topology)
@@ -79,7 +79,7 @@ class _Hosting:
         """Report that this process runs; the answer comes when every rank's does."""
         hello = protocol.Hello(self._spec.launch_id, self._spec.rank, os.getpid(), port)
         frames = [pickle.dumps(self._messenger.endpoint)]
-        request = self._messenger.request(self._spec.launcher, protocol.HELLO, hello, frames)
+        request = self._messenger.request(self._spec.launcher, protocol.HELLO, hello, frames, reply_type=None)
         reply = request.result(timeout=self._spec.timeout_s)
         assignment: Assignment = pickle.loads(reply.frames[0])
         topology: Topology = pickle.loads(reply.frames[1])
@@ -138,7 +138,7 @@ class _Hosting:
     def _report(self, reached: str, **details: Any) -> None:
         # A request and not a notice: once it is answered the launcher has it, whatever happens to this process.
         progress = protocol.Progress(self._spec.launch_id, self._spec.rank, reached, **details)
-        told = self._messenger.request(self._spec.launcher, protocol.PROGRESS, progress)
+        told = self._messenger.request(self._spec.launcher, protocol.PROGRESS, progress, reply_type=None)
         told.result(timeout=self._spec.timeout_s)
 
     def _stop_without_launcher(self, process_id: str) -> None:

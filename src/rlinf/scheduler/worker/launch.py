@@ -148,7 +148,8 @@ class _Launch:
         for rank in self._ranks:
             rank.kill()
 
-    def on_hello(self, request: Request, hello: protocol.Hello) -> None:
+    def on_hello(self, request: Request) -> None:
+        hello: protocol.Hello = request.head
         rank = self._ranks[hello.rank]
         with self._lock:
             rank.endpoint = pickle.loads(request.frames[0])

@@ -6,8 +6,6 @@ import threading
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError
@@ -19,7 +17,7 @@ class Reports(Protocol):
 
     id: str
 
-    def on_hello(self, request: Request, hello: protocol.Hello) -> None:
+    def on_hello(self, request: Request) -> None:
         """A rank's process runs; the answer makes it the rank that it is."""
 
     def on_progress(self, progress: protocol.Progress) -> None:
@@ -31,8 +29,8 @@ class LaunchDesk:
 
     def __init__(self, session: Session) -> None:
         self._launches: dict[str, Reports] = {}
-        session.messenger.serve(protocol.HELLO, self._on_hello)
-        session.messenger.serve(protocol.PROGRESS, self._on_progress)
+        session.messenger.serve(protocol.HELLO, self._on_hello, protocol.Hello)
+        session.messenger.serve(protocol.PROGRESS, self._on_progress, protocol.Progress)
 
     def open(self, launch: Reports) -> None:
         """Pass reports of this launch on to it."""
@@ -43,12 +41,10 @@ class LaunchDesk:
         self._launches.pop(launch.id, None)
 
     def _on_hello(self, request: Request) -> None:
-        hello = msgspec.convert(request.head, protocol.Hello)
-        self._launch_of(hello.launch_id).on_hello(request, hello)
+        self._launch_of(request.head.launch_id).on_hello(request)
 
     def _on_progress(self, request: Request) -> None:
-        progress = msgspec.convert(request.head, protocol.Progress)
-        self._launch_of(progress.launch_id).on_progress(progress)
+        self._launch_of(request.head.launch_id).on_progress(request.head)
         request.reply(None)
 
     def _launch_of(self, launch_id: str) -> Reports:

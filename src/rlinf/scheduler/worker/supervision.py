@@ -85,8 +85,8 @@ class Supervision:
         messenger = self.session.messenger
         self._watch_unread(call, result)
         messenger.submit(partial(self._start, call))
-        if messenger.closed:  # what is handed over after that may not be looked at any more
-            raise CommError(f"{self.name}.{call.method}(): this process closed its messenger")
+        if messenger.why_closed:  # what is handed over after that may not be looked at any more
+            raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
@@ -99,7 +99,7 @@ class Supervision:
     def check_alive(self, wanted: Sequence[int]) -> None:
         """Raise WorkerDied if a call to these ranks cannot succeed."""
         if self.stopping:
-            raise WorkerDied(self.name, wanted[0], "", "the group was terminated")
+            raise WorkerDied(self.name, wanted[0], "", self.session.failure or "the group was terminated")
         dead = self.dead.copy()
         relevant = {rank: why for rank, why in dead.items() if self.on_failure != "ignore" or rank in wanted}
         for number, reason in relevant.items():
@@ -159,7 +159,8 @@ class Supervision:
             rank.kill()
         groups_of(self.session).discard(self)
         try:
-            self.session.directory.unregister(group_entry(self.name))
+            if not self.session.messenger.why_closed:
+                self.session.directory.unregister(group_entry(self.name))
         finally:
             self.ended.set()
 

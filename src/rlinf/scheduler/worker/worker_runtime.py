@@ -37,9 +37,14 @@ class WorkerRuntime(SessionRuntime):
             rank = self.address.rank if group == self.address.group else 0
         wanted = StartChannel(spec, group, rank)
         request = self.messenger.request(
-            self.session.directory_endpoint, START_CHANNEL, wanted, timeout_s=2 * START_CHANNEL_TIMEOUT_S
+            self.session.directory_endpoint,
+            START_CHANNEL,
+            wanted,
+            timeout_s=2 * START_CHANNEL_TIMEOUT_S,
+            reply_type=Endpoint,
         )
         try:
-            return Endpoint.from_wire(request.result().head)
+            endpoint: Endpoint = request.result().head
         except CommError as error:
             raise ChannelError(name, f"the driver did not start it: {error}") from error
+        return endpoint

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-
-import msgspec
+from typing import NamedTuple
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
@@ -15,15 +14,12 @@ from rlinf.scheduler.comm.replication.records import Answer, Drop, Kept, Key, Ki
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
 
 
-class _Question:
+class _Question(NamedTuple):
     """A reader's question that is not answered."""
 
-    __slots__ = ("gone", "request", "want")
-
-    def __init__(self, request: Request, want: Want, gone: Callable[[], None]) -> None:
-        self.request = request
-        self.want = want
-        self.gone = gone
+    request: Request
+    want: Want
+    gone: Callable[[], None]
 
 
 class _Published:
@@ -55,7 +51,7 @@ class Publisher:
         self._replicated_bytes = 0
         self._published: dict[Key, _Published] = {}
         self._next_ticket = itertools.count().__next__
-        messenger.serve(f"{service}.kept", self._on_kept)
+        messenger.serve(f"{service}.kept", self._on_kept, Kept)
         messenger.on_peer_lost(self._on_peer_lost)
 
     def publish(self, key: Key, parcel: Parcel, *, replicated: bool) -> None:
@@ -78,14 +74,6 @@ class Publisher:
             self._messenger.notify(published.replicas[process_id], f"{self._service}.drop", Drop(key))
         for question in published.questions.values():
             question.gone()
-
-    def num_published(self) -> int:
-        """How many objects are here."""
-        return len(self._published)
-
-    def num_waiting(self) -> int:
-        """How many readers wait for the replica of their machine."""
-        return sum(len(published.questions) for published in self._published.values())
 
     def answer(self, request: Request, key: Key, want: Want, gone: Callable[[], None]) -> None:
         """Answer a reader's question, now or when its machine has a replica.
@@ -150,7 +138,7 @@ class Publisher:
     # -- replicas --------------------------------------------------------------------------------
 
     def _on_kept(self, request: Request) -> None:
-        kept = msgspec.convert(request.head, Kept)
+        kept: Kept = request.head
         published = self._published.get(kept.key)
         if published is None:
             request.reply(False)

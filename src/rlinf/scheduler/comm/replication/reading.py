@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
@@ -57,17 +55,14 @@ class Reading:
         self._asked: Promise[Reply] | None = None
         self._over = False
 
-    def start(self) -> None:
-        """Ask the publisher."""
-        self._ask()
-
     def stop(self) -> None:
         """Nobody wants it any more; `done` is not called."""
         self._over = True
         if self._asked is not None:
             self._asked.cancel()
 
-    def _ask(self) -> None:
+    def start(self) -> None:
+        """Ask the publisher, again if need be."""
         self._asked = self._question(self._want)
         self._asked.add_done_callback(self._answered)
 
@@ -78,14 +73,14 @@ class Reading:
         if error is not None:
             self._end(error=error)
             return
-        answer = msgspec.convert(reply.result().head, Answer)
+        answer: Answer = reply.result().head
         self._want.avoid = ""
         if answer.kind is Kind.WAIT:
             self._want.heard = answer.key.number
             if self._heard is not None:
                 self._heard(answer.key)
             if not self._over:
-                self._ask()
+                self.start()
         elif answer.kind is Kind.KEEP:
             key = answer.key
             self._replicas.keep(
@@ -94,20 +89,20 @@ class Reading:
         elif answer.at is not None:
             self._ask_replica(answer.at, answer.key)
         else:
-            self._receive(answer.key, reply.result().frames, self._ask)
+            self._receive(answer.key, reply.result().frames, self.start)
 
     def _ask_replica(self, replica: Endpoint, key: Key) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
-        self._asked = self._messenger.request(replica, f"{self._service}.copy", head)
+        self._asked = self._messenger.request(replica, f"{self._service}.copy", head, reply_type=Answer)
         self._asked.add_done_callback(partial(self._replica_answered, replica, key))
 
     def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
         failed = reply.exception() is not None
-        if failed or msgspec.convert(reply.result().head, Answer).kind is Kind.GONE:
+        if failed or reply.result().head.kind is Kind.GONE:
             self._want = Want(self._messenger.endpoint, NOTHING_HEARD, "", replica.process_id)
-            self._ask()
+            self.start()
         else:
             self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key))
 

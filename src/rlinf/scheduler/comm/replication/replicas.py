@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-import msgspec
-
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
@@ -45,14 +43,10 @@ class Replicas:
         self._kept: dict[tuple[str, Key], Parcel] = {}
         # Not an executor: that takes locks of its module, which a user's thread may hold while a signal handler waits.
         self._to_write: SimpleQueue[Callable[[], None] | None] | None = None
-        messenger.serve(f"{service}.copy", self._on_copy)
-        messenger.serve(f"{service}.drop", self._on_drop)
+        messenger.serve(f"{service}.copy", self._on_copy, Copy)
+        messenger.serve(f"{service}.drop", self._on_drop, Drop)
         messenger.on_peer_lost(self._on_peer_lost)
         messenger.at_end(self._end_writing)
-
-    def num_kept(self) -> int:
-        """How many objects are here."""
-        return len(self._kept)
 
     def keep(
         self, publisher: Endpoint, key: Key, frames: list[Buffer], then: Callable[[Arrived], None]
@@ -110,12 +104,12 @@ class Replicas:
             if answer.cancelled() or answer.exception() is not None or not answer.result().head:
                 self._kept.pop((publisher.process_id, key), None)
 
-        kept = self._messenger.request(publisher, f"{self._service}.kept", Kept(key, at))
+        kept = self._messenger.request(publisher, f"{self._service}.kept", Kept(key, at), reply_type=bool)
         kept.add_done_callback(answered)
         then(arrived)
 
     def _on_copy(self, request: Request) -> None:
-        asked = msgspec.convert(request.head, Copy)
+        asked: Copy = request.head
         if asked.want.unreadable:
             self._messenger.parcels.distrust(request.peer_id, asked.want.unreadable)
 
@@ -129,7 +123,7 @@ class Replicas:
         self._messenger.parcels.when_ready(asked.want.reader, answer)
 
     def _on_drop(self, notice: Request) -> None:
-        self._kept.pop((notice.peer_id, msgspec.convert(notice.head, Drop).key), None)
+        self._kept.pop((notice.peer_id, notice.head.key), None)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for publisher_id, key in list(self._kept):

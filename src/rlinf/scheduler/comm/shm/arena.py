@@ -133,10 +133,6 @@ class Arena:
         """Whether nobody uses any block."""
         return self.fd < 0 or run_at(self._home, self._unused)
 
-    def someone_waits(self) -> bool:
-        """Whether a thread of this process waits for room."""
-        return bool(self._asks)
-
     # -- the I/O thread --------------------------------------------------------------------------
 
     def serve(self) -> None:

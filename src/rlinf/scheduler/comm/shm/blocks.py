@@ -148,7 +148,7 @@ class BlockStore:
         return self._take_warm(size_class, room) or self._take_cold(size_class, room)
 
     def _take_warm(self, size_class: int, room: int) -> Block | None:
-        block = _popped(self.free[size_class])
+        block = _popped(self.free[size_class].pop)
         if block is None or block.room_bytes >= room:
             return block
         more = room - block.room_bytes
@@ -262,7 +262,7 @@ class BlockStore:
                 continue
             if this < birth:
                 oldest, birth = free, this
-        return None if oldest is None else _popped_left(oldest)
+        return None if oldest is None else _popped(oldest.popleft)
 
     def _dissolve(self, block: Block) -> None:
         index, room = block.index, block.room_bytes
@@ -274,16 +274,9 @@ class BlockStore:
         self._cold[self._layout.class_of(index)].append(index)
 
 
-def _popped(blocks: deque[Block]) -> Block | None:
+def _popped(pop: Callable[[], Block]) -> Block | None:
     # Another thread may take the last one between a question and a step.
     try:
-        return blocks.pop()
-    except IndexError:
-        return None
-
-
-def _popped_left(blocks: deque[Block]) -> Block | None:
-    try:
-        return blocks.popleft()
+        return pop()
     except IndexError:
         return None

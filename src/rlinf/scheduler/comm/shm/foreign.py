@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -107,7 +105,7 @@ class ForeignArena:
         region = self._regions.get(size_class)
         if region is None:
             offset, size = self.layout.region(size_class)
-            with _description_for_a_map(self.fd) as fd:
+            with kernel.description_for_a_map(self.fd) as fd:
                 region = map_array(fd, size, offset)
             region = self._regions.setdefault(size_class, region)
         return int(region.ctypes.data) + self.layout.offset_in_region(index)
@@ -122,7 +120,7 @@ class ForeignArena:
         Raises:
             OSError: see `address`.
         """
-        with _description_for_a_map(self.fd) as fd:
+        with kernel.description_for_a_map(self.fd) as fd:
             return kernel.map_memory(fd, size_bytes, self.layout.offset(index), private=True)
 
     def read(self, index: int, size_bytes: int) -> Bytes:
@@ -189,7 +187,7 @@ def open_arena(owner_id: str, pid: int, fd: int, wake: Wake | None = None) -> Fo
     try:
         header = _header_of(opened, owner_id)
         layout = Layout(header.limit_bytes)
-        with _description_for_a_map(opened) as for_map:
+        with kernel.description_for_a_map(opened) as for_map:
             head = map_array(for_map, layout.table_bytes)
         table = HolderTable(head[HEADER_BYTES:], layout.num_blocks)
         seat = Seat(opened, claim_slot(opened, table), head, table)
@@ -205,17 +203,3 @@ def _header_of(fd: int, owner_id: str) -> Header:
         message = "it is the arena of another process"
         raise ValueError(message)
     return header
-
-
-@contextlib.contextmanager
-def _description_for_a_map(fd: int) -> Iterator[int]:
-    """Open a file once more.
-
-    A map keeps the locks of the description that it was made of, and a forked child has all maps of its parent: what
-    the parent had locked would stay locked as long as the child lives.
-    """
-    opened = kernel.open_of(os.getpid(), fd)
-    try:
-        yield opened
-    finally:
-        os.close(opened)

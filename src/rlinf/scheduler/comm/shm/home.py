@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.promise import Promise
 
 # The I/O thread has to answer in this time.
 ANSWER_S = 10.0
@@ -28,22 +29,6 @@ class Home(Protocol):
         """Whether the caller runs on it."""
 
 
-class Notice(Protocol):
-    """A message to this service."""
-
-    @property
-    def head(self) -> Any:
-        """What it says."""
-
-    @property
-    def peer_id(self) -> str:
-        """Who says so."""
-
-    @property
-    def peer_name(self) -> str:
-        """How that process calls itself."""
-
-
 class Carrier(Home, Protocol):
     """A messenger."""
 
@@ -51,7 +36,7 @@ class Carrier(Home, Protocol):
     def endpoint(self) -> Endpoint:
         """This process."""
 
-    def serve(self, service: str, handler: Callable[[Any], None]) -> None:
+    def serve(self, service: str, handler: Callable[[Request], None], message_type: Any) -> None:
         """Let `handler` take the messages for `service`."""
 
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
@@ -84,20 +69,15 @@ def run_at(home: Home, function: Callable[[], T]) -> T:
     """
     if home.on_io_thread():
         return function()
-    answers: list[T | OSError | ValueError] = []
-    answered = threading.Lock()
-    answered.acquire()
+    answer: Promise[T] = Promise()
 
     def run() -> None:
         try:
-            answers.append(function())
+            answer.set_result(function())
         except (OSError, ValueError) as error:
-            answers.append(error)
-        answered.release()
+            answer.set_exception(error)
 
     home.submit(run)
-    answered.acquire(timeout=ANSWER_S)
-    answer = answers.pop() if answers else OSError("the I/O thread does not answer")
-    if isinstance(answer, OSError | ValueError):
-        raise answer
-    return answer
+    if not answer.wait(ANSWER_S):
+        raise OSError("the I/O thread does not answer")
+    return answer.result(0)

@@ -7,11 +7,13 @@ without asking anybody.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 from threading import Lock
 
 # fcntl(2); `fcntl` of Python names them since 3.9 on some platforms only.
@@ -64,6 +66,20 @@ def open_of(pid: int, fd: int) -> int:
         OSError: the process is gone, /proc is not there, or may not be looked into.
     """
     return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+@contextlib.contextmanager
+def description_for_a_map(fd: int) -> Iterator[int]:
+    """Open a file of this process once more, to map it.
+
+    A map keeps the locks of the description that it was made of, and a forked child has all maps of its parent: what
+    the parent had locked would stay locked as long as the child lives.
+    """
+    opened = open_of(os.getpid(), fd)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def map_memory(fd: int, size_bytes: int, offset: int = 0, *, private: bool = False) -> int:

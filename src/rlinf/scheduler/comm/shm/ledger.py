@@ -44,12 +44,8 @@ class Ledger:
         _remove_stale(directory)
         self._fd, self._line = _open(self._path)
         try:
-            # A map of the same description would keep its locks.
-            for_map = kernel.open_of(os.getpid(), self._fd)
-            try:
+            with kernel.description_for_a_map(self._fd) as for_map:
                 numbers = map_array(for_map, _SIZE).view(np.int64)
-            finally:
-                os.close(for_map)
         except OSError:
             os.close(self._fd)
             raise

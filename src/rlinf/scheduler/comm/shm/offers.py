@@ -11,9 +11,10 @@ from collections.abc import Callable
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.foreign import open_arena
-from rlinf.scheduler.comm.shm.home import Carrier, Notice
+from rlinf.scheduler.comm.shm.home import Carrier
 
 logger = Reporter(__name__)
 
@@ -62,7 +63,7 @@ class Offers:
         self._retry_s: dict[str, float] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._told = False
-        messenger.serve(SERVICE, self._on_message)
+        messenger.serve(SERVICE, self._on_message, Offer | Answer | Returned)
 
     # -- from any thread -------------------------------------------------------------------------
 
@@ -126,22 +127,22 @@ class Offers:
         # Answered, or lost: either ends the wait.
         self._messenger.connect(peer)
 
-    def _on_message(self, request: Notice) -> None:
-        notice = msgspec.convert(request.head, Offer | Answer | Returned)
-        if isinstance(notice, Offer):
-            self._answer(request, notice)
-        elif isinstance(notice, Answer):
-            self._on_answer(request, notice.problem)
-        else:
-            self._on_returned()
+    def _on_message(self, request: Request) -> None:
+        match request.head:
+            case Offer() as offer:
+                self._answer(request, offer)
+            case Answer(problem):
+                self._on_answer(request, problem)
+            case Returned():
+                self._on_returned()
 
-    def _answer(self, request: Notice, offer: Offer) -> None:
+    def _answer(self, request: Request, offer: Offer) -> None:
         problem = _try_to_open(request.peer_id, offer.pid, offer.fd)
         if problem:
             self.say_without(f"that of '{request.peer_name}' cannot be opened here ({problem})")
         self._messenger.notify(self.connected[request.peer_id], SERVICE, Answer(problem))
 
-    def _on_answer(self, request: Notice, problem: str) -> None:
+    def _on_answer(self, request: Request, problem: str) -> None:
         process_id = request.peer_id
         self._answers[process_id] = not problem
         if problem:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer, detached
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.foreign import ForeignArena
@@ -43,10 +43,9 @@ class Parcel:
 
     Attributes:
         size_bytes: how large it is.
-        owns_memory: it shares no memory with the object.
     """
 
-    __slots__ = ("_frames", "_parcels", "_shared", "_written", "owns_memory", "size_bytes")
+    __slots__ = ("_frames", "_parcels", "_shared", "_written", "size_bytes")
 
     def __init__(
         self,
@@ -56,28 +55,17 @@ class Parcel:
         *,
         size_bytes: int,
         shared: bool,
-        owns_memory: bool,
     ) -> None:
         self._parcels = parcels
         self._frames = frames
         self._written = written
         self._shared = shared
         self.size_bytes = size_bytes
-        self.owns_memory = owns_memory
 
     @property
     def in_shared_memory(self) -> bool:
         """Whether its bytes lie in this process's arena."""
         return self._written is not None
-
-    def detached(self) -> Parcel:
-        """The same, sharing no memory with the object."""
-        if self.owns_memory:
-            return self
-        frames: list[Buffer] = [detached(frame) for frame in self._frames]
-        return Parcel(
-            self._parcels, frames, None, size_bytes=self.size_bytes, shared=self._shared, owns_memory=True
-        )
 
     def goes_as_descriptor(self, peer: Endpoint) -> bool:
         """Whether `frames_for` gives a descriptor."""
@@ -85,12 +73,10 @@ class Parcel:
 
     def frames_for(self, peer: Endpoint) -> list[Buffer]:
         """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
-        if self._written is None:
-            return self._frames
-        if self._parcels.reads_ours(peer.process_id):
-            own_id = self._parcels.own_id
-            return [self._written.descriptor(own_id, os.getpid(), shared=self._shared).to_frame()]
-        return self._written.frames()
+        if self._written is None or not self._parcels.reads_ours(peer.process_id):
+            return self.bytes_frames()
+        own_id = self._parcels.own_id
+        return [self._written.descriptor(own_id, os.getpid(), shared=self._shared).to_frame()]
 
     def bytes_frames(self) -> list[Buffer]:
         """What to send to a peer that could not read a descriptor: always the bytes."""
@@ -182,14 +168,7 @@ class Parcels:
         frames: list[Buffer] = []
         if written is None:
             frames = (encoded.detached() if snapshot else encoded).frames()
-        return Parcel(
-            self,
-            frames,
-            written,
-            size_bytes=encoded.size_bytes,
-            shared=shared,
-            owns_memory=snapshot or written is not None,
-        )
+        return Parcel(self, frames, written, size_bytes=encoded.size_bytes, shared=shared)
 
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
         arena = self.arena

@@ -1,0 +1,56 @@
+"""A driver whose I/O thread ends in the middle of a job; run as a program."""
+
+import sys
+import time
+
+from rlinf.scheduler import Channel, Cluster, Worker
+from rlinf.scheduler.errors import ChannelLost, ClusterError, CommError
+
+DEADLINE_S = 30.0
+
+
+class Sleeper(Worker):
+    """Waits for what never comes."""
+
+    def wait(self):
+        """Does not return."""
+        Channel.connect("nothing comes").get()
+
+
+def show(*words):
+    """Write a line to the test that started this."""
+    sys.stdout.write(" ".join(words) + "\n")
+
+
+def fail():
+    """What the I/O thread does not survive."""
+    raise SystemExit("a mistake")
+
+
+def raised_by(function):
+    """The text of the error that a function raises."""
+    try:
+        function()
+    except (ChannelLost, ClusterError, CommError) as error:
+        return str(error)
+    return "nothing"
+
+
+if __name__ == "__main__":
+    cluster = Cluster(simulate="1x1")
+    session = cluster.session
+    channel = Channel.create("nothing comes")
+    group = Sleeper.create_group().launch(cluster, name="sleeper")
+    waiting = group.wait()
+    session.messenger.submit(fail)
+    show("call:", raised_by(lambda: waiting.wait(DEADLINE_S)))
+    deadline = time.monotonic() + DEADLINE_S
+    while not session.closed or session._closers:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    show("channel:", raised_by(channel.qsize))
+    show("cluster:", raised_by(lambda: cluster.session))
+    with Cluster(simulate="1x1"):
+        Channel.create("again").put(1)
+        show("another one works")
