@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     )
     from rlinf.scheduler.worker import Worker, WorkerAddress, WorkerGroup, WorkerInfo
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "Channel": "channel",
     "Cluster": "cluster",
