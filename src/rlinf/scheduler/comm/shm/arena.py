@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.blocks import Block, BlockStore
-from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, new_header
+from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, new_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.home import Home, run_at
 from rlinf.scheduler.comm.shm.layout import Layout
@@ -31,6 +31,8 @@ ANSWER_S = 0.25
 # of readers cannot.
 LOOK_EVERY_S = 0.05
 _HUGE_BYTES = 4 << 20
+# Once more than this part of the arena was written, readers release at once what they drop.
+LOW_SHARE = 0.5
 # The regions of many arenas must find room among the addresses of one reader.
 MAX_LIMIT_BYTES = 256 << 30
 
@@ -278,7 +280,8 @@ class Arena:
         return Block(index, generation, room, region, address, Wake(self._on_drop))
 
     def _on_drop(self) -> None:
-        if not self._forked:
+        # Whoever takes a block next sees what was dropped; only those who wait have to be told.
+        if self._asks and not self._forked:
             self._home.submit(self.serve)
 
     def _region(self, size_class: int) -> Bytes:
@@ -294,7 +297,9 @@ class Arena:
         kernel.punch(self.fd, self._layout.offset(index), room)
 
     def _charge(self, size_bytes: int) -> bool:
-        if self._store.touched_bytes + size_bytes > self.limit_bytes:
+        touched_bytes = self._store.touched_bytes + size_bytes
+        self._head[LOW_AT] = touched_bytes > LOW_SHARE * self.limit_bytes
+        if touched_bytes > self.limit_bytes:
             return False
         return self._ledger is None or self._ledger.charge(size_bytes)
 

@@ -13,7 +13,7 @@ import numpy as np
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, Header, read_header
+from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, Header, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.scheduler.comm.shm.maps import Bytes, map_array
@@ -96,6 +96,12 @@ class ForeignArena:
     def wanted(self) -> bool:
         """Whether its owner waits for room."""
         return bool(self.seat.head[WANTED_AT])
+
+    @property
+    def low(self) -> bool:
+        """Whether its owner has, or will soon have, too little room."""
+        head = self.seat.head
+        return bool(head[LOW_AT] or head[WANTED_AT])
 
     def address(self, index: int) -> int:
         """Where a block is mapped; its region is mapped once.
