@@ -22,7 +22,7 @@ from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.home import Home, run_at
 from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.scheduler.comm.shm.ledger import Ledger
-from rlinf.scheduler.comm.shm.maps import Bytes, map_array
+from rlinf.scheduler.comm.shm.maps import Region, map_array, map_region
 from rlinf.scheduler.comm.shm.slots import clear_dead_slots
 
 # The I/O thread answers in microseconds; one that does not answer at all must not hold up a caller without end.
@@ -73,7 +73,7 @@ class Arena:
         self._ledger = ledger
         self._layout = Layout(self.limit_bytes)
         self.fd = kernel.create(self._layout.size_bytes)
-        self._regions: dict[int, Bytes] = {}
+        self._regions: dict[int, Region] = {}
         self._asks: deque[_Ask] = deque()
         self._looks_later = False
         self._seen_refused_ns = 0 if ledger is None else ledger.refused_at_ns
@@ -276,21 +276,21 @@ class Arena:
 
     def _make_block(self, index: int, generation: int, room: int) -> Block:
         region = self._region(self._layout.class_of(index))
-        address = region.ctypes.data + self._layout.offset_in_region(index)
-        return Block(index, generation, room, region, address, Wake(self._on_drop))
+        address = region.address + self._layout.offset_in_region(index)
+        return Block(index, generation, room, region.memory, address, Wake(self._on_drop))
 
     def _on_drop(self) -> None:
         # Whoever takes a block next sees what was dropped; only those who wait have to be told.
         if self._asks and not self._forked:
             self._home.submit(self.serve)
 
-    def _region(self, size_class: int) -> Bytes:
+    def _region(self, size_class: int) -> Region:
         region = self._regions.get(size_class)
         if region is None:
             offset, size = self._layout.region(size_class)
-            region = self._regions[size_class] = map_array(self.fd, size, offset)
+            region = self._regions[size_class] = map_region(self.fd, size, offset)
             if self._layout.block_bytes[size_class] >= _HUGE_BYTES:
-                kernel.prefer_huge_pages(region.ctypes.data, size)
+                kernel.prefer_huge_pages(region.address, size)
         return region
 
     def _punch(self, index: int, room: int) -> None:
