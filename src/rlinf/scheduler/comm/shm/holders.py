@@ -123,7 +123,7 @@ class HolderTable:
         """Whether any slot holds a block."""
         cells, row = self._cells, self.row_bytes
         # A loop is five times faster than numpy for a few slots, and level for a hundred.
-        return any([cells[slot * row + index] for slot in self.slots()])
+        return any(cells[slot * row + index] for slot in self.slots())
 
     def renew(self, index: int) -> int | None:
         """Begin the next generation of a block: which one it is; None if somebody holds the block after all."""
