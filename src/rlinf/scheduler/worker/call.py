@@ -138,4 +138,3 @@ class Call:
         if self._left == 0:
             self.complete.set_result(None)
             self._parcel = None
-            self._messenger.parcels.see_released()

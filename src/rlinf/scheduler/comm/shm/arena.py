@@ -280,8 +280,7 @@ class Arena:
         return Block(index, generation, room, region.memory, address, Wake(self._on_drop))
 
     def _on_drop(self) -> None:
-        # Whoever takes a block next sees what was dropped; only those who wait have to be told.
-        if self._asks and not self._forked:
+        if not self._forked:
             self._home.submit(self.serve)
 
     def _region(self, size_class: int) -> Region:
