@@ -90,7 +90,7 @@ class ReceiveBuffers:
         if memory is None:
             if self.lent_bytes + size > MAX_BYTES:
                 return framing.allocate(size)
-            memory = np.empty(size, np.uint8)
+            memory = np.frombuffer(framing.allocate(size), np.uint8)
         lent = _Lent(memory, size)
         ref = _LentRef(lent, self._dropped.append)
         ref.memory = memory
