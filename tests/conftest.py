@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
 def ray_cluster():
     """Two simulated nodes of four accelerators, on one real Ray; the second was started with a mask."""
     from rlinf.scheduler import Cluster, Topology
-    from rlinf.scheduler.placement import Node
+    from rlinf.scheduler.planning import Node
 
     plain = Node(num_accelerators=4)
     masked = Node(num_accelerators=4, visible=("4", "5", "6", "7"))

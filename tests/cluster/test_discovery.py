@@ -14,7 +14,7 @@ from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated
 from rlinf.scheduler.config.fleet_file import read_fleet
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.hardware.devices import Device
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 
 def probe(monkeypatch, environment, resources=()):

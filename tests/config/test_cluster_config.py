@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
 from rlinf.scheduler.errors import ConfigError, ConfigErrors
-from rlinf.scheduler.placement import HardwareUnit, NodeEnvironment
+from rlinf.scheduler.planning import HardwareUnit, NodeEnvironment
 
 
 def group(**other):

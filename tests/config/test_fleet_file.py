@@ -9,7 +9,7 @@ from rlinf.scheduler.config.fleet_file import format_fleet, read_fleet
 from rlinf.scheduler.config.yaml_file import parse_yaml
 from rlinf.scheduler.config.yaml_text import quoted
 from rlinf.scheduler.errors import ConfigError, SchedulerError
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 FLEET = Fleet(
     (

@@ -8,7 +8,7 @@ import pytest
 from rlinf.scheduler.config import read_cluster_config
 from rlinf.scheduler.errors import ClusterError, ConfigError, HardwareUnreachable
 from rlinf.scheduler.hardware import RobotConfig, check_reachable
-from rlinf.scheduler.placement import HardwareUnit
+from rlinf.scheduler.planning import HardwareUnit
 
 
 def robot(**settings):

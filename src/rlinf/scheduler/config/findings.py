@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from rlinf.scheduler.errors import ConfigError, ConfigErrors, UnknownKey
-from rlinf.scheduler.placement import nearest_name
+from rlinf.scheduler.wording import did_you_mean, nearest_name
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -41,9 +41,8 @@ def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list
 
 def unknown_key(key: str, known: list[str], path: str) -> UnknownKey:
     """The error for a key that means nothing there."""
-    near = nearest_name(key, known)
-    hint = f"did you mean '{near}'?" if near else ""
-    return UnknownKey(f"unknown key '{key}'; there are {', '.join(known)}", path=path, hint=hint)
+    problem = f"unknown key '{key}'; there are {', '.join(known)}"
+    return UnknownKey(problem, path=path, hint=did_you_mean(key, known))
 
 
 def shown(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from rlinf.scheduler.checks import is_text_or_number
 from rlinf.scheduler.config.findings import check, shown, unknown_key
 from rlinf.scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf.scheduler.config.source import ConfigSource
@@ -64,7 +65,7 @@ def format_fleet(fleet: Fleet) -> str:
 
 
 def _read_text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
+    if not is_text_or_number(value):
         raise ConfigError(f"this is text, not {shown(value)}")
     return str(value)
 

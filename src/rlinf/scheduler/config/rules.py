@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from rlinf.scheduler.checks import is_text_or_number
 from rlinf.scheduler.config.findings import shown, unknown_key
 from rlinf.scheduler.config.schema import read_label
 from rlinf.scheduler.errors import ConfigError, PlacementError
-from rlinf.scheduler.placement import CLUSTER_GROUP, PlacementRule, nearest_name, parse_segments
-from rlinf.scheduler.placement.grammar import error_at
+from rlinf.scheduler.planning import CLUSTER_GROUP, PlacementRule, parse_segments
+from rlinf.scheduler.planning.grammar import error_at
+from rlinf.scheduler.wording import nearest_name
 
 Value = TypeVar("Value")
 
@@ -69,12 +71,16 @@ class _RuleReader:
         text = None
         if written is not _MISSING:
             text = self._attempt(self._placement_text, written, text_path)
-        if text is not None and labels is not None and not self.errors:
-            return PlacementRule(components, text, labels, self._path, text_path, groups_path)
-        if text is not None:
-            # Nobody plans it, so nobody else would find what is wrong with it.
+        if text is None:
+            return None
+        if labels is None or self.errors:
+            # It makes no rule, so nobody else would find what is wrong with its text.
             self._attempt(parse_segments, text, text_path)
-        return None
+            return None
+        paths = {"path": self._path, "text_path": text_path, "groups_path": groups_path}
+        return self._attempt(
+            lambda written: PlacementRule(components, written, labels, **paths), text, text_path
+        )
 
     def _components(self, seen: set[str]) -> tuple[str, ...]:
         names = []
@@ -114,7 +120,7 @@ class _RuleReader:
             raise PlacementError("the placement is empty")
         parts = value if isinstance(value, list) else [value]
         for part in parts:
-            if isinstance(part, bool) or not isinstance(part, (str, int)):
+            if not is_text_or_number(part):
                 raise PlacementError(
                     f"a placement is text, a number, or a list of these; here it is {shown(part)}",
                     hint="0-1:0-3 puts processes 0-3 on resources 0-1",

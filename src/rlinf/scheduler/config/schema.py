@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from rlinf.scheduler.checks import is_text_or_number
 from rlinf.scheduler.config.findings import shown
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
 from rlinf.scheduler.hardware.vendors import VENDORS
-from rlinf.scheduler.placement import parse_ranks
+from rlinf.scheduler.planning import parse_ranks
 
 # What every process finds in its environment about itself; a value of the user's would be overwritten.
 LAUNCH_VARIABLES = frozenset(
@@ -34,7 +35,7 @@ def read_label(value: Any) -> str:
     Raises:
         ConfigError: it is neither text nor a number.
     """
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
+    if not is_text_or_number(value):
         raise ConfigError(f"a label is text, not {shown(value)}")
     return str(value).strip()
 
@@ -78,7 +79,7 @@ def _check_variable(name: str, setting: Any, before: Mapping[str, str]) -> None:
     if name in before:
         raise ConfigError(f"the variable {name} stands here twice")
     # A fraction has lost how it was written: 2.10 would arrive as 2.1.
-    if isinstance(setting, bool) or not isinstance(setting, (str, int)):
+    if not is_text_or_number(setting):
         raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes")
     if "\0" in str(setting):
         raise ConfigError(f"the value of {name} holds a zero byte")
@@ -91,7 +92,7 @@ def _as_mapping(entry: Any) -> str:
 
 def _as_text(value: Any, rule: str) -> str:
     parts = value if isinstance(value, list) else [value]
-    if not parts or any(isinstance(part, bool) or not isinstance(part, (str, int)) for part in parts):
+    if not parts or not all(map(is_text_or_number, parts)):
         raise ConfigError(f"{rule}; here it is {shown(value)}")
     return ",".join(map(str, parts))
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlinf.scheduler.config.yaml_file import Place, read_yaml_file
 from rlinf.scheduler.errors import ConfigError, UnknownKey
-from rlinf.scheduler.placement import nearest_name
-from rlinf.scheduler.placement.caret import Span, excerpt
+from rlinf.scheduler.planning.caret import Span, excerpt
+from rlinf.scheduler.wording import nearest_name
 
 SECTION = "cluster"
 SECTION_KEYS = ("num_nodes", "component_placement", "node_groups", "simulate", "network")

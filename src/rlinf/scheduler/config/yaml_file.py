@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.placement.caret import Span, excerpt
+from rlinf.scheduler.planning.caret import Span, excerpt
 
 _MAX_VALUES = 300_000
 

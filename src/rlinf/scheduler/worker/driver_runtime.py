@@ -20,7 +20,7 @@ from rlinf.scheduler.errors import (
     PeerNotFound,
 )
 from rlinf.scheduler.events import ChannelOpened, WorkerLogged
-from rlinf.scheduler.placement import NodePlacementStrategy, Placement
+from rlinf.scheduler.planning import NodePlacementStrategy, Placement
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
