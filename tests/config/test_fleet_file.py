@@ -131,7 +131,10 @@ nodes:
     [
         ("", "it is empty, not a mapping with the keys `version` and `nodes`"),
         ("[1]", "it is a list"),
-        ("cluster: {num_nodes: 2}", "this is no fleet: the key 'nodes' is missing"),
+        (
+            "cluster: {num_nodes: 2}",
+            "the key 'nodes' is missing; a fleet's file lists the nodes of a cluster there",
+        ),
         ("nodes: [{}]", "the key 'version' is missing; this reads version 1"),
         ("version: 1\nnodes: []", "there must be at least one node"),
         ("version: 1\nnodes:", "there must be at least one node"),

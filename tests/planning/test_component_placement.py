@@ -6,8 +6,16 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
+from rlinf import scheduler
 from rlinf.scheduler import ComponentPlacement, Topology, placement
 from rlinf.scheduler.errors import ConfigError, ConfigErrors, PlacementError
+
+STRATEGIES = (
+    "PlacementStrategy",
+    "PackedPlacementStrategy",
+    "FlexiblePlacementStrategy",
+    "NodePlacementStrategy",
+)
 
 HELLO = """\
 cluster:
@@ -191,18 +199,78 @@ def test_no_component_at_all_is_an_error():
         ComponentPlacement({"cluster": {"num_nodes": 1}}, Topology.parse("1x8"))
 
 
-def test_documents_name_of_the_facade_is_in_the_placement_package():
-    assert placement.ComponentPlacement is ComponentPlacement
-    with pytest.raises(AttributeError, match="no attribute 'ComponentPlacment'"):
-        placement.ComponentPlacment  # noqa: B018
+def test_names_of_the_documents_are_in_the_face():
+    for name in placement.__all__:
+        assert getattr(placement, name) is not None
+    for name in ("ComponentPlacement", "Placement", "Topology", *STRATEGIES):
+        assert getattr(placement, name) is getattr(scheduler, name)
 
 
 def test_planning_loads_neither_ray_nor_a_config_library():
     program = (
-        "import sys, rlinf.scheduler.planning;"
+        "import sys, rlinf.scheduler.planning; from rlinf.scheduler import PackedPlacementStrategy;"
         "print([m for m in ('ray', 'torch', 'pydantic', 'omegaconf', 'yaml', 'numpy') if m in sys.modules])"
     )
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert shown.stdout.strip() == "[]"
+
+
+def test_components_that_share_devices_say_so_and_which():
+    rules = {
+        "actor": "0-3",
+        "rollout": "2-5",
+        "env": "6-7",
+        "agent,tool": {"node_group": "node", "placement": 0},
+    }
+    placed = ComponentPlacement(section(rules), Topology.parse("1x8"))
+    assert placed.shares("actor", "rollout") is True
+    assert placed.shares("rollout", "actor") is True
+    assert placed.shares("actor", "env") is False
+    shared = placed.shared_devices("rollout", "actor")
+    assert [(d.node_rank, d.hardware_type, d.local_hardware_rank) for d in shared] == [
+        (0, "GPU", 2),
+        (0, "GPU", 3),
+    ]
+    assert {d.components for d in shared} == {("rollout", "actor")}
+
+
+def test_components_on_one_bare_node_share_no_device():
+    rules = {"agent,tool": {"node_group": "node", "placement": 0}}
+    assert not ComponentPlacement(section(rules), Topology.parse("1x8")).shares("agent", "tool")
+
+
+def test_unknown_component_shares_nothing_and_names_the_nearest():
+    placed = ComponentPlacement(section({"actor": 0, "rollout": 1}), Topology.parse("1x8"))
+    with pytest.raises(PlacementError) as caught:
+        placed.shares("actor", "rolout")
+    assert caught.value.hint == "did you mean 'rollout'?"
+
+
+def robots(*configs):
+    group = {"label": "arms", "node_ranks": "0-1", "hardware": {"type": "Robot", "configs": list(configs)}}
+    return section({"env": {"node_group": "arms", "placement": "all"}}, node_groups=[group])
+
+
+def test_same_robot_twice_in_a_group_is_an_error():
+    arm = {"node_rank": 0, "address": "10.0.0.7", "port": 5000}
+    with pytest.raises(ConfigError) as caught:
+        ComponentPlacement(
+            robots(arm, {"node_rank": 1, "address": "10.0.0.8"}, dict(arm)), Topology.parse("2x0")
+        )
+    assert caught.value.path == "cluster.node_groups[0].hardware.configs[2]"
+    assert caught.value.problem == "entries 0 and 2 are the same Robot, at 10.0.0.7:5000"
+
+
+@pytest.mark.parametrize(
+    "other", [{"node_rank": 1, "address": "10.0.0.7"}, {"node_rank": 0, "address": "10.0.0.7", "port": 1}]
+)
+def test_robots_of_one_address_and_other_settings_are_two(other):
+    placed = ComponentPlacement(robots({"node_rank": 0, "address": "10.0.0.7"}, other), Topology.parse("2x0"))
+    assert placed.get_world_size("env") == 2
+
+
+def test_two_robots_without_an_address_are_two():
+    placed = ComponentPlacement(robots({"node_rank": 0}, {"node_rank": 0}), Topology.parse("2x0"))
+    assert [p.local_hardware_ranks for p in placed.placements("env")] == [(0,), (1,)]

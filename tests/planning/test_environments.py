@@ -124,3 +124,23 @@ def test_groups_made_by_hand_name_themselves_in_a_contradiction():
     entries = (NodeEnvironment((0,), (("A", "1"),)), NodeEnvironment((0,), (("A", "2"),)))
     with pytest.raises(ConfigError, match="A is '2' here and '1' in entry 0 of node group 'g'"):
         Topology.parse("1x1").with_node_groups([NodeGroup("g", (0,), environments=entries)])
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("/opt/lib", "/opt/lib:${LD_LIBRARY_PATH}"),
+        ("/a:/b", "/a:/b:${LD_LIBRARY_PATH}"),
+        ("/a:${LD_LIBRARY_PATH}:/b", "/a:${LD_LIBRARY_PATH}:/b"),
+        ("", "${LD_LIBRARY_PATH}"),
+    ],
+)
+def test_path_is_put_in_front_of_what_the_node_has(written, value):
+    entries = (NodeEnvironment((0,), (("LD_LIBRARY_PATH", written), ("NIC", "eth0"))),)
+    table = EnvironmentTable([NodeGroup("g", (0,), environments=entries)])
+    assert table.on_node("g", 0).env_vars == (("LD_LIBRARY_PATH", value), ("NIC", "eth0"))
+
+
+def test_two_groups_that_set_a_path_differently_contradict_each_other():
+    groups = [group("g", 0, entry(PYTHONPATH="/a")), group("h", 0, entry(PYTHONPATH="/b"))]
+    assert "PYTHONPATH is '/b' here and '/a' in" in failure({"a": 0}, groups).problem

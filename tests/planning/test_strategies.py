@@ -225,3 +225,50 @@ def test_strategy_of_a_component_brings_its_node_groups_along():
     with pytest.raises(PlacementError, match="are not there") as caught:
         strategy.get_placement(FakeCluster("2x4"))
     assert caught.value.component == "actor"
+
+
+TWO_GROUPS = Topology.parse("3x4").with_node_groups(
+    [NodeGroup("first", (0, 1)), NodeGroup("last", (2,)), NodeGroup("middle", (1, 2))]
+)
+
+
+@pytest.mark.parametrize("written", ["last,first", " last , first ", ["last", "first"], ("last", "first")])
+def test_several_node_groups_are_numbered_in_the_order_written(written):
+    placements = PackedPlacementStrategy(0, 11, 4, node_group=written).get_placement(TWO_GROUPS)
+    assert [(p.node_rank, p.node_group) for p in placements] == [(2, "last"), (0, "first"), (1, "first")]
+    flexible = FlexiblePlacementStrategy([[4], [3]], node_group=written).get_placement(TWO_GROUPS)
+    assert devices(flexible) == [(2, 3), (0, 0)]
+    nodes = NodePlacementStrategy([0, 1, 2], node_group_label=written).get_placement(TWO_GROUPS)
+    assert [p.node_rank for p in nodes] == [2, 0, 1]
+
+
+def test_strategy_of_several_node_groups_shows_them():
+    strategy = PackedPlacementStrategy(0, 3, node_group=["last", "first"])
+    assert strategy.node_groups == ("last", "first")
+    assert eval(repr(strategy)).node_groups == ("last", "first")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "problem"),
+    [
+        (PackedPlacementStrategy(0, 3, node_group="last,last"), "node group 'last' is listed twice"),
+        (PackedPlacementStrategy(0, 3, node_group="last,lost"), "there is no node group 'lost'"),
+        (
+            PackedPlacementStrategy(0, 15, node_group="first,middle"),
+            "accelerator 0 of node 1 is used twice, as part of 'first' and of 'middle'",
+        ),
+        (
+            FlexiblePlacementStrategy([[4, 8]], node_group="first,middle"),
+            "process 0 would take accelerator 0 of node 1 twice: its node groups overlap",
+        ),
+    ],
+)
+def test_node_groups_that_do_not_go_together_are_refused(strategy, problem):
+    with pytest.raises(PlacementError, match=problem):
+        strategy.get_placement(TWO_GROUPS)
+
+
+@pytest.mark.parametrize("written", [[], "", "a,,b", [None], 1.5, True, [["a"]]])
+def test_node_group_that_is_no_label_is_refused(written):
+    with pytest.raises(PlacementError, match="node_group is"):
+        PackedPlacementStrategy(0, 3, node_group=written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -31,10 +31,12 @@ def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list
     except Exception as error:  # noqa: BLE001 - a validator of somebody's plug-in may raise anything
         problem = f"{model.__module__}.{model.__qualname__} cannot read it: {type(error).__name__}: {error}"
         return None, [ConfigError(problem, path=path)]
-    unknown = [details["loc"] for details in found if details["type"] == "extra_forbidden"]
+    meant = _meant(model, found)
     errors: list[ConfigError] = []
     for details in found:
-        if details["type"] != "missing" or not _is_misspelt(details["loc"], unknown):
+        if details["loc"] in meant:
+            errors.append(_misspelt(model, details["loc"], meant[details["loc"]], path))
+        elif details["type"] != "missing" or details["loc"] not in meant.values():
             errors.extend(_in_our_words(model, details, path).each())
     return None, errors
 
@@ -43,6 +45,11 @@ def unknown_key(key: str, known: list[str], path: str) -> UnknownKey:
     """The error for a key that means nothing there."""
     problem = f"unknown key '{key}'; there are {', '.join(known)}"
     return UnknownKey(problem, path=path, hint=did_you_mean(key, known))
+
+
+def is_near(name: str, others: Iterable[str]) -> bool:
+    """Whether one of the others is spelt much like it: a key that is missing under one of them is misspelt."""
+    return bool(nearest_name(name, others))
 
 
 def shown(value: Any) -> str:
@@ -79,15 +86,39 @@ _YAML_1_1_BOOLS = {
 }
 
 
-def _is_misspelt(missing: _Location, unknown: list[_Location]) -> bool:
-    """Whether a missing key is there under a name much like it: that is one mistake, and is reported already."""
-    siblings = [str(location[-1]) for location in unknown if location[:-1] == missing[:-1]]
-    return bool(nearest_name(str(missing[-1]), siblings))
+def _meant(model: type[BaseModel], found: list[Any]) -> dict[_Location, _Location]:
+    """Which unknown key stands for which missing one, beside it: that is one mistake, not two.
+
+    It is one that is spelt much like it; else the only one that is like no key at all for the only one that is missing.
+    """
+    unknown = [details["loc"] for details in found if details["type"] == "extra_forbidden"]
+    missing = [details["loc"] for details in found if details["type"] == "missing"]
+    meant: dict[_Location, _Location] = {}
+    for lost in missing:
+        like = [key for key in _beside(lost, unknown) if is_near(str(lost[-1]), [str(key[-1])])]
+        meant.update(dict.fromkeys(like[:1], lost))
+    for lost in missing:
+        known = _known_keys(model, lost[:-1])
+        strange = [key for key in _beside(lost, unknown) if not is_near(str(key[-1]), known)]
+        others = [each for each in _beside(lost, missing) if each not in meant.values()]
+        if len(strange) == 1 and others == [lost]:
+            meant[strange[0]] = lost
+    return meant
+
+
+def _beside(location: _Location, others: list[_Location]) -> list[_Location]:
+    return [other for other in others if other[:-1] == location[:-1]]
+
+
+def _misspelt(model: type[BaseModel], key: _Location, missing: _Location, path: str) -> ConfigError:
+    error = unknown_key(str(key[-1]), _known_keys(model, key[:-1]), _place(path, key))
+    hint = f"did you mean '{missing[-1]}'? It is missing"
+    return error if error.hint else type(error)(error.problem, path=error.path, hint=hint)
 
 
 def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str) -> ConfigError:
     location = details["loc"]
-    place = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    place = _place(path, location)
     original = details.get("ctx", {}).get("error")
     if isinstance(original, ConfigError):
         return _within(original, place)
@@ -101,6 +132,10 @@ def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str)
     wanted = _WANTED.get(details["type"], details["msg"]).format_map(details.get("ctx", {}))
     hint = _YAML_1_1_BOOLS.get(str(details["input"]).lower(), "") if details["type"] == "bool_type" else ""
     return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place, hint=hint)
+
+
+def _place(path: str, location: _Location) -> str:
+    return path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
 
 
 def _within(error: ConfigError, place: str) -> ConfigError:

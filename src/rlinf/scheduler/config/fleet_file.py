@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from rlinf.scheduler.checks import is_text_or_number
-from rlinf.scheduler.config.findings import check, shown, unknown_key
+from rlinf.scheduler.config.findings import check, is_near, shown, unknown_key
 from rlinf.scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf.scheduler.config.source import ConfigSource
 from rlinf.scheduler.config.yaml_file import read_yaml_file
@@ -129,22 +129,30 @@ class _NodeSection(_Section):
 
 
 def _nodes(data: Mapping[str, Any], errors: list[ConfigError]) -> Iterator[FleetNode]:
-    errors.extend(unknown_key(str(key), _KEYS, str(key)) for key in data if key not in _KEYS)
+    unknown = [str(key) for key in data if key not in _KEYS]
+    errors.extend(unknown_key(key, _KEYS, key) for key in unknown)
     if "nodes" not in data:
-        hint = "`rlinf topology --out fleet.yaml` writes the file of a running cluster"
-        errors.append(ConfigError("this is no fleet: the key 'nodes' is missing", hint=hint))
+        # A misspelt key is one mistake, not two.
+        if not is_near("nodes", unknown):
+            problem = "the key 'nodes' is missing; a fleet's file lists the nodes of a cluster there"
+            hint = "`rlinf topology --out fleet.yaml` writes the file of a running cluster"
+            errors.append(ConfigError(problem, hint=hint))
         return
-    if data.get("version") != FLEET_VERSION:
-        said = (
-            f"'version' is {shown(data['version'])}" if "version" in data else "the key 'version' is missing"
-        )
-        path = "version" if "version" in data else ""
-        errors.append(ConfigError(f"{said}; this reads version {FLEET_VERSION}", path=path))
+    errors.extend(_version_mistakes(data, unknown))
     for path, entry in _entries(data["nodes"], "nodes", errors):
         section, found = check(_NodeSection, entry, path)
         errors.extend(found)
         if section is not None:
             yield from _alike_nodes(section, path, errors)
+
+
+def _version_mistakes(data: Mapping[str, Any], unknown: list[str]) -> Iterator[ConfigError]:
+    reads = f"this reads version {FLEET_VERSION}"
+    if "version" in data:
+        if data["version"] != FLEET_VERSION:
+            yield ConfigError(f"'version' is {shown(data['version'])}; {reads}", path="version")
+    elif not is_near("version", unknown):
+        yield ConfigError(f"the key 'version' is missing; {reads}")
 
 
 def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) -> Iterator[FleetNode]:

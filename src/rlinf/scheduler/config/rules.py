@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rlinf.scheduler.checks import is_text_or_number
-from rlinf.scheduler.config.findings import shown, unknown_key
+from rlinf.scheduler.config.findings import is_near, shown, unknown_key
 from rlinf.scheduler.config.schema import read_label
 from rlinf.scheduler.errors import ConfigError, PlacementError
 from rlinf.scheduler.planning import CLUSTER_GROUP, PlacementRule, parse_segments
 from rlinf.scheduler.planning.grammar import error_at
-from rlinf.scheduler.wording import nearest_name
 
 Value = TypeVar("Value")
 
@@ -103,7 +102,7 @@ class _RuleReader:
         unknown = [key for key in entry if key not in _RULE_KEYS]
         self.errors.extend(unknown_key(key, _RULE_KEYS, f"{self._path}.{key}") for key in unknown)
         # A misspelt key is one mistake, not two.
-        if "placement" not in entry and nearest_name("placement", unknown) == "":
+        if "placement" not in entry and not is_near("placement", unknown):
             self.errors.append(PlacementError("the key 'placement' is missing"))
         return entry.get("placement", _MISSING)
 
