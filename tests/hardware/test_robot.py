@@ -27,7 +27,8 @@ def mistake(**settings):
 @pytest.fixture
 def listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+        server.settimeout(5)
+        yield server
 
 
 @pytest.fixture
@@ -39,18 +40,23 @@ def closed_port():
 
 
 def test_robot_that_listens_can_be_reached(listener):
-    check_reachable([robot(address="127.0.0.1", port=listener, check="tcp")], timeout_s=5)
+    check_reachable([robot(address="127.0.0.1", port=listener.getsockname()[1], check="tcp")], timeout_s=5)
+    connection, _ = listener.accept()
+    with connection:
+        assert connection.recv(1) == b""  # it was connected to, and left again
 
 
-def test_robot_is_left_alone_unless_its_check_is_asked_for(closed_port):
-    check_reachable([robot(), robot(address="127.0.0.1", port=closed_port)], timeout_s=5)
-    check_reachable([])
+def test_robot_is_left_alone_unless_its_check_is_asked_for(listener):
+    check_reachable([robot(), robot(address="127.0.0.1", port=listener.getsockname()[1])], timeout_s=5)
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
 
 
 def test_robots_that_do_not_answer_are_all_named(listener, closed_port):
     units = [
         robot(node_rank=3, address="127.0.0.1", port=closed_port, check="tcp"),
-        robot(node_rank=4, address="127.0.0.1", port=listener, check="tcp"),
+        robot(node_rank=4, address="127.0.0.1", port=listener.getsockname()[1], check="tcp"),
         robot(node_rank=5, address="no host", port=1, check="tcp"),
     ]
     with pytest.raises(HardwareUnreachable) as caught:

@@ -141,6 +141,12 @@ def test_path_is_put_in_front_of_what_the_node_has(written, value):
     assert table.on_node("g", 0).env_vars == (("LD_LIBRARY_PATH", value), ("NIC", "eth0"))
 
 
+def test_path_in_a_config_may_say_where_what_is_there_stands():
+    groups = [group("g", 0, entry(PYTHONPATH=r"/a:\${PYTHONPATH}:/b", PATH="/bin/own"))]
+    (environment,) = environments(place({"a": 0}, groups), "a")
+    assert dict(environment.env_vars) == {"PYTHONPATH": "/a:${PYTHONPATH}:/b", "PATH": "/bin/own:${PATH}"}
+
+
 def test_two_groups_that_set_a_path_differently_contradict_each_other():
     groups = [group("g", 0, entry(PYTHONPATH="/a")), group("h", 0, entry(PYTHONPATH="/b"))]
     assert "PYTHONPATH is '/b' here and '/a' in" in failure({"a": 0}, groups).problem
