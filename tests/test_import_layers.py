@@ -29,8 +29,8 @@ LAYERS = (
 )
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
-# Imports that go up or aside, as pairs of parts. To be emptied: the session and the start of Ray still lie in `cluster`,
-# and a channel's runtime knows what a process has of weights.
+# Imports that go up or aside, as pairs of parts. To be emptied: session and start of Ray still lie in `cluster`, and
+# a channel's runtime knows what a process has of weights.
 KNOWN_UPWARDS = {("worker", "cluster"), ("channel", "weights")}
 # Circles that are known, each named by two of its members. To be emptied too.
 KNOWN_CIRCLES = {("rlinf.scheduler.cluster.cluster", "rlinf.scheduler.worker.driver_runtime")}

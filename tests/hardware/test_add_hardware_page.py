@@ -1,5 +1,6 @@
 """The page on adding hardware: what it shows is installed and planned as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def folder(tmp_path):
 def run(folder, code):
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(folder)},
+        env={"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -1,5 +1,6 @@
 """Hardware of other packages: a real one is installed, used, broken, and in another's way."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -69,7 +70,7 @@ def run(tmp_path):
     def run_program(code):
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
-            env={"PYTHONPATH": str(tmp_path)},
+            env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
             capture_output=True,
             text=True,
             timeout=60,
