@@ -98,7 +98,7 @@ nodes:
         "fleet.yaml:5: nodes[0].hostnam: unknown key 'hostnam'",
         "did you mean 'hostname'?",
         "fleet.yaml:7: nodes[1].count",
-        "fleet.yaml:8: nodes[2].count: 2 alike nodes cannot have one 'ip'",
+        "fleet.yaml:8: nodes[2].count: 2 nodes that are alike cannot have one 'ip'",
         "fleet.yaml:9: nodes[3]",
         "fleet.yaml:10: nodes[4].accelerators",
         "fleet.yaml:10: nodes[4].interfaces[0]",
@@ -129,8 +129,8 @@ nodes:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is empty, not a mapping with the keys `version` and `nodes`"),
-        ("[1]", "it is a list"),
+        ("", "the file is empty, not a mapping with the keys `version` and `nodes`"),
+        ("[1]", "the file is a list"),
         (
             "cluster: {num_nodes: 2}",
             "the key 'nodes' is missing; a fleet's file lists the nodes of a cluster there",
@@ -138,8 +138,8 @@ nodes:
         ("nodes: [{}]", "the key 'version' is missing; this reads version 1"),
         ("version: 1\nnodes: []", "there must be at least one node"),
         ("version: 1\nnodes:", "there must be at least one node"),
-        ("version: 1\nnodes: 3", "this is a list, not 3"),
-        ("version: 1\nnodes: [{ip: true}]", "this is text, not true"),
+        ("version: 1\nnodes: 3", "this must be a list, not 3"),
+        ("version: 1\nnodes: [{ip: true}]", "this must be text, not true"),
         ("version: 1\nnodes: [{accelerators: [{type: ''}]}]", "the type is empty"),
         ("version: 1\nnodes: [{accelerators: [{type: A, memory_bytes: -1}]}]", "memory_bytes"),
         ("version: 1\nnodes: [{1: 2}]", "nodes[0]"),

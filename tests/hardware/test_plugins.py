@@ -96,7 +96,9 @@ def test_installed_package_adds_a_hardware_type(install, run):
 
 def test_settings_of_an_added_type_are_checked_with_their_path(install, run):
     install("acme-arms", ARM, {"Arm": "acme_arms:Arm"})
-    assert plan(run, serial=7) == ("cluster.node_groups[0].hardware.configs[1].serial: this is text, not 7\n")
+    assert plan(run, serial=7) == (
+        "cluster.node_groups[0].hardware.configs[1].serial: this must be text, not 7\n"
+    )
 
 
 def test_added_type_checks_its_hardware_before_a_launch(install, run):

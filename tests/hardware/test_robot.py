@@ -81,10 +81,10 @@ def test_robot_that_never_answers_is_given_up_at_the_deadline():
     [
         ({"check": "tcp"}, "`check: tcp` connects to the robot: address and port must be given"),
         ({"check": "tcp", "address": "h"}, "`check: tcp` connects to the robot: port must be given"),
-        ({"check": "ping"}, "this is 'tcp' or 'none', not 'ping'"),
-        ({"port": 0}, "this is at least 1, not 0"),
-        ({"port": 65536}, "this is at most 65535, not 65536"),
-        ({"port": "ssh"}, "this is a whole number, not 'ssh'"),
+        ({"check": "ping"}, "this must be 'tcp' or 'none', not 'ping'"),
+        ({"port": 0}, "this must be at least 1, not 0"),
+        ({"port": 65536}, "this must be at most 65535, not 65536"),
+        ({"port": "ssh"}, "this must be a whole number, not 'ssh'"),
     ],
 )
 def test_settings_that_cannot_be_are_mistakes(settings, problem):

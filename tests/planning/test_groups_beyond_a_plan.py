@@ -24,7 +24,7 @@ def test_a_plan_on_the_first_nodes_leaves_out_groups_of_the_others():
 
 
 def test_an_array_in_the_place_of_a_placement_is_an_error_of_ours():
-    with pytest.raises(ConfigError, match="a placement is text"):
+    with pytest.raises(ConfigError, match="a placement must be text"):
         ComponentPlacement({"component_placement": {"a": np.arange(3)}}, BIG)
 
 

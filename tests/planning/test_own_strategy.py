@@ -72,7 +72,7 @@ def test_strategy_may_be_given_several_node_groups():
     ("lists", "problem"),
     [
         ([], "Assigned assigns nothing: there must be at least one process"),
-        ([[0], []], "process 1 of Assigned is empty: a process has resources"),
+        ([[0], []], "process 1 of Assigned is empty: a process needs at least one resource"),
         ([[0, 0]], r"process 0 of Assigned names a rank twice: \[0, 0\]"),
         ([[-1]], "process 0 of Assigned is -1: it must be a whole number from 0"),
         ([0], "process 0 of Assigned is 0: it must be a list of ranks"),

@@ -108,7 +108,7 @@ def test_accelerators_of_two_vendors_are_two_kinds():
         ("20-30", "accelerators 20-30 are not there", "20-30", ""),
         ("0-3:4-7", "process ranks start at 4, not at 0", "4-7", "0-3:0-3"),
         ("0-3,4-5:2-3", "process ranks start again at 2, but those before it reach 3", "2-3", "4-5:4-5"),
-        ("0-3,4-5:6-7", "process ranks 4-5 would have no place", "6-7", "4-5:4-5"),
+        ("0-3,4-5:6-7", "process ranks 4-5 are left out", "6-7", "4-5:4-5"),
         ("1:2", "process ranks start at 2, not at 0", "2", "1:0"),
         ("0-3,3-5", "accelerator 3 is used twice in one component", "3-5", ""),
         ("0,all", "accelerator 0 is used twice in one component", "all", ""),

@@ -113,7 +113,7 @@ def test_later_group_takes_the_place_of_one_with_its_label():
 @pytest.mark.parametrize(
     ("group", "problem"),
     [
-        (NodeGroup("", (0,)), "label is text"),
+        (NodeGroup("", (0,)), "label must be text"),
         (NodeGroup("a,b", (0,)), "without commas"),
         (NodeGroup(" a", (0,)), "without blanks"),
         (NodeGroup("cluster", (0,)), "always exists"),

@@ -197,7 +197,7 @@ def _lay_over(topology: Topology, config: ClusterConfig) -> tuple[Topology, list
     try:
         return topology.with_node_groups(right), errors
     except ConfigError:
-        # Groups that come from no file have no paths by which the right ones could be told.
+        # Groups made by a program have no paths that would tell the right ones from the wrong ones.
         return topology, errors
 
 
@@ -217,7 +217,7 @@ def _plannable(config: ClusterConfig, misfits: list[ConfigError]) -> list[Placem
     rules = list(config.rules)
     paths = [error.path for error in (*config.mistakes, *misfits)]
     if "cluster.num_nodes" in paths:
-        # Nobody knows how many nodes `all` would be.
+        # It is not known how many nodes `all` stands for.
         rules = [rule for rule in rules if all(segment.resources is not None for segment in rule.segments)]
     if any(path.startswith("cluster.node_groups") for path in paths):
         wrong = _paths_of_wrong_groups(config, misfits)

@@ -124,7 +124,9 @@ def _num_nodes(value: Any) -> int | None:
         return None
     number = whole_number(value, lowest=1, from_text=True)
     if number is None:
-        raise ConfigError(f"this is a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes")
+        raise ConfigError(
+            f"this must be a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes"
+        )
     return number
 
 
@@ -134,7 +136,7 @@ def _simulate(value: Any) -> str | None:
     path = f"{SECTION}.simulate"
     parts = value if isinstance(value, list) else [value]
     if not parts or not all(map(is_text_or_number, parts)):
-        raise ConfigError(f"this is text such as 2x8, not {shown(value)}", path=path)
+        raise ConfigError(f"this must be text such as 2x8, not {shown(value)}", path=path)
     text = ",".join(map(str, parts))
     try:
         Topology.parse(text)
@@ -148,7 +150,9 @@ def _encryption(value: Any) -> bool:
     if value is None:
         return True
     if not isinstance(value, Mapping):
-        raise ConfigError(f"this is a mapping, not {shown(value)}", path=path, hint="write encryption: off")
+        raise ConfigError(
+            f"this must be a mapping, not {shown(value)}", path=path, hint="write encryption: off"
+        )
     for key in value:
         if key != "encryption":
             raise unknown_key(key, ["encryption"], f"{path}.{key}")
@@ -157,7 +161,7 @@ def _encryption(value: Any) -> bool:
     if setting not in (None, True, False, "on", "off") or isinstance(setting, (int, float)) != isinstance(
         setting, bool
     ):
-        raise ConfigError(f"this is on or off, not {shown(setting)}", path=f"{path}.encryption")
+        raise ConfigError(f"this must be on or off, not {shown(setting)}", path=f"{path}.encryption")
     return setting not in (False, "off")
 
 
@@ -167,7 +171,9 @@ def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
         return []
     if not isinstance(value, list):
         hint = "begin every group with '- '" if isinstance(value, dict) else ""
-        errors.append(ConfigError(f"this is a list of node groups, not {shown(value)}", path=path, hint=hint))
+        errors.append(
+            ConfigError(f"this must be a list of node groups, not {shown(value)}", path=path, hint=hint)
+        )
         return []
     groups: list[NodeGroup] = []
     for index, entry in enumerate(value):

@@ -63,20 +63,20 @@ def shown(value: Any) -> str:
 
 
 _WANTED = {
-    "int_type": "this is a whole number",
-    "float_type": "this is a number",
-    "bool_type": "this is true or false",
-    "string_type": "this is text",
-    "list_type": "this is a list",
-    "tuple_type": "this is a list",
-    "dict_type": "this is a mapping",
-    "model_type": "this is a mapping",
-    "too_short": "there must be at least one",
-    "greater_than": "this is more than {gt}",
-    "greater_than_equal": "this is at least {ge}",
-    "less_than": "this is less than {lt}",
-    "less_than_equal": "this is at most {le}",
-    "literal_error": "this is {expected}",
+    "int_type": "this must be a whole number",
+    "float_type": "this must be a number",
+    "bool_type": "this must be true or false",
+    "string_type": "this must be text",
+    "list_type": "this must be a list",
+    "tuple_type": "this must be a list",
+    "dict_type": "this must be a mapping",
+    "model_type": "this must be a mapping",
+    "too_short": "there must be at least one entry",
+    "greater_than": "this must be more than {gt}",
+    "greater_than_equal": "this must be at least {ge}",
+    "less_than": "this must be less than {lt}",
+    "less_than_equal": "this must be at most {le}",
+    "literal_error": "this must be {expected}",
 }
 
 

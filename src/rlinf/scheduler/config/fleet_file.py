@@ -66,7 +66,7 @@ def format_fleet(fleet: Fleet) -> str:
 
 def _read_text(value: Any) -> str:
     if not is_text_or_number(value):
-        raise ConfigError(f"this is text, not {shown(value)}")
+        raise ConfigError(f"this must be text, not {shown(value)}")
     return str(value)
 
 
@@ -123,7 +123,7 @@ class _NodeSection(_Section):
     hostname: _Text = ""
     python: _Text = ""
     count: _Count = 1
-    # Both are checked by themselves, so that a mistake in one entry is told beside those in others.
+    # Entries of both are checked one by one, so that mistakes in several are reported together.
     accelerators: Any = None
     interfaces: Any = None
 
@@ -158,7 +158,7 @@ def _version_mistakes(data: Mapping[str, Any], unknown: list[str]) -> Iterator[C
 def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) -> Iterator[FleetNode]:
     said = [key for key in ("node_id", "ip", "hostname") if getattr(section, key)]
     if section.count > 1 and said:
-        problem = f"{section.count} alike nodes cannot have one '{said[0]}'; write them one by one"
+        problem = f"{section.count} nodes that are alike cannot have one '{said[0]}'; write them one by one"
         errors.append(ConfigError(problem, path=f"{path}.count"))
         return
     node = FleetNode(
@@ -199,7 +199,7 @@ def _interfaces(value: Any, path: str, errors: list[ConfigError]) -> Iterator[Fl
 
 def _entries(value: Any, path: str, errors: list[ConfigError]) -> Iterator[tuple[str, Any]]:
     if value is not None and not isinstance(value, list):
-        errors.append(ConfigError(f"this is a list, not {shown(value)}", path=path))
+        errors.append(ConfigError(f"this must be a list, not {shown(value)}", path=path))
         return
     for index, entry in enumerate(value or ()):
         yield f"{path}[{index}]", entry

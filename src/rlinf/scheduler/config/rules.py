@@ -33,7 +33,7 @@ def read_rules(
         return []
     if not isinstance(value, dict):
         hint = "write the components without '- ' before them" if isinstance(value, list) else ""
-        problem = f"this maps components to placements; it is {shown(value)}"
+        problem = f"this must be a mapping of components to placements, not {shown(value)}"
         errors.append(ConfigError(problem, path=path, hint=hint))
         return []
     rules: list[PlacementRule] = []
@@ -73,7 +73,7 @@ class _RuleReader:
         if text is None:
             return None
         if labels is None or self.errors:
-            # It makes no rule, so nobody else would find what is wrong with its text.
+            # It makes no rule, so its text is checked here or nowhere.
             self._attempt(parse_segments, text, text_path)
             return None
         paths = {"path": self._path, "text_path": text_path, "groups_path": groups_path}
@@ -121,7 +121,7 @@ class _RuleReader:
         for part in parts:
             if not is_text_or_number(part):
                 raise PlacementError(
-                    f"a placement is text, a number, or a list of these; here it is {shown(part)}",
+                    f"a placement must be text, a number, or a list of these; here it is {shown(part)}",
                     hint="0-1:0-3 puts processes 0-3 on resources 0-1",
                 )
             if isinstance(part, int) and part >= 60 and not self._numbers_as_written:

@@ -128,8 +128,8 @@ def find_accelerators(
     vendor = _most_likely(candidates, environment, device_folder)
     count = int(resources[vendor.ray_resource])
     mask = vendor.read_mask(environment)
-    # A mask that names fewer devices than Ray counted is not the one that Ray read: better none than a wrong one. Of
-    # a longer one Ray was told to use the first.
+    # Ray did not read a mask that names fewer devices than it counted, so that mask is not used. With a longer mask
+    # Ray was told to use its first devices.
     return FoundAccelerators(count, vendor.name, mask[:count] if mask and len(mask) >= count else None)
 
 

@@ -220,7 +220,7 @@ def _idle_nodes(plan: Plan, users: Mapping[DeviceKey, tuple[str, ...]]) -> Itera
 def _collocated(plan: Plan, users: Mapping[DeviceKey, tuple[str, ...]]) -> Iterator[PlanWarning]:
     shared: dict[tuple[str, ...], list[DeviceKey]] = {}
     for device, names in users.items():
-        # Several components on a bare node are no collocation: nothing is shared that one counts.
+        # Several components on a bare node are not collocated: a bare node is no device.
         if len(names) > 1 and device[1]:
             shared.setdefault(names, []).append(device)
     if len(shared) <= len(plan.components):

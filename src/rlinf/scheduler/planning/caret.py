@@ -20,7 +20,7 @@ def excerpt(text: str, span: Span) -> tuple[str, Span]:
     right = min(len(text), left + _SHOWN_CHARACTERS)
     before, after = ("..." if left else ""), ("..." if right < len(text) else "")
     shift = len(before) - left
-    # Only then: replacing millions of characters of which a hundred are shown would take seconds.
+    # The text is cut first: replacing characters in millions of which a hundred are shown would take seconds.
     shown = before + printable(text[left:right]) + after
     return shown, (start + shift, max(start, min(end, right)) + shift)
 
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def _printable_character(character: str) -> str:
-    # One character for one, or the caret would stand beside its spot.
+    # One character replaces one, or the caret would stand beside its spot.
     if character.isprintable():
         return character
     return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"

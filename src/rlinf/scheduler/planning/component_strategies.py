@@ -52,7 +52,7 @@ class ComponentStrategy(PlacementStrategy):
         given, planned = super()._topology(where), self._planned_on
         if planned is None:
             return given
-        # Its own groups count, not those of the cluster.
+        # The node groups of the plan are used, not those of the cluster.
         nodes = given.first_nodes(planned.num_nodes).nodes
         return planned if nodes == planned.nodes else Topology(nodes, planned.node_groups)
 

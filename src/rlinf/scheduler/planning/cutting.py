@@ -10,7 +10,7 @@ from rlinf.scheduler.errors import PlacementError
 from rlinf.scheduler.planning.plan import Cut, DeviceLists
 from rlinf.scheduler.planning.resources import BARE_NODE, Block, ResourceTable
 
-# Makes the error for a sentence: it knows the text and the spot.
+# Makes an error of a sentence; the caller knows the text and the spot.
 Fail = Callable[[str], PlacementError]
 
 

@@ -9,7 +9,7 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.planning.node_groups import RESERVED_LABELS, NodeGroup
 from rlinf.scheduler.planning.record import Placement
 
-# Programs find things in these folders: what a group sets stands before what the node has.
+# Lists of folders in which programs look: what a group sets is put in front of what the node has.
 PATH_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 

@@ -19,7 +19,7 @@ from rlinf.scheduler.planning.caret import Span, excerpt, printable
 # A rank beyond this is a slip of the pen on any cluster; it keeps `0:0-999999999` from filling the memory.
 MAX_RANK = 2**20 - 1
 
-# Whoever sees that many mistakes in one placement has understood; a text of commas has a million.
+# More mistakes of one placement are not reported: a text of commas only has one for every comma.
 _MOST_ERRORS = 8
 
 _SEGMENT = re.compile(

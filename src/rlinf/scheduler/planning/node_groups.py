@@ -91,7 +91,9 @@ def _label_errors(group: NodeGroup, seen: set[str]) -> list[ConfigError]:
     label = group.label
     problem = ""
     if not label or label != label.strip() or "," in label:
-        problem = f"a node group's label is text without commas and without blanks around it, not '{label}'"
+        problem = (
+            f"a node group's label must be text without commas and without blanks around it, not '{label}'"
+        )
     elif label in RESERVED_LABELS:
         problem = f"'{label}' names a group that always exists; choose another label"
     elif label in seen:

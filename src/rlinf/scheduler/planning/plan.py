@@ -172,8 +172,8 @@ def number_runs(cuts: Iterable[Cut]) -> tuple[Run, ...]:
 
 
 def _are_alike(cut: Cut, following: Cut) -> bool:
-    # The node first: it tells most neighbours apart. Where the numbers in the group are given one by one, a cut
-    # stays by itself: its lists are its own.
+    # The node is compared first: it tells most neighbours apart. A cut whose numbers in the group are listed one by
+    # one is not joined with others.
     return (
         cut.node_rank == following.node_rank
         and cut[1:4] == following[1:4]

@@ -155,7 +155,7 @@ class ResourceTable:
         name = "the cluster" if self.labels == (CLUSTER_GROUP,) else f"'{','.join(self.labels)}'"
         numbers = f"{self.noun} 0" if len(self) == 1 else f"{self.noun}s 0-{len(self) - 1}"
         if self.noun == BARE_NODE.noun:
-            # Whoever meant accelerators wants to know why nodes were counted.
+            # The user may have meant accelerators: say why nodes were counted.
             why = "" if self.labels == (NODE_GROUP,) else " no accelerators to count, so it counts nodes:"
             plain = [block.node_rank for block in self.blocks] == list(range(len(self)))
             return f"{name} has{why} {numbers}" + ("" if plain else f" on {self._nodes()}")

@@ -98,7 +98,7 @@ class PackedPlacementStrategy(PlacementStrategy):
         if found := table.taken_twice([chosen]):
             raise PlacementError(found[1])
         if self._stride == 1 or self._width == 1:
-            # By the node, not by the process: a plan of thousands of alike nodes is made at once.
+            # This takes a step a node, not a step a process.
             return cut_evenly(table, chosen, len(chosen) // self._width, 0, PlacementError), (chosen,)
         cuts, _ = super()._cut(table)
         return cuts, (chosen,)

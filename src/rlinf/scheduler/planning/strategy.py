@@ -150,7 +150,7 @@ def ascending(name: str, numbers: Any) -> tuple[int, ...]:
     """
     own = sorted(number_of(name, number) for number in items_of(name, numbers))
     if not own:
-        raise PlacementError(f"{name} is empty: a process has resources")
+        raise PlacementError(f"{name} is empty: a process needs at least one resource")
     if len(set(own)) < len(own):
         raise PlacementError(f"{name} names a rank twice: {own}")
     return tuple(own)

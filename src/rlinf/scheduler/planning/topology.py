@@ -47,7 +47,7 @@ class Node:
 
     def __post_init__(self) -> None:
         if self.num_accelerators < 0:
-            raise ConfigError(f"a node has {self.num_accelerators} accelerators: the count starts at 0")
+            raise ConfigError(f"a node cannot have {self.num_accelerators} accelerators")
         names = tuple(map(str, self.visible or ())) or _indices(self.num_accelerators)
         if len(names) != self.num_accelerators:
             raise ConfigError(
@@ -89,7 +89,7 @@ class Topology:
         object.__setattr__(self, "nodes", tuple(named))
         object.__setattr__(self, "node_groups", tuple(self.node_groups))
         if not self.nodes:
-            raise ConfigError("a topology has at least one node")
+            raise ConfigError("a topology must have at least one node")
         errors = node_group_errors(self.node_groups, len(self.nodes))
         for group in self.node_groups:
             errors.extend(environment_errors(group))
@@ -111,9 +111,9 @@ class Topology:
         for part in text.split(","):
             match = _SHAPE.fullmatch(part)
             if match is None:
-                raise _shape_error(text, start, part, "this is no number of nodes and accelerators")
+                raise _shape_error(text, start, part, "this is not a number of nodes and accelerators")
             if match["nodes"] and int(match["nodes"]) == 0:
-                raise _shape_error(text, start, part, "a topology has at least one node")
+                raise _shape_error(text, start, part, "a topology must have at least one node")
             num_nodes, size = int(match["nodes"] or 1), int(match["accelerators"])
             total += num_nodes * size
             if len(counts) + num_nodes > _MAX_NODES or total > _MAX_ACCELERATORS:
