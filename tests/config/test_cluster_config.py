@@ -284,7 +284,12 @@ MISTAKES = [
         "a mapping or a list of mappings, not 'A=1'",
         "write A: '1'",
     ),
-    (section(component_placement="0-3"), "cluster.component_placement", "mapping of components to placements", ""),
+    (
+        section(component_placement="0-3"),
+        "cluster.component_placement",
+        "mapping of components to placements",
+        "",
+    ),
     (section(component_placement={"a": None}), "cluster.component_placement.a", "the placement is empty", ""),
     (section(component_placement={"a": []}), "cluster.component_placement.a", "the placement is empty", ""),
     (section(component_placement={"a": True}), "cluster.component_placement.a", "here it is true", "0-1:0-3"),

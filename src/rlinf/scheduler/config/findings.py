@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -31,25 +31,50 @@ def check(model: type[Model], value: Any, path: str) -> tuple[Model | None, list
     except Exception as error:  # noqa: BLE001 - a validator of somebody's plug-in may raise anything
         problem = f"{model.__module__}.{model.__qualname__} cannot read it: {type(error).__name__}: {error}"
         return None, [ConfigError(problem, path=path)]
-    meant = _meant(model, found)
+    missing = _keys_by_place(found, "missing")
+    unknown = _keys_by_place(found, "extra_forbidden")
+    known = {place: _known_keys(model, place) for place in (*missing, *unknown)}
+    meant = {
+        place: misspelt_keys(unknown.get(place, []), missing.get(place, []), keys)
+        for place, keys in known.items()
+    }
     errors: list[ConfigError] = []
     for details in found:
-        if details["loc"] in meant:
-            errors.append(_misspelt(model, details["loc"], meant[details["loc"]], path))
-        elif details["type"] != "missing" or details["loc"] not in meant.values():
-            errors.extend(_in_our_words(model, details, path).each())
+        *place, key = details["loc"] or ("",)
+        there = tuple(place)
+        if details["type"] == "extra_forbidden":
+            stands_for = meant[there].get(str(key), "")
+            errors.append(unknown_key(str(key), known[there], _path(path, details["loc"]), stands_for))
+        elif details["type"] != "missing" or str(key) not in meant[there].values():
+            errors.extend(_in_our_words(details, path).each())
     return None, errors
 
 
-def unknown_key(key: str, known: list[str], path: str) -> UnknownKey:
-    """The error for a key that means nothing there."""
+def misspelt_keys(unknown: list[str], missing: list[str], known: list[str]) -> dict[str, str]:
+    """Which unknown key stands for which missing one, beside it: that is one mistake, not two.
+
+    It is one that is spelt much like it; else the only one that is like no key at all, for the only one missing.
+
+    >>> misspelt_keys(["adress", "color"], ["address", "port"], ["address", "port"])
+    {'adress': 'address', 'color': 'port'}
+    """
+    meant: dict[str, str] = {}
+    for key in missing:
+        like = nearest_name(key, [each for each in unknown if each not in meant])
+        if like:
+            meant[like] = key
+    lost = [key for key in missing if key not in meant.values()]
+    strange = [key for key in unknown if key not in meant and not nearest_name(key, known)]
+    if len(lost) == len(strange) == 1:
+        meant[strange[0]] = lost[0]
+    return meant
+
+
+def unknown_key(key: str, known: list[str], path: str, missing: str = "") -> UnknownKey:
+    """The error for a key that means nothing there; `missing` is the key that it may stand for."""
     problem = f"unknown key '{key}'; there are {', '.join(known)}"
-    return UnknownKey(problem, path=path, hint=did_you_mean(key, known))
-
-
-def is_near(name: str, others: Iterable[str]) -> bool:
-    """Whether one of the others is spelt much like it: a key that is missing under one of them is misspelt."""
-    return bool(nearest_name(name, others))
+    hint = f"did you mean '{missing}'? It is missing" if missing else ""
+    return UnknownKey(problem, path=path, hint=did_you_mean(key, known) or hint)
 
 
 def shown(value: Any) -> str:
@@ -86,46 +111,22 @@ _YAML_1_1_BOOLS = {
 }
 
 
-def _meant(model: type[BaseModel], found: list[Any]) -> dict[_Location, _Location]:
-    """Which unknown key stands for which missing one, beside it: that is one mistake, not two.
-
-    It is one that is spelt much like it; else the only one that is like no key at all for the only one that is missing.
-    """
-    unknown = [details["loc"] for details in found if details["type"] == "extra_forbidden"]
-    missing = [details["loc"] for details in found if details["type"] == "missing"]
-    meant: dict[_Location, _Location] = {}
-    for lost in missing:
-        like = [key for key in _beside(lost, unknown) if is_near(str(lost[-1]), [str(key[-1])])]
-        meant.update(dict.fromkeys(like[:1], lost))
-    for lost in missing:
-        known = _known_keys(model, lost[:-1])
-        strange = [key for key in _beside(lost, unknown) if not is_near(str(key[-1]), known)]
-        others = [each for each in _beside(lost, missing) if each not in meant.values()]
-        if len(strange) == 1 and others == [lost]:
-            meant[strange[0]] = lost
-    return meant
+def _keys_by_place(found: list[Any], kind: str) -> dict[_Location, list[str]]:
+    keys: dict[_Location, list[str]] = {}
+    for details in found:
+        if details["type"] == kind:
+            keys.setdefault(details["loc"][:-1], []).append(str(details["loc"][-1]))
+    return keys
 
 
-def _beside(location: _Location, others: list[_Location]) -> list[_Location]:
-    return [other for other in others if other[:-1] == location[:-1]]
-
-
-def _misspelt(model: type[BaseModel], key: _Location, missing: _Location, path: str) -> ConfigError:
-    error = unknown_key(str(key[-1]), _known_keys(model, key[:-1]), _place(path, key))
-    hint = f"did you mean '{missing[-1]}'? It is missing"
-    return error if error.hint else type(error)(error.problem, path=error.path, hint=hint)
-
-
-def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str) -> ConfigError:
+def _in_our_words(details: Mapping[str, Any], path: str) -> ConfigError:
     location = details["loc"]
-    place = _place(path, location)
+    place = _path(path, location)
     original = details.get("ctx", {}).get("error")
     if isinstance(original, ConfigError):
         return _within(original, place)
     if details["type"] in ("value_error", "assertion_error"):
         return ConfigError(str(original), path=place)
-    if details["type"] == "extra_forbidden":
-        return unknown_key(str(location[-1]), _known_keys(model, location[:-1]), place)
     if details["type"] == "missing":
         parent, _, key = place.rpartition(".")
         return ConfigError(f"the key '{key}' is missing", path=parent)
@@ -134,7 +135,7 @@ def _in_our_words(model: type[BaseModel], details: Mapping[str, Any], path: str)
     return ConfigError(f"{wanted}, not {shown(details['input'])}", path=place, hint=hint)
 
 
-def _place(path: str, location: _Location) -> str:
+def _path(path: str, location: _Location) -> str:
     return path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from rlinf.scheduler.checks import is_text_or_number
-from rlinf.scheduler.config.findings import check, is_near, shown, unknown_key
+from rlinf.scheduler.config.findings import check, misspelt_keys, shown, unknown_key
 from rlinf.scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf.scheduler.config.source import ConfigSource
 from rlinf.scheduler.config.yaml_file import read_yaml_file
@@ -130,29 +130,24 @@ class _NodeSection(_Section):
 
 def _nodes(data: Mapping[str, Any], errors: list[ConfigError]) -> Iterator[FleetNode]:
     unknown = [str(key) for key in data if key not in _KEYS]
-    errors.extend(unknown_key(key, _KEYS, key) for key in unknown)
+    meant = misspelt_keys(unknown, [key for key in _KEYS if key not in data], _KEYS)
+    errors.extend(unknown_key(key, _KEYS, key, meant.get(key, "")) for key in unknown)
     if "nodes" not in data:
-        # A misspelt key is one mistake, not two.
-        if not is_near("nodes", unknown):
+        if "nodes" not in meant.values():
             problem = "the key 'nodes' is missing; a fleet's file lists the nodes of a cluster there"
             hint = "`rlinf topology --out fleet.yaml` writes the file of a running cluster"
             errors.append(ConfigError(problem, hint=hint))
         return
-    errors.extend(_version_mistakes(data, unknown))
+    reads = f"this reads version {FLEET_VERSION}"
+    if "version" not in (*data, *meant.values()):
+        errors.append(ConfigError(f"the key 'version' is missing; {reads}"))
+    elif data.get("version", FLEET_VERSION) != FLEET_VERSION:
+        errors.append(ConfigError(f"'version' is {shown(data['version'])}; {reads}", path="version"))
     for path, entry in _entries(data["nodes"], "nodes", errors):
         section, found = check(_NodeSection, entry, path)
         errors.extend(found)
         if section is not None:
             yield from _alike_nodes(section, path, errors)
-
-
-def _version_mistakes(data: Mapping[str, Any], unknown: list[str]) -> Iterator[ConfigError]:
-    reads = f"this reads version {FLEET_VERSION}"
-    if "version" in data:
-        if data["version"] != FLEET_VERSION:
-            yield ConfigError(f"'version' is {shown(data['version'])}; {reads}", path="version")
-    elif not is_near("version", unknown):
-        yield ConfigError(f"the key 'version' is missing; {reads}")
 
 
 def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) -> Iterator[FleetNode]:

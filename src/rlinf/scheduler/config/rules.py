@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rlinf.scheduler.checks import is_text_or_number
-from rlinf.scheduler.config.findings import is_near, shown, unknown_key
+from rlinf.scheduler.config.findings import misspelt_keys, shown, unknown_key
 from rlinf.scheduler.config.schema import read_label
 from rlinf.scheduler.errors import ConfigError, PlacementError
 from rlinf.scheduler.planning import CLUSTER_GROUP, PlacementRule, parse_segments
@@ -100,9 +100,12 @@ class _RuleReader:
 
     def _placement_of(self, entry: dict[str, Any]) -> Any:
         unknown = [key for key in entry if key not in _RULE_KEYS]
-        self.errors.extend(unknown_key(key, _RULE_KEYS, f"{self._path}.{key}") for key in unknown)
-        # A misspelt key is one mistake, not two.
-        if "placement" not in entry and not is_near("placement", unknown):
+        missing = [] if "placement" in entry else ["placement"]
+        meant = misspelt_keys(unknown, missing, _RULE_KEYS)
+        self.errors.extend(
+            unknown_key(key, _RULE_KEYS, f"{self._path}.{key}", meant.get(key, "")) for key in unknown
+        )
+        if missing and not meant:
             self.errors.append(PlacementError("the key 'placement' is missing"))
         return entry.get("placement", _MISSING)
 
