@@ -94,9 +94,10 @@ class PlacementStrategy(ABC):
         )
 
     def plan(self, where: HasTopology | Topology | int) -> ComponentPlan:
-        """The same as runs of processes, which is short however many there are; arguments and errors as above.
+        """The placements as runs of processes: short, however many processes there are.
 
-        The last plan is kept: on the same topology it is not made again.
+        Arguments and errors are those of `get_placement`. The last plan is kept: on the same topology it is
+        not made again.
         """
         topology = self._topology(where)
         if self._kept is None or self._kept.topology != topology:
