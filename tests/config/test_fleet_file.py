@@ -202,3 +202,21 @@ def test_any_data_is_a_fleet_or_an_error_of_ours(tmp_path_factory, value):
     else:
         message = "a fleet"
     assert message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "meant"),
+    [
+        ("version: 1\nnods: [{}]", "nods", "nodes"),
+        ("versoin: 1\nnodes: [{}]", "versoin", "version"),
+        ("version: 1\nmachines: [{}]", "machines", "nodes"),
+        ("version: 1\nnodes: [interfaces: [{name: eth0, adress: 10.0.0.1}]]", "adress", "address"),
+    ],
+)
+def test_misspelt_key_is_one_mistake(mistakes, text, key, meant):
+    told = mistakes(text)
+    assert told.count("unknown key") == 1
+    assert f"unknown key '{key}'" in told
+    assert f"did you mean '{meant}'?" in told
+    assert "mistakes" not in told
+    assert "the key '" not in told

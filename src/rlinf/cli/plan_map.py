@@ -9,8 +9,8 @@ from itertools import groupby
 
 from rlinf.cli.palette import Look, looks
 from rlinf.scheduler.planning import Plan, Sharing, Topology
+from rlinf.scheduler.planning.declared_hardware import hardware_counts
 from rlinf.scheduler.planning.neighbours import neighbours
-from rlinf.scheduler.planning.resources import hardware_counts
 from rlinf.scheduler.wording import counted, node_list, printable, rank_range, text_table
 
 # Of a node with more devices than this, neighbours that are alike are drawn as one cell.

@@ -14,7 +14,7 @@ from rlinf.cli.plan_map import node_group_labels, render_map
 from rlinf.cli.plan_report import PlanReport
 from rlinf.cli.plan_table import summary_line
 from rlinf.scheduler.planning import ComponentPlan, Node, Topology
-from rlinf.scheduler.planning.resources import hardware_counts
+from rlinf.scheduler.planning.declared_hardware import hardware_counts
 from rlinf.scheduler.wording import counted, node_list
 
 _MARKER = re.compile(r"@([A-Z_]+)@")

@@ -9,9 +9,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.planning.declared_hardware import hardware_counts
 from rlinf.scheduler.planning.explain import DeviceKey, Sharing
 from rlinf.scheduler.planning.plan import ComponentPlan, DeviceLists, Plan
-from rlinf.scheduler.planning.resources import hardware_counts
 from rlinf.scheduler.planning.topology import Topology
 from rlinf.scheduler.wording import counted, did_you_mean, name_list, node_list
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from rlinf.scheduler.planning.declared_hardware import hardware_counts
 from rlinf.scheduler.planning.plan import ComponentPlan, Plan, Run
 from rlinf.scheduler.planning.record import Placement
-from rlinf.scheduler.planning.resources import hardware_counts
 from rlinf.scheduler.planning.topology import Topology
 
 # A device: its node, what it is, its index there; bare nodes are the node itself, with index None.
