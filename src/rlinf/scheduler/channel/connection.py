@@ -23,6 +23,7 @@ from rlinf.scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
     MIN_OPERATIONS,
+    NUM_SKIPPED,
     Shortcut,
     ShortcutBroken,
     ShortcutRequest,
@@ -102,7 +103,7 @@ class Connection:
         operation.blocks = True
         give_up, fate = self._shell.drop, promise.fate
         try:
-            shortcut = self._take_shortcut()
+            shortcut = self._take_shortcut(operation)
             call = None if shortcut is None else self._call(shortcut, operation, encoded)
             if shortcut is None or call is None:
                 value = items = self._run_by_io_thread(operation, encoded)
@@ -208,14 +209,20 @@ class Connection:
 
     # -- shortcuts -------------------------------------------------------------------------------
 
-    def _take_shortcut(self) -> Shortcut | None:
-        """This thread's shortcut, to be given back; None if it has none."""
+    def _take_shortcut(self, operation: Operation) -> Shortcut | None:
+        """This thread's shortcut, to be given back; None if it has none, or the operation is not one for it."""
         if not self._same_machine:
             return None
         # Out of everybody's hands: a signal handler that comes now finds none.
         own = self._own.__dict__
         shortcut: Shortcut | None = own.pop("shortcut", None)
-        return self._ask_for_shortcut(own) if shortcut is None else shortcut
+        if shortcut is None:
+            return self._ask_for_shortcut(own)
+        if shortcut.skips and operation.kind != "put":
+            shortcut.skips -= 1
+            own["shortcut"] = shortcut
+            return None
+        return shortcut
 
     def _call(self, shortcut: Shortcut, operation: Operation, encoded: Encoded | None) -> bytes | None:
         """What to send by a shortcut; None, and the shortcut is given back, if it has to go the usual way."""
@@ -263,6 +270,7 @@ class Connection:
                 frames = iter(answer.frames)
                 return [Arrived(list(islice(frames, count))) for count in counts]
             case wire.Elsewhere():
+                shortcut.skips = NUM_SKIPPED
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.fate.taken = True

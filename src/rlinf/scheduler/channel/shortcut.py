@@ -22,6 +22,8 @@ MAX_DATAGRAM_BYTES = 160 << 10
 DIRECT_BYTES = 128 << 10
 # The first operations of a thread go the usual way: it may not stay.
 MIN_OPERATIONS = 4
+# After an answer that came elsewhere, so many gets go the usual way at once.
+NUM_SKIPPED = 15
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
@@ -50,15 +52,19 @@ class Shortcut:
 
     Args:
         connection: a connected datagram socket on which the server knows this process.
+
+    Attributes:
+        skips: so many gets are still to go the usual way.
     """
 
-    __slots__ = ("__weakref__", "_connection", "_memory", "_timeout_s")
+    __slots__ = ("__weakref__", "_connection", "_memory", "_timeout_s", "skips")
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
         self._connection = connection
         self._timeout_s: float | None = None
         self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
+        self.skips = 0
 
     def exchange(self, call: bytes, ticket: int, timeout_s: float | None) -> wire.Answer:
         """Send a call and wait for its answer.
