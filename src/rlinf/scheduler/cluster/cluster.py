@@ -30,7 +30,7 @@ from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf.scheduler.events import Listener, NodeJoined
-from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.planning import Topology
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
 DRIVER_NAME = "driver"

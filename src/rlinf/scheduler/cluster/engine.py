@@ -17,7 +17,7 @@ from rlinf.scheduler.cluster.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.cluster.token import use_fresh_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 NAMESPACE = "rlinf"
 # Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.

@@ -17,7 +17,7 @@ from rlinf.scheduler.comm import (
     on_fork_in_child,
 )
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.weights import Weights
 
 if TYPE_CHECKING:  # a worker's process needs no config reader

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.mailbox import Mailbox
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 
 

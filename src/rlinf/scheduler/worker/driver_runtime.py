@@ -18,8 +18,8 @@ from rlinf.scheduler.errors import (
     PeerNotFound,
 )
 from rlinf.scheduler.events import ChannelOpened, WorkerLogged
-from rlinf.scheduler.placement import NodePlacementStrategy, Placement
-from rlinf.scheduler.placement.nearest import list_names, nearest_name
+from rlinf.scheduler.planning import NodePlacementStrategy, Placement
+from rlinf.scheduler.wording import list_names, nearest_name
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress

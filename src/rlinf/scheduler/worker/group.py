@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
 from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError
-from rlinf.scheduler.placement import (
+from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
     Placement,

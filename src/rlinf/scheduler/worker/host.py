@@ -16,7 +16,7 @@ from rlinf.scheduler.cluster.session import Session, set_current
 from rlinf.scheduler.comm import Buffer, DirectoryClient, Messenger, decode
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.mailbox import Mailbox
-from rlinf.scheduler.placement import HardwareUnit, Topology
+from rlinf.scheduler.planning import HardwareUnit, Topology
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.call_loop import CallLoop
 from rlinf.scheduler.worker.context import WorkerContext, set_context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 
 
 @dataclass(frozen=True, slots=True, order=True)

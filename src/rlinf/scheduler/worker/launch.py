@@ -21,8 +21,8 @@ from rlinf.scheduler.comm import Buffer, Request, encode
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
-from rlinf.scheduler.placement import Node, Placement, Topology
-from rlinf.scheduler.placement.environments import EnvironmentTable
+from rlinf.scheduler.planning import Node, Placement, Topology
+from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.host import WorkerHost

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from rlinf.scheduler.comm import Endpoint, Request
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.worker import protocol
 from rlinf.scheduler.worker.info import WorkerAddress
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rlinf.scheduler.channel import ChannelSpec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.placement import HardwareUnit, Placement
+from rlinf.scheduler.planning import HardwareUnit, Placement
 
 # Services of the launching process.
 HELLO = "launch.hello"

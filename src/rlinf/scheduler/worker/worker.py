@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
 from rlinf.scheduler.channel import Channel, current_runtime
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.mailbox import Groups
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process
 from rlinf.scheduler.worker.group import GroupBuilder
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
