@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import rlinf.scheduler
+import rlinf.scheduler.placement
 import rlinf.testing
 from rlinf.scheduler import errors, events
 
@@ -55,7 +56,7 @@ def documented():
 
 @pytest.mark.parametrize(
     "module",
-    [rlinf.scheduler, errors, events, rlinf.testing],
+    [rlinf.scheduler, rlinf.scheduler.placement, errors, events, rlinf.testing],
     ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module):
