@@ -58,11 +58,12 @@ def _check_writable(out: Path) -> None:
 
 def _probe(num_nodes: int | None, address: str | None, simulate: str | None, timeout_s: float) -> Fleet:
     # Ray takes a second to load, and the other commands do without it.
-    cluster_class: Any = import_module("rlinf.scheduler.cluster").Cluster
-    options = {"simulate": simulate, "address": address, "start_timeout_s": timeout_s}
-    with cluster_class(num_nodes=num_nodes, **options) as cluster:
-        fleet: Fleet = cluster.fleet
-        return fleet
+    from rlinf.scheduler.cluster import Cluster  # noqa: PLC0415
+
+    with Cluster(
+        num_nodes=num_nodes, simulate=simulate, address=address, start_timeout_s=timeout_s
+    ) as cluster:
+        return cluster.fleet
 
 
 def _as_data(node: FleetNode) -> dict[str, Any]:
