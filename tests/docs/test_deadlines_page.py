@@ -9,9 +9,9 @@ from test_api_reference import documented
 
 from rlinf.scheduler import Channel, errors
 from rlinf.scheduler.channel.operation import ANSWER_S
+from rlinf.scheduler.channel.starting import START_TIMEOUT_S
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.transport.session import GRACE_S
-from rlinf.scheduler.worker.protocol import START_CHANNEL_TIMEOUT_S
 from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S
 from rlinf.testing import LocalRuntime
 
@@ -66,7 +66,7 @@ def test_error_at_a_deadline_is_a_timeout(row):
 def test_fixed_waits_are_those_of_the_code():
     assert {what.split(":")[0]: float(seconds) for what, seconds in FIXED.items()} == {
         "a channel's process that does not answer": ANSWER_S,
-        "a channel's process that does not start": START_CHANNEL_TIMEOUT_S,
+        "a channel's process that does not start": START_TIMEOUT_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
         "a rank that is asked to end and is in a call is killed": STOP_GRACE_S,
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,

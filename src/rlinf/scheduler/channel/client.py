@@ -17,9 +17,10 @@ from rlinf.scheduler.channel.arguments import (
     or_forever,
 )
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
+from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.channel.runtime import current_connections, current_runtime
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -33,6 +34,7 @@ from rlinf.scheduler.errors import (
     PeerNotFound,
 )
 from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.session import current_session
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -83,8 +85,8 @@ class Channel:
             ChannelExists: the name is taken.
         """
         spec = ChannelSpec(checked_name(name), checked_maxsize(name, maxsize))
-        endpoint = current_runtime().start_channel_server(name, spec, group_affinity, group_rank_affinity)
-        return cls(ChannelRef(spec, endpoint))
+        wanted = StartChannel(spec, group_affinity, group_rank_affinity)
+        return cls(ChannelRef(spec, current_session().service(Starter).start(wanted)))
 
     @classmethod
     def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
@@ -100,7 +102,7 @@ class Channel:
         """
         limit_s = checked_timeout(name, timeout_s)
         try:
-            entry = current_runtime().directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
+            entry = current_session().directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
         except PeerNotFound as error:
             there = ", ".join(error.known) or "nothing"
             problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
@@ -392,7 +394,7 @@ class Channel:
     def _connection(self) -> Connection:
         connection = self._cached
         if connection is None or connection.lost is not None:
-            connection = self._cached = current_connections().to(self._ref)
+            connection = self._cached = current_session().service(Connections).to(self._ref)
         return connection
 
     def _what(self, operation: Operation) -> Callable[[], str]:
