@@ -15,6 +15,7 @@ import pytest
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel.shortcut import WELCOME
 from rlinf.scheduler.channel.shortcut_door import MAX_SHORTCUTS, ShortcutDoor
 from rlinf.scheduler.errors import (
     ChannelClosed,
@@ -286,7 +287,7 @@ def test_a_stranger_gets_no_shortcut():
     calls = []
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        door = ShortcutDoor(messenger, lambda end, call: calls.append((end.client, call)))
+        door = ShortcutDoor(messenger, lambda end, call: calls.append((end.client, call)), lambda _: None)
         invitations = []
         ready = threading.Event()
 
@@ -309,6 +310,7 @@ def test_a_stranger_gets_no_shortcut():
             friend.connect(invitations[1].path)
             friend.send(invitations[1].token)
         assert friends[1].recv(100) == b""
+        assert friends[0].recv(100) == WELCOME
         friends[0].send(b"no operation")
         assert friends[0].recv(100) == b""
         for friend in friends:

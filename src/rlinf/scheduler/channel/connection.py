@@ -285,12 +285,11 @@ class Connection:
             raise _BeginAnew from None
 
     def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
-        request: ShortcutRequest | None = own.get("request")
-        if request is None:
-            request = own["request"] = ShortcutRequest()
+        # Out of everybody's hands, too.
+        request: ShortcutRequest = own.pop("request", None) or ShortcutRequest()
         if request.shortcut is not None:
-            del own["request"]
             return request.shortcut
+        own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
             self._hand_over(self._shell.open_shortcut, request)

@@ -228,12 +228,21 @@ class ClientShell:
                 shortcut = dial(reply.result().head)
                 if shortcut is not None:
                     self._shortcuts.add(shortcut)
-                    request.shortcut = shortcut
+                    # It hears the server's first word, or its end, soon.
+                    self._messenger.watch(shortcut.fileno(), partial(self._on_welcome, shortcut, request))
 
         asked.add_done_callback(invited)
 
+    def _on_welcome(self, shortcut: Shortcut, request: ShortcutRequest) -> None:
+        self._messenger.unwatch(shortcut.fileno())
+        if shortcut.is_welcome():
+            request.shortcut = shortcut
+
     def _note_direct(self) -> None:
         """Know of the gets that users' threads have sent: their items are to be confirmed."""
+        if self.lost is not None:
+            self.direct.clear()
+            return
         while self.direct:
             operation = self.direct.popleft()
             self._know_direct(operation)
@@ -353,8 +362,7 @@ class ClientShell:
             elif kind is Fill:
                 self._fill(self._operations[instruction.ticket])
             elif kind is Recall:
-                is_put = self._operations[instruction.ticket].kind == "put"
-                self._outbox.append((wire.Recall(instruction.ticket, is_put), ()))
+                self._outbox.append((wire.Recall(instruction.ticket), ()))
             else:
                 self._outbox.append((wire.Withdraw(instruction.ticket), ()))
 
@@ -394,8 +402,9 @@ class ClientShell:
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
-        if self._held:
-            self._held.pop(ticket, None)
+        for waiting in (self._held, self._soon):
+            if waiting:
+                waiting.pop(ticket, None)
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
@@ -564,8 +573,6 @@ class ClientShell:
     def abandon(self, lost: ChannelLost) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self.lost = lost
-        for shortcut in list(self._shortcuts):
-            shortcut.abandon()
 
     def gone(self, reason: str) -> ChannelLost:
         """The error of operations on a channel whose server is gone."""
