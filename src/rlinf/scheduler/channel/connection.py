@@ -270,6 +270,7 @@ class Connection:
                 return [Arrived(list(islice(frames, count))) for count in counts]
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
+                self._hand_over(shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.fate.taken = True

@@ -84,7 +84,7 @@ class ChannelServer:
         self._flush_due = False
         self._stopped = False
         self._news_service = wire.news_service(spec.channel_id)
-        self._door = ShortcutDoor(messenger, self._on_direct, self._on_end_closed)
+        self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
             wire.Reserve: self._reserve,
@@ -131,10 +131,8 @@ class ChannelServer:
         if self._clients[end.client].direct.arrive(end, operation.ticket, direct, direct.after):
             self._run(end.client, operation, iter(direct.frames))
 
-    def _on_end_closed(self, end: ShortcutEnd) -> None:
-        known = self._clients.get(end.client)
-        if known is not None:
-            known.direct.close(end)
+    def _on_left(self, end: ShortcutEnd) -> None:
+        self._clients[end.client].direct.leave(end)
 
     def _run(self, client: str, operation: wire.Operation, frames: Iterator[Buffer]) -> None:
         try:
@@ -185,8 +183,7 @@ class ChannelServer:
 
     def _recall(self, client: str, recall: wire.Recall, _frames: Iterator[Buffer]) -> list[Instruction]:
         """Say what became of an operation that came by a shortcut; nobody listens there any more."""
-        self._door.read_all(client)
-        return self._clients[client].direct.recall(client, recall.ticket, self._state)
+        return self._clients[client].direct.recall(client, recall.ticket, self._state, self._door.read_all)
 
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(get.queue)

@@ -142,10 +142,12 @@ class ClientShell:
                 self._held[ticket] = operation
             self._carry_out(instructions)
         # Most have no deadline.
-        if operation.timeout_s is None and operation.wait:
-            return
+        if operation.timeout_s is not None or not operation.wait:
+            self._start_clock(operation)
+
+    def _start_clock(self, operation: Operation) -> None:
         left_s = operation.left_s
-        if left_s is not None and ticket in self._operations:
+        if left_s is not None and operation.ticket in self._operations:
             operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
 
     def _open(self) -> None:
@@ -278,6 +280,16 @@ class ClientShell:
             self._expire(operation)
         else:
             self.cancel(operation)
+            self._start_clock(operation)
+
+    def expect(self, operation: Operation) -> None:
+        """A user's thread was told by its shortcut that the items of a get come the usual way."""
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        self._note_direct()
+        if operation.ticket not in self._delivered:
+            self._start_clock(operation)
 
     # -- the I/O thread: delivered items ----------------------------------------------------------
 

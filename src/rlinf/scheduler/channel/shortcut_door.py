@@ -65,18 +65,18 @@ class ShortcutDoor:
     Args:
         messenger: this process's messenger.
         on_call: called with each operation that comes.
-        on_closed: called with what nothing comes by any more.
+        on_left: called with what its thread has left.
     """
 
     def __init__(
         self,
         messenger: Messenger,
         on_call: Callable[[ShortcutEnd, wire.Direct], None],
-        on_closed: Callable[[ShortcutEnd], None],
+        on_left: Callable[[ShortcutEnd], None],
     ) -> None:
         self._messenger = messenger
         self._on_call = on_call
-        self._on_closed = on_closed
+        self._on_left = on_left
         self._listener: socket.socket | None = None
         self._path = ""
         self._invited: dict[bytes, str] = {}
@@ -180,6 +180,7 @@ class ShortcutDoor:
             return False
         except OSError:
             self._close(end)
+            self._on_left(end)
             return False
         self._on_call(end, direct)
         return True
@@ -205,7 +206,6 @@ class ShortcutDoor:
                 del self._ends[end.client]
             self._messenger.unwatch(end.connection.fileno())
             end.connection.close()
-            self._on_closed(end)
 
     def close(self) -> None:
         """Close everything."""

@@ -7,7 +7,7 @@ thread cannot wait for the answer any more, its process recalls it the usual way
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from rlinf.scheduler.queueing.instructions import Accept, Instruction, Reason, Refuse
@@ -72,21 +72,31 @@ class DirectOperations(Generic[WayT, OperationT]):
         """An operation ends in another way: where to say so; None if it came the usual way."""
         return self._unanswered.pop(ticket, None) if self._unanswered else None
 
-    def recall(self, client: str, ticket: int, state: ChannelState) -> list[Instruction]:
+    def recall(
+        self, client: str, ticket: int, state: ChannelState, read_all: Callable[[str], None]
+    ) -> list[Instruction]:
         """Withdraw an operation, and always say what became of it.
 
-        To be called when everything was read that the client's threads had sent. What has not come by then never went,
-        and what is early is never done.
+        What has not come by now never went, and what is early is never done.
+
+        Args:
+            client: its name.
+            ticket: the operation.
+            state: the queues.
+            read_all: reads what the client's threads have sent until now.
         """
+        read_all(client)
         self._early.pop(ticket, None)
         self._unanswered.pop(ticket, None)
         withdrawn = state.withdraw(client, ticket)
         if withdrawn:
             return withdrawn
-        if ticket in self._accepted.values():
-            return [Accept(client, ticket)]
+        for way, accepted in self._accepted.items():
+            if accepted == ticket:
+                del self._accepted[way]
+                return [Accept(client, ticket)]
         return [Refuse(client, ticket, Reason.CANCELLED, "")]
 
-    def close(self, way: WayT) -> None:
-        """Nothing comes or goes on a way any more."""
+    def leave(self, way: WayT) -> None:
+        """A thread has left its way: nobody asks any more what became of what came by it."""
         self._accepted.pop(way, None)
