@@ -268,6 +268,8 @@ class ClientShell:
             self._finish(operation, Ending.LOST, None)
             return
         self._note_direct()
+        if operation.fate.taken:  # it came another way
+            return
         if operation.recalled:
             self.drop(operation)
             return

@@ -130,6 +130,8 @@ class ChannelClient(Users):
             self.tell(call, Ending.LOST, None)
             return
         self._shortcuts.note()
+        if call.outcome not in ("", "dropped"):
+            return  # what it waited for came another way
         if not self.state.knows(call.ticket):
             self.state.direct(call.ticket, call.step.queue, is_get=call.step.kind != "put")
         if call.outcome:
