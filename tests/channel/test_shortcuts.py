@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -524,3 +524,26 @@ def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin()
         assert accepts == 3
         friend.close()
         messenger.submit(door.close)
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ConnectionResetError, CancelledError])
+def test_what_a_signal_handler_raises_is_not_held_for_the_shortcuts_own(held, error):
+    """A handler that raises TimeoutError is how many programs end a call that takes too long."""
+    _, _, channel = held
+
+    def handle(_signal, _frame):
+        raise error("of the handler")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        for _ in range(5):
+            take_own_shortcut(channel)
+            sender = threading.Thread(target=signal_when_waiting, args=(channel,))
+            sender.start()
+            with pytest.raises(error, match="of the handler"):
+                channel.get(timeout_s=5)
+            sender.join(DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    channel.put("item")
+    assert channel.get(timeout_s=DEADLINE_S) == "item"

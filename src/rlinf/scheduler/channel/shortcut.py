@@ -16,6 +16,7 @@ from weakref import WeakSet
 import msgspec
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import on_fork_in_child
 
 # Larger calls and answers go the usual way. The kernel takes datagrams up to its default size of a buffer, 208 KiB.
@@ -100,9 +101,9 @@ class Shortcut:
             connection.send(call)
             count = connection.recv_into(self._memory)
             answer = _decode(self._memory[:count])
-        except TimeoutError:
-            raise
         except (OSError, msgspec.DecodeError) as error:
+            if isinstance(error, TimeoutError) or raised_by_signal_handler(error):
+                raise
             raise ShortcutBroken(repr(error)) from error
         if answer.answer.ticket != ticket:
             message = f"it answered {answer.answer.ticket} instead of {ticket}"
