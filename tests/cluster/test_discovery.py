@@ -14,7 +14,7 @@ from rlinf.scheduler.engine.interfaces import network_interfaces
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.hardware.devices import Device
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 
 def probe(monkeypatch, environment, resources=()):
@@ -67,7 +67,7 @@ def test_devices_of_the_vendors_tool_stand_beside_their_entries_of_the_mask():
         accelerator_type="NVIDIA",
         mask=("5", "4"),
         machine_id="m",
-        devices=(Device(5, "NVIDIA H200", "GPU-55", 143771, "0000:1b:00.0", 1), None),
+        devices=(Device(5, "NVIDIA H200", "GPU-55", 143771 * 2**20, "0000:1b:00.0", 1), None),
         python="/usr/bin/python3",
         interfaces=(("eth0", "10.0.0.1"),),
     )

@@ -23,6 +23,7 @@ def test_a_reserved_port_can_be_bound_by_its_user():
     reserved = ReservedPort()
     with socket.socket() as server:
         server.bind(("127.0.0.1", reserved.port))
+        assert server.getsockname()[1] == reserved.port
     reserved.release()
 
 

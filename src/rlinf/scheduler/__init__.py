@@ -13,8 +13,8 @@ from rlinf.scheduler import errors
 if TYPE_CHECKING:
     from rlinf.scheduler.channel import Channel
     from rlinf.scheduler.cluster import Cluster
-    from rlinf.scheduler.component_placement import ComponentPlacement
-    from rlinf.scheduler.placement import (
+    from rlinf.scheduler.placement import ComponentPlacement
+    from rlinf.scheduler.planning import (
         FlexiblePlacementStrategy,
         NodePlacementStrategy,
         PackedPlacementStrategy,
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Channel": "channel",
     "Cluster": "cluster",
-    "ComponentPlacement": "component_placement",
-    "FlexiblePlacementStrategy": "placement",
-    "NodePlacementStrategy": "placement",
-    "PackedPlacementStrategy": "placement",
-    "Placement": "placement",
-    "PlacementStrategy": "placement",
-    "Topology": "placement",
+    "ComponentPlacement": "placement",
+    "FlexiblePlacementStrategy": "planning",
+    "NodePlacementStrategy": "planning",
+    "PackedPlacementStrategy": "planning",
+    "Placement": "planning",
+    "PlacementStrategy": "planning",
+    "Topology": "planning",
     "Worker": "worker",
     "WorkerAddress": "worker",
     "WorkerGroup": "worker",

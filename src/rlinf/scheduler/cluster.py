@@ -27,7 +27,7 @@ from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_error
 from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
-from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, current_or_none, set_current
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter

@@ -157,8 +157,9 @@ class ConfigErrors(ConfigError):
         return type(self)([error.pointing(text, span) for error in self.errors], self.file)
 
     def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigErrors:
-        """The same mistakes, each with its place filled in, where it says nothing of it yet."""
-        return type(self)([error.at(path=path, component=component, file=file) for error in self.errors])
+        """The same mistakes of the same file, each with its place filled in, where it says nothing of it yet."""
+        located = [error.at(path=path, component=component, file=file) for error in self.errors]
+        return type(self)(located, self.file)
 
 
 class PlacementErrors(ConfigErrors, PlacementError):

@@ -20,6 +20,7 @@ from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationProm
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, NO_ANSWER, ClientShell
 from rlinf.scheduler.channel.shortcut import (
+    DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
     MIN_OPERATIONS,
     NUM_SKIPPED,
@@ -34,7 +35,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, WAIT_S
+from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -238,7 +239,7 @@ class Connection:
         return call
 
     def _frames(self, operation: Operation, encoded: Encoded) -> list[Buffer] | None:
-        if encoded.size_bytes < SHARED_BYTES:
+        if encoded.size_bytes <= DIRECT_BYTES:
             return [flat(frame) for frame in encoded.frames()]
         self._pack(operation, encoded, blocks=True)
         parcel = operation.parcel

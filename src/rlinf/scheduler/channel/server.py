@@ -13,6 +13,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import is_marked
+from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf.scheduler.comm.directory import DirectoryClient
@@ -354,7 +355,7 @@ def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
     """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
     items: list[Arrived] = [item.payload for item in instruction.items]
     in_message = not any(item.lease for item in items)
-    if in_message and sum(item.size_bytes for item in items) <= wire.INLINE_BYTES:
+    if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:
         parts = [item.frames() for item in items]
         frames: list[Any] = [frame for part in parts for frame in part]
         delivered = wire.Delivered(instruction.ticket, [len(part) for part in parts])

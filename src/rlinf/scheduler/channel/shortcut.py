@@ -17,7 +17,9 @@ import msgspec
 from rlinf.scheduler.channel import wire
 
 # Larger calls and answers go the usual way. The kernel takes datagrams up to its default size of a buffer, 208 KiB.
-MAX_DATAGRAM_BYTES = 128 << 10
+MAX_DATAGRAM_BYTES = 160 << 10
+# Items up to here travel in it: two copies more cost less than a block of shared memory and its lease.
+DIRECT_BYTES = 128 << 10
 # The first operations of a thread go the usual way: it may not stay.
 MIN_OPERATIONS = 4
 # After an answer that came elsewhere, so many gets go the usual way at once.

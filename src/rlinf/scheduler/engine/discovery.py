@@ -8,8 +8,6 @@ from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.hardware.devices import Device
 
-_MIB = 1 << 20
-
 
 def fleet_of(reports: Sequence[NodeReport]) -> Fleet:
     """The nodes, in the order given, as `rlinf topology --out` saves them; `.topology` of it is planned on."""
@@ -34,5 +32,4 @@ def _node(report: NodeReport) -> FleetNode:
 def _accelerator(vendor: str, name: str, device: Device | None) -> FleetAccelerator:
     if device is None:
         return FleetAccelerator(vendor, name)
-    memory_bytes = None if device.memory_mib is None else device.memory_mib * _MIB
-    return FleetAccelerator(vendor, name, device.name, device.uuid, memory_bytes, device.numa_node)
+    return FleetAccelerator(vendor, name, device.name, device.uuid, device.memory_bytes, device.numa_node)

@@ -20,7 +20,7 @@ from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_
 from rlinf.scheduler.engine.token import use_fresh_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.hardware.vendors import VENDORS
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 NAMESPACE = "rlinf"
 # Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.

@@ -20,7 +20,7 @@ from rlinf.scheduler.hardware.vendors import (
     match_devices,
     visibility_settings,
 )
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import concurrent.futures
 import inspect
 import queue
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -32,6 +32,9 @@ class IncomingCall:
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Place: TypeAlias = Promise[IncomingCall | None]
 
+# Sends what came of a call.
+Answer: TypeAlias = Callable[[], object]
+
 
 class CallLoop:
     """The calls of one worker.
@@ -43,6 +46,7 @@ class CallLoop:
 
     def __init__(self, messenger: Messenger) -> None:
         self._parcels = messenger.parcels
+        self._submit = messenger.submit
         self._calls: queue.SimpleQueue[IncomingCall | Place | None] = queue.SimpleQueue()
         # By the caller's process and the number that it gave the call.
         self._places: dict[tuple[str, int], Place] = {}
@@ -61,6 +65,7 @@ class CallLoop:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
+        self._parcels.see_released()
         key = (request.peer_id, request.head.number)
         place = self._places.pop(key, None)
         try:
@@ -108,16 +113,19 @@ class CallLoop:
             entry = self._calls.get()
             if entry is None:
                 return
+            answers: list[Answer] = []
             try:
-                self._execute(worker, entry)
+                answers += self._execute(worker, entry)
             except SystemExit:
                 self.stop()
-            del entry  # else the arguments of the last call stay until the next one comes
+            del entry  # the arguments go before the answer: then the caller finds their memory warm
+            while answers:
+                answers.pop()()
 
-    def _execute(self, worker: Any, entry: IncomingCall | Place) -> None:
+    def _execute(self, worker: Any, entry: IncomingCall | Place) -> Sequence[Answer]:
         call = entry.result() if isinstance(entry, Promise) else entry
         if call is None:
-            return
+            return ()
         try:
             args, kwargs = call.arguments.load()
             result = getattr(worker, call.request.head.method)(*args, **kwargs)
@@ -125,13 +133,13 @@ class CallLoop:
             _reply_error(call.request, error)
             if isinstance(error, SystemExit):
                 raise
-            return
+            return ()
         if inspect.iscoroutine(result):
             running = asyncio.run_coroutine_threadsafe(self._finish(call, result), self._event_loop())
             self._running.add(running)
             running.add_done_callback(self._running.discard)
-        else:
-            self._reply(call, result, wait_s=WAIT_S)
+            return ()
+        return (self._answer(call, result, wait_s=WAIT_S),)
 
     async def _finish(self, call: IncomingCall, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -139,21 +147,24 @@ class CallLoop:
         except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
             _reply_error(call.request, error)
         else:
-            self._reply(call, result, wait_s=0.0)
+            self._answer(call, result, wait_s=0.0)()
 
-    def _reply(self, call: IncomingCall, result: Any, *, wait_s: float) -> None:
-        """Answer with a result; `wait_s` is how long this thread may wait for room in shared memory."""
-        request, peer = call.request, _peer(call.request)
+    def _answer(self, call: IncomingCall, result: Any, *, wait_s: float) -> Answer:
+        """Write a result; `wait_s` is how long this thread may wait for room in shared memory."""
+        request = call.request
         try:
-            parcel = self._parcels.pack(encode(result), peer, snapshot=False, wait_s=wait_s)
+            parcel = self._parcels.pack(encode(result), _peer(request), snapshot=False, wait_s=wait_s)
         except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the call's failure
-            _reply_error(request, error)
-            return
-        frames = parcel.frames_for(peer)
-        if not parcel.in_shared_memory:
-            request.reply(protocol.Returned(), frames)
-            return
-        key = (request.peer_id, request.head.number)
+            return partial(_reply_error, request, error)
+        if parcel.in_shared_memory:
+            lend = partial(self._lend, request, (request.peer_id, request.head.number), parcel)
+            return partial(self._submit, lend)
+        return partial(request.reply, protocol.Returned(), parcel.frames_for(_peer(request)))
+
+    def _lend(self, request: Request, key: tuple[str, int], parcel: Parcel) -> None:
+        """Answer with what lies in shared memory; on the I/O thread."""
+        self._parcels.release_dropped()
+        frames = parcel.frames_for(_peer(request))
         self._lying[key] = parcel
         taken = partial(self._on_taken, key)
         if not request.reply(protocol.Returned(), frames, snapshot=False, settled=taken):

@@ -21,7 +21,7 @@ from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 
 

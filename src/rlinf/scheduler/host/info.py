@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.placement import Placement, Topology
+from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session
 
 

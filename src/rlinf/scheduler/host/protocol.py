@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
-from rlinf.scheduler.placement import HardwareUnit, Placement
+from rlinf.scheduler.planning import HardwareUnit, Placement
 
 # Services of the launching process.
 HELLO = "launch.hello"

@@ -77,6 +77,8 @@ class Call:
 
     def start(self) -> None:
         """Send it to every rank."""
+        # Released before the ranks hear of this call: then they find their memory warm.
+        self._messenger.parcels.release_dropped()
         for index in range(len(self._endpoints)):
             self._send(index)
 
@@ -127,9 +129,8 @@ class Call:
     def _note(self, index: int, outcome: Outcome) -> None:
         self.outcomes[index] = outcome
         self._left -= 1
-        if self._left == 0:
-            self._parcel = None
         if self._left == 0 or not isinstance(outcome, Arrived):
             self.settled.set_result(None)
         if self._left == 0:
             self.complete.set_result(None)
+            self._parcel = None

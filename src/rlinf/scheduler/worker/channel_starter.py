@@ -21,9 +21,9 @@ from rlinf.scheduler.events import ChannelOpened
 from rlinf.scheduler.host.channel_worker import ChannelWorker
 from rlinf.scheduler.host.info import WorkerAddress, job_topology
 from rlinf.scheduler.host.protocol import WorkerFactory
-from rlinf.scheduler.placement import NodePlacementStrategy, Placement
-from rlinf.scheduler.placement.nearest import list_names, nearest_name
+from rlinf.scheduler.planning import NodePlacementStrategy, Placement
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.wording import list_names, nearest_name
 from rlinf.scheduler.worker.contents import groups_in
 from rlinf.scheduler.worker.group import WorkerGroup, launch_group
 from rlinf.scheduler.worker.launch import LaunchOptions

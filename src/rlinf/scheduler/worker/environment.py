@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlinf.scheduler.hardware.vendors import visibility_settings
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 
 
 def rank_environment(

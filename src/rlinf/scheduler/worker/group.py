@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
 from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError
 from rlinf.scheduler.host.protocol import WorkerFactory
-from rlinf.scheduler.placement import (
+from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
     Placement,

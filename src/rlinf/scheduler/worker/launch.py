@@ -25,8 +25,8 @@ from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.info import WorkerAddress, job_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
-from rlinf.scheduler.placement import Node, Placement, Topology
-from rlinf.scheduler.placement.environments import EnvironmentTable
+from rlinf.scheduler.planning import Node, Placement, Topology
+from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launch_desk import LaunchDesk

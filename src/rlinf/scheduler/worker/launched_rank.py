@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _TELLING = ("exit detail", "exit type", "error:")

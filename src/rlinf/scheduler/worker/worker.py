@@ -11,7 +11,7 @@ from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
 from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import Session, current_or_none, current_session
 from rlinf.scheduler.weights import open_weights
 from rlinf.scheduler.worker.group import GroupBuilder
