@@ -11,7 +11,6 @@ from rlinf.scheduler.channel import ChannelSpec, Starter, channels_of
 from rlinf.scheduler.comm import ClusterSecret, local_machine_id
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
-from rlinf.scheduler.engine.discovery import fleet_of
 from rlinf.scheduler.engine.engine import (
     RayEngine,
     join_or_start,
@@ -20,7 +19,7 @@ from rlinf.scheduler.engine.engine import (
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.order import order_nodes
+from rlinf.scheduler.engine.nodes import fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.engine.signals import exit_on_sigterm
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
