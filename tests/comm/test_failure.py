@@ -106,3 +106,12 @@ def test_what_is_no_exception_of_a_program_is_itself(error):
 def test_a_failure_that_is_not_sent_says_the_same():
     error = raised(ValueError("here"))
     assert sent(error) == Failure.of(error)
+
+
+def test_a_mistake_of_a_program_has_a_note_of_where_it_was_raised_and_a_known_error_has_none():
+    mistake = sent(raised(TypeError("a mistake"))).error("rollout:3")
+    assert type(mistake) is TypeError
+    (note,) = mistake.__notes__
+    assert note.startswith("raised in 'rollout:3':\nTraceback")
+    assert "in raised" in note
+    assert not hasattr(sent(raised(ChannelExists("items", "taken"))).error("rollout:3"), "__notes__")
