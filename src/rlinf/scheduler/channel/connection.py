@@ -1,4 +1,4 @@
-"""One process's connection to one channel, as its users' threads see it.
+"""The channel connection: what one process has of one channel, as its users' threads see it.
 
 All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item,
 hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the
