@@ -19,7 +19,7 @@ from rlinf.scheduler.channel.arguments import (
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
 from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of, channels_of
 from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -30,11 +30,13 @@ from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelNotFound,
     CodecError,
+    CommError,
     PeerDied,
     PeerNotFound,
 )
 from rlinf.scheduler.queueing import QueueName
-from rlinf.scheduler.session import current_session
+from rlinf.scheduler.session import Session, current_session
+from rlinf.scheduler.wording import did_you_mean, list_names
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -101,11 +103,11 @@ class Channel:
             ChannelLost: it was there, and its process is gone.
         """
         limit_s = checked_timeout(name, timeout_s)
+        session = current_session()
         try:
-            entry = current_session().directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
+            entry = session.directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
         except PeerNotFound as error:
-            there = ", ".join(error.known) or "nothing"
-            problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
+            problem = f"nobody created it within {error.waited_s:.1f} s; {_what_there_is(session, name)}"
             raise ChannelNotFound(name, problem) from error
         except PeerDied as error:
             raise ChannelLost(name, str(error)) from error
@@ -406,6 +408,16 @@ class Channel:
     def __repr__(self) -> str:
         # What it holds is one question away; a repr asks nobody and moves nothing.
         return f"<Channel '{self._name}' maxsize={self.maxsize}>"
+
+
+def _what_there_is(session: Session, name: str) -> str:
+    try:
+        known = channels_of(session)
+    except CommError as error:
+        return f"what there is is not known: {error}"
+    hint = did_you_mean(name, known)
+    there = f"there are {list_names(known)}" if known else "there is no channel"
+    return f"{there}; {hint}" if hint else there
 
 
 def _load_first(items: list[Arrived]) -> Any:
