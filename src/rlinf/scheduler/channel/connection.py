@@ -29,6 +29,7 @@ from rlinf.scheduler.channel.shortcut import (
     encode_call,
 )
 from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.messenger import Messenger
@@ -255,7 +256,7 @@ class Connection:
             if not shell.looks_soon:
                 self._messenger.submit_once(self._drain)
         try:
-            answer = shortcut.exchange(call, operation.ticket, operation.left_s)
+            answer = _exchange_in_scope(shortcut, call, operation)
         except (TimeoutError, ShortcutBroken):
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)
@@ -339,3 +340,15 @@ class Connection:
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self._shell.abandon(ChannelLost(self.ref.spec.name, reason))
+
+
+def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer:
+    """As `Shortcut.exchange`; it is broken when the call that this thread works at is cancelled."""
+    scope = current_scope()
+    if scope is None:
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    try:
+        scope.begin_wait(shortcut.end)
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    finally:
+        scope.end_wait(shortcut.end)
