@@ -140,7 +140,7 @@ def leave_a_place_open(pipe, secret, endpoint):
     caller = Caller(messenger, [endpoint])
     call = Call(messenger, "note", caller.targets, encode(((np.ones(MIB, np.uint8),), {})))
     answer = messenger.request(
-        endpoint, protocol.CALL, protocol.Call("note", 0), call._parcel.frames_for(endpoint)
+        endpoint, protocol.CALL, protocol.Call("note", 0), call._parcels[0].frames_for(endpoint)
     )
     refusal = msgspec.convert(answer.result(DEADLINE_S).head, type=protocol.Answer)
     pipe.send(isinstance(refusal, protocol.Unread))

@@ -30,8 +30,10 @@ class Scope:
     def cancel(self) -> None:
         """End the waits that go on now, or the next one."""
         self.cancelled = True
+        # Before it is seen who waits: who begins to wait after that finds it.
+        self._due.append(None)
         wakers = tuple(self._wakers)
-        self._due.extend([None] * max(1, len(wakers)))
+        self._due.extend([None] * (len(wakers) - 1))
         for waker in wakers:
             waker()
 

@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
 
 from rlinf.scheduler.channel import Channel, current_runtime
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
+from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.mailbox import Groups
 from rlinf.scheduler.placement import Placement
 from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process
 from rlinf.scheduler.worker.group import GroupBuilder
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
+from rlinf.scheduler.worker.timing import timer
 
 T = TypeVar("T", bound="Worker")
 
@@ -109,6 +111,17 @@ class Worker:
     def node_rank(self) -> int:
         """Its node's number in the cluster."""
         return self.placement.node_rank
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call that runs here was given up by its caller (see `GroupResult.cancel`).
+
+        For methods that compute for long: those that wait in this library are ended there.
+        """
+        scope = current_scope()
+        return scope is not None and scope.cancelled
+
+    timer = staticmethod(timer)
 
     # The documents' programs use these names.
     _rank = rank
