@@ -140,7 +140,7 @@ def test_a_call_that_is_over_cannot_be_cancelled(group):
     assert call.wait(DEADLINE_S) == [3, 3]
     call.cancel()
     assert call.wait(DEADLINE_S) == [3, 3]
-    assert not group.loops[0]._jobs
+    wait_until(lambda: not group.loops[0]._jobs)
 
 
 def test_a_cancellation_at_any_moment_leaves_nothing_behind(group):

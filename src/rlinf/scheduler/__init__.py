@@ -22,13 +22,25 @@ if TYPE_CHECKING:
         PlacementStrategy,
         Topology,
     )
-    from rlinf.scheduler.worker import Worker, WorkerAddress, WorkerGroup, WorkerInfo
+    from rlinf.scheduler.worker import (
+        GroupResult,
+        GroupStream,
+        Worker,
+        WorkerAddress,
+        WorkerGroup,
+        WorkerInfo,
+        as_completed,
+        wait_all,
+        wait_first,
+    )
 
 _HOMES = {
     "Channel": "channel",
     "Cluster": "cluster",
     "ComponentPlacement": "component_placement",
     "FlexiblePlacementStrategy": "placement",
+    "GroupResult": "worker",
+    "GroupStream": "worker",
     "NodePlacementStrategy": "placement",
     "PackedPlacementStrategy": "placement",
     "Placement": "placement",
@@ -38,6 +50,9 @@ _HOMES = {
     "WorkerAddress": "worker",
     "WorkerGroup": "worker",
     "WorkerInfo": "worker",
+    "as_completed": "worker",
+    "wait_all": "worker",
+    "wait_first": "worker",
 }
 
 __all__ = [
@@ -45,6 +60,8 @@ __all__ = [
     "Cluster",
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
+    "GroupResult",
+    "GroupStream",
     "NodePlacementStrategy",
     "PackedPlacementStrategy",
     "Placement",
@@ -54,7 +71,10 @@ __all__ = [
     "WorkerAddress",
     "WorkerGroup",
     "WorkerInfo",
+    "as_completed",
     "errors",
+    "wait_all",
+    "wait_first",
 ]
 
 
