@@ -18,7 +18,7 @@ def in_thread(function):
     def run():
         try:
             function()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - what a cancelled wait raises is none
             raised.append(error)
 
     thread = threading.Thread(target=run)
@@ -87,7 +87,7 @@ def test_a_result_and_a_cancellation_at_once_open_a_wait_once():
                 began.set()
                 promise.wait(DEADLINE_S)
 
-        thread, raised = in_thread(wait)
+        thread, _ = in_thread(wait)
         began.wait(DEADLINE_S)
         other = threading.Thread(target=scope.cancel)
         other.start()

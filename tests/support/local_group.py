@@ -12,6 +12,7 @@ from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.placement import Placement, Topology
 from rlinf.scheduler.worker.call_loop import CallLoop
 from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process, set_context
+from rlinf.scheduler.worker.device_lock import DeviceDesk
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
@@ -28,12 +29,13 @@ class LocalJob:
         self._stack = contextlib.ExitStack()
         self.messenger = new_messenger("driver")
         DirectoryServer(self.messenger)
+        DeviceDesk(self.messenger)
         self.session = self.make_session(self.messenger, "driver")
 
     def make_session(self, messenger, name):
         return Session(
             own_name=name,
-            topology=Topology.parse("0"),
+            topology=Topology.parse("4"),
             messenger=messenger,
             directory=DirectoryClient(messenger, self.messenger.endpoint),
             directory_endpoint=self.messenger.endpoint,

@@ -8,13 +8,13 @@ import threading
 
 import numpy as np
 import pytest
+from test_calls import living
 
 from local_group import DEADLINE_S, wait_until
 from rlinf.scheduler import Worker
+from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
 from rlinf.scheduler.worker.group import PREFETCH
-from test_calls import living
-from rlinf.scheduler.comm.shm.parcels import Parcel
 
 
 class Player(Worker):
@@ -44,8 +44,7 @@ class Player(Worker):
         yield from range(self.rank + 1)
 
     def fail_after(self, number, on_rank):
-        for value in range(number):
-            yield value
+        yield from range(number)
         if self.rank == on_rank:
             raise LookupError("out of values")
         yield from self.wait_for_mail()

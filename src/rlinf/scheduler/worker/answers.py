@@ -1,4 +1,4 @@
-"""How a rank answers calls: results, the values of streams, failures, and what lies in shared memory until it is read."""
+"""How a rank answers calls: results, values of streams, failures, and what lies in shared memory until it is read."""
 
 from __future__ import annotations
 

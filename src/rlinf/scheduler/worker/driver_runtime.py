@@ -21,6 +21,7 @@ from rlinf.scheduler.events import ChannelOpened, WorkerLogged
 from rlinf.scheduler.placement import NodePlacementStrategy, Placement
 from rlinf.scheduler.placement.nearest import list_names, nearest_name
 from rlinf.scheduler.worker.channel_worker import ChannelWorker
+from rlinf.scheduler.worker.device_lock import DeviceDesk
 from rlinf.scheduler.worker.group import launch_group
 from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launch import LaunchOptions
@@ -97,7 +98,8 @@ class DriverRuntime(SessionRuntime):
                 group.ended.wait(_ENDING_TIMEOUT_S)
 
     def serve_workers(self) -> None:
-        """Start channels for workers that ask, and show what workers log."""
+        """Start channels for workers that ask, give turns on devices, and show what workers log."""
+        DeviceDesk(self.messenger)
         self.messenger.serve(START_CHANNEL, self._on_request, StartChannel)
         self.messenger.serve(LOG, self._on_log, LogLine)
         self.session.on_close(lambda: self._starters.shutdown(wait=False, cancel_futures=True))

@@ -33,7 +33,7 @@ def rank_environment(
     return {
         "RANK": str(placement.rank),
         "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(_device_index(placement)),
+        "LOCAL_RANK": str(device_index(placement)),
         "LOCAL_WORLD_SIZE": str(placement.local_world_size),
         "NODE_RANK": str(placement.placement_node_rank),
         "MASTER_ADDR": master_address,
@@ -46,7 +46,8 @@ def rank_environment(
     }
 
 
-def _device_index(placement: Placement) -> int:
+def device_index(placement: Placement) -> int:
+    """The number of a rank's first device among those that its process sees: LOCAL_RANK."""
     if not placement.has_accelerators:
         return placement.local_rank
     return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]

@@ -149,7 +149,7 @@ class RemoteMethod:
         self._method = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it on every rank with the same arguments; returns at once: a `GroupResult`, of a generator a `GroupStream`."""
+        """Call it on every rank; returns at once: a `GroupResult`, of a generator a `GroupStream`."""
         return self._group.call_method(self._method, args, kwargs)
 
     def __repr__(self) -> str:
@@ -265,7 +265,7 @@ class WorkerGroup(Generic[T]):
     ) -> GroupResult[R]: ...
 
     @overload
-    def call(
+    def call(  # type: ignore[overload-overlap]  # a plain method's result may be of any type
         self,
         method: Callable[Concatenate[T, P], Iterator[R] | AsyncIterator[R]],
         *args: P.args,

@@ -202,7 +202,5 @@ class GroupStream(Generic[R]):
 
     def _late(self, started: float) -> ResultTimeout:
         addresses = self._call.addresses
-        missing = [
-            str(a) for a, s in zip(addresses, self._cursor, strict=True) if not s.filled.done()
-        ]
+        missing = [str(a) for a, s in zip(addresses, self._cursor, strict=True) if not s.filled.done()]
         return ResultTimeout(f"a value of {self._call.title}", time.monotonic() - started, missing)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ray.exceptions import RayError
 
