@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from rlinf.scheduler.errors import ConfigError
 
@@ -76,23 +76,8 @@ class Timer:
         return timed
 
 
-@overload
-def timer(what: str) -> Timer: ...
-
-
-@overload
-def timer(what: Callable[P, R]) -> Callable[P, R]: ...
-
-
 def timer(what: Any) -> Any:
-    """Measure a part of a call: `with self.timer("generate"):`, `@Worker.timer` or `@Worker.timer("generate")`.
-
-    What was measured travels with the result of the call, failed or not: `result.durations()`. Parts of one name add
-    up. Outside a call nothing is kept.
-
-    Args:
-        what: a name; or, as a decorator, the method, which is measured under its own name.
-    """
+    """A timer of that name; or a function, measured under its own: see `Worker.timer`."""
     return Timer(what) if isinstance(what, str) else Timer(what.__name__)(what)
 
 

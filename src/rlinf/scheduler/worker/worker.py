@@ -27,13 +27,14 @@ from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.group import GroupBuilder
 from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.ports import acquire_port
-from rlinf.scheduler.worker.timing import timer
+from rlinf.scheduler.worker.timing import Timer, timer
 from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T", bound="Worker")
 
 
@@ -144,7 +145,28 @@ class Worker:
         scope = current_scope()
         return scope is not None and scope.cancelled
 
-    timer = staticmethod(timer)
+    @staticmethod
+    @overload
+    def timer(what: str) -> Timer: ...
+
+    @staticmethod
+    @overload
+    def timer(what: Callable[P, R]) -> Callable[P, R]: ...
+
+    @staticmethod
+    def timer(what: Any) -> Any:
+        """Measure a part of a call: `with self.timer("generate"):`, `@Worker.timer` or `@Worker.timer("generate")`.
+
+        What was measured travels with the result of the call, failed or not: `result.durations()`. Parts of one name
+        add up. Outside a call nothing is kept.
+
+        Args:
+            what: a name; or, as a decorator, the method, which is measured under its own name.
+
+        Raises:
+            ConfigError: the method is a generator: its time depends on who iterates over it.
+        """
+        return timer(what)
 
     # The documents' programs use these names.
     _rank = rank
