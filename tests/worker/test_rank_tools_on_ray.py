@@ -16,7 +16,9 @@ def groups(ray_cluster):
     """Two groups of two ranks on the same two devices."""
     strategy = FlexiblePlacementStrategy([[0], [4]])
     launched = [
-        Companion.create_group().launch(ray_cluster, placement_strategy=strategy, name=name, on_failure="ignore")
+        Companion.create_group().launch(
+            ray_cluster, placement_strategy=strategy, name=name, on_failure="ignore"
+        )
         for name in ("train", "generate")
     ]
     yield launched

@@ -53,7 +53,8 @@ class GroupStream(Generic[R]):
         """The lists of one value of each rank.
 
         Raises:
-            WorkerError: a rank's generator raised; the values before that were given.
+            WorkerError: a rank's generator raised, after it gave all its values; what others had not given by then
+                is not waited for.
             WorkerDied: a rank's process is gone.
             UnevenStreams: some ranks ended before others.
             ResultTimeout: a step took longer than `timeout_s`; the next one goes on.
