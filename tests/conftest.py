@@ -3,6 +3,11 @@
 import warnings
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no mistake; whole tests have a limit.
+settings.register_profile("scheduler", deadline=None)
+settings.load_profile("scheduler")
 
 # What shares something that is made once: all tests of a group run in one process, one after the other.
 GROUPS = ("ray",)
@@ -21,7 +26,7 @@ def pytest_collection_modifyitems(items):
 def ray_cluster():
     """Two simulated nodes of four accelerators, on one real Ray; the second was started with a mask."""
     from rlinf.scheduler import Cluster, Topology
-    from rlinf.scheduler.placement import Node
+    from rlinf.scheduler.planning import Node
 
     plain = Node(num_accelerators=4)
     masked = Node(num_accelerators=4, visible=("4", "5", "6", "7"))
@@ -34,19 +39,11 @@ def ray_cluster():
     cluster.close()
 
 
-@pytest.fixture(scope="session")
-def driver_runtime(ray_cluster):
-    """What `Cluster` installed in this process; tests of channels without Ray install others in between."""
-    from rlinf.scheduler.worker.driver_runtime import DriverRuntime
-
-    return DriverRuntime(ray_cluster.session)
-
-
 @pytest.fixture
-def driver(ray_cluster, driver_runtime):
-    """The cluster, with channels usable in this process."""
-    from rlinf.scheduler.channel import set_runtime
+def driver(ray_cluster):
+    """The cluster, as this process's; tests of channels without Ray have others in between."""
+    from rlinf.scheduler.session import set_current
 
-    set_runtime(driver_runtime)
+    set_current(ray_cluster.session)
     yield ray_cluster
-    set_runtime(None)
+    set_current(None)

@@ -12,7 +12,7 @@ from rlinf.cli.plan_report import report_as_data, report_on
 from rlinf.cli.plan_table import render_plan
 from rlinf.cli.warning_lines import render_warnings
 from rlinf.scheduler.errors import PlacementError
-from rlinf.scheduler.placement import (
+from rlinf.scheduler.planning import (
     HardwareUnit,
     Node,
     NodeGroup,

@@ -10,7 +10,7 @@ import pytest
 from plan_files import rlinf
 
 from rlinf.cli.plan_table import plan_rows, render_plan
-from rlinf.scheduler.placement import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
+from rlinf.scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 
 MIXED = """\
 cluster:
@@ -127,6 +127,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(conf):
     assert result.exit_code == 2
     assert [line.split(": ")[1] for line in result.stderr.splitlines() if line.startswith("- ")] == [
         "cluster.simulate",
+        "cluster.component_placement.actor",
         "cluster.component_placement.env.placment",
     ]
     assert rlinf("plan", file, "--nodes", "2x8").stderr.startswith("rlinf: 3 mistakes\n")

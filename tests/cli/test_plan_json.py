@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from plan_files import plan_mixed_fleet, rlinf
 
-from rlinf.scheduler.placement import PlanWarning
+from rlinf.scheduler.planning import PlanWarning
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-json.md"
 PLACEMENTS = [

@@ -8,7 +8,7 @@ from plan_files import plan_mixed_fleet, rlinf
 
 from rlinf.cli.palette import looks
 from rlinf.cli.plan_map import render_map
-from rlinf.scheduler.placement import PlacementRule, Sharing, Topology, plan_components
+from rlinf.scheduler.planning import PlacementRule, Sharing, Topology, plan_components
 
 
 def test_map_of_a_mixed_fleet_has_a_row_for_alike_nodes():

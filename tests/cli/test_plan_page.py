@@ -6,6 +6,10 @@ from html.parser import HTMLParser
 import pytest
 from plan_files import plan_mixed_fleet, rlinf
 
+from rlinf.cli.plan_page import page_data
+from rlinf.cli.plan_report import report_on
+from rlinf.scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
+
 VOID = {"meta", "input", "br", "link", "img"}
 
 
@@ -173,3 +177,27 @@ def test_page_that_cannot_be_written_is_a_wrong_question(tmp_path):
     result = plan_mixed_fleet("--html", tmp_path / "nowhere" / "plan.html")
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "headings"),
+    [
+        ("8", [], [("node 0", "8 GPU")]),
+        ("2x8", [], [("nodes 0-1", "16 GPU")]),
+        ("0", [], [("node 0", "no accelerators")]),
+        (
+            "8,4,4,0",
+            [NodeGroup("big", (0,)), NodeGroup("arms", (2,), (HardwareUnit("Robot", 2),))],
+            [
+                ("big", "node 0: 8 GPU"),
+                ("in no node group", "nodes 1, 3: 4 GPU"),
+                ("arms", "node 2: 4 GPU, 1 Robot"),
+            ],
+        ),
+    ],
+)
+def test_sections_are_headed_by_their_nodes_and_what_these_have(shape, groups, headings):
+    topology = Topology.parse(shape).with_node_groups(groups)
+    plan = plan_components(topology, [PlacementRule(("actor",), "0", ("node",))])
+    sections = page_data(report_on(plan, {}))["sections"]
+    assert [(section["title"], section["text"]) for section in sections] == headings

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
 from rlinf.scheduler.errors import ConfigError, ConfigErrors
-from rlinf.scheduler.placement import HardwareUnit, NodeEnvironment
+from rlinf.scheduler.planning import HardwareUnit, NodeEnvironment
 
 
 def group(**other):
@@ -155,15 +155,20 @@ MISTAKES = [
     (section(num_nodes=0), "cluster.num_nodes", "a whole number from 1, not 0", ""),
     (section(num_nodes=True), "cluster.num_nodes", "not true", ""),
     (section(num_nodes="two"), "cluster.num_nodes", "not 'two'", ""),
-    (section(simulate="2y8"), "cluster.simulate", "no number of nodes", "2x8"),
+    (section(simulate="2y8"), "cluster.simulate", "not a number of nodes", "2x8"),
     (section(simulate=1.5), "cluster.simulate", "text such as 2x8, not 1.5", ""),
     (section(simulate=[]), "cluster.simulate", "text such as 2x8, not []", ""),
-    (section(network=3), "cluster.network", "this is a mapping, not 3", "encryption: off"),
+    (section(network=3), "cluster.network", "this must be a mapping, not 3", "encryption: off"),
     (section(network={"encrypt": "on"}), "cluster.network.encrypt", "unknown key 'encrypt'", "'encryption'"),
     (section(network={"encryption": 1}), "cluster.network.encryption", "on or off, not 1", ""),
     (section(network={"encryption": "no"}), "cluster.network.encryption", "on or off, not 'no'", ""),
-    (section(node_groups={}), "cluster.node_groups", "this is a list of node groups", "begin every group"),
-    (section(node_groups=["a"]), "cluster.node_groups[0]", "this is a mapping, not 'a'", ""),
+    (
+        section(node_groups={}),
+        "cluster.node_groups",
+        "this must be a list of node groups",
+        "begin every group",
+    ),
+    (section(node_groups=["a"]), "cluster.node_groups[0]", "this must be a mapping, not 'a'", ""),
     (section(node_groups=[{"node_ranks": 0}]), "cluster.node_groups[0]", "the key 'label' is missing", ""),
     (section(node_groups=[{"label": "a"}]), "cluster.node_groups[0]", "the key 'node_ranks' is missing", ""),
     (
@@ -178,7 +183,7 @@ MISTAKES = [
         "unknown key",
         "'node_ranks'",
     ),
-    (section(node_groups=[group(label=True)]), "cluster.node_groups[0].label", "a label is text", ""),
+    (section(node_groups=[group(label=True)]), "cluster.node_groups[0].label", "a label must be text", ""),
     (
         section(node_groups=[group(node_ranks="0-")]),
         "cluster.node_groups[0].node_ranks",
@@ -210,7 +215,7 @@ MISTAKES = [
     (
         section(node_groups=[group(hardware="Robot")]),
         "cluster.node_groups[0].hardware",
-        "this is a mapping",
+        "this must be a mapping",
         "",
     ),
     (
@@ -240,19 +245,19 @@ MISTAKES = [
     (
         section(node_groups=[robot(node_rank=-1)]),
         "cluster.node_groups[0].hardware.configs[0].node_rank",
-        "this is at least 0, not -1",
+        "this must be at least 0, not -1",
         "",
     ),
     (
         section(node_groups=[robot(node_rank="0-1")]),
         "cluster.node_groups[0].hardware.configs[0].node_rank",
-        "this is a whole number, not '0-1'",
+        "this must be a whole number, not '0-1'",
         "",
     ),
     (
         section(node_groups=[robot(address=10)]),
         "cluster.node_groups[0].hardware.configs[0].address",
-        "this is text, not 10",
+        "this must be text, not 10",
         "",
     ),
     (
@@ -279,7 +284,12 @@ MISTAKES = [
         "a mapping or a list of mappings, not 'A=1'",
         "write A: '1'",
     ),
-    (section(component_placement="0-3"), "cluster.component_placement", "maps components to placements", ""),
+    (
+        section(component_placement="0-3"),
+        "cluster.component_placement",
+        "mapping of components to placements",
+        "",
+    ),
     (section(component_placement={"a": None}), "cluster.component_placement.a", "the placement is empty", ""),
     (section(component_placement={"a": []}), "cluster.component_placement.a", "the placement is empty", ""),
     (section(component_placement={"a": True}), "cluster.component_placement.a", "here it is true", "0-1:0-3"),
@@ -325,7 +335,7 @@ MISTAKES = [
     (
         section(component_placement={"a": {"node_group": {}, "placement": 0}}),
         "cluster.component_placement.a.node_group",
-        "a label is text, not {}",
+        "a label must be text, not {}",
         "",
     ),
     (

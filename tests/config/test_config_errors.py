@@ -54,6 +54,12 @@ def test_place_is_filled_in_where_nothing_is_said_of_it():
     ]
 
 
+def test_several_mistakes_keep_the_file_that_they_are_in():
+    every = PlacementErrors([FIRST, SECOND], "conf.yaml").at(path="p")
+    assert (type(every), every.file) == (PlacementErrors, "conf.yaml")
+    assert str(every).startswith("conf.yaml: 2 mistakes\n- a: first")
+
+
 def test_caret_stands_under_its_spot():
     assert str(FIRST.pointing("num_node: 2", (0, 8))).splitlines() == [
         "a: first",

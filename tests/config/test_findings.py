@@ -69,10 +69,31 @@ def findings(**settings):
                 )
             ],
         ),
+        (
+            {"main": {"adress": "a"}},
+            [
+                (
+                    "rig.main.adress",
+                    "unknown key 'adress'; there are node_rank, serial, rate_hz",
+                    "did you mean 'serial'? It is missing",
+                )
+            ],
+        ),
+        (
+            {"main": {"rate": 60}},
+            [
+                ("rig.main", "the key 'serial' is missing", ""),
+                (
+                    "rig.main.rate",
+                    "unknown key 'rate'; there are node_rank, serial, rate_hz",
+                    "did you mean 'rate_hz'?",
+                ),
+            ],
+        ),
         ({"main": {}}, [("rig.main", "the key 'serial' is missing", "")]),
-        ({"mode": "dead"}, [("rig.mode", "this is 'live' or 'replay', not 'dead'", "")]),
-        ({"speed": 0.0}, [("rig.speed", "this is more than 0.0, not 0.0", "")]),
-        ({"speed": 10.0}, [("rig.speed", "this is less than 10.0, not 10.0", "")]),
+        ({"mode": "dead"}, [("rig.mode", "this must be 'live' or 'replay', not 'dead'", "")]),
+        ({"speed": 0.0}, [("rig.speed", "this must be more than 0.0, not 0.0", "")]),
+        ({"speed": 10.0}, [("rig.speed", "this must be less than 10.0, not 10.0", "")]),
         ({"theirs": 3}, [("rig.theirs", "an even number is needed", "")]),
         (
             {"ours": 1},

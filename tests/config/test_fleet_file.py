@@ -9,7 +9,7 @@ from rlinf.scheduler.config.fleet_file import format_fleet, read_fleet
 from rlinf.scheduler.config.yaml_file import parse_yaml
 from rlinf.scheduler.config.yaml_text import quoted
 from rlinf.scheduler.errors import ConfigError, SchedulerError
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 FLEET = Fleet(
     (
@@ -98,7 +98,7 @@ nodes:
         "fleet.yaml:5: nodes[0].hostnam: unknown key 'hostnam'",
         "did you mean 'hostname'?",
         "fleet.yaml:7: nodes[1].count",
-        "fleet.yaml:8: nodes[2].count: 2 alike nodes cannot have one 'ip'",
+        "fleet.yaml:8: nodes[2].count: 2 nodes that are alike cannot have one 'ip'",
         "fleet.yaml:9: nodes[3]",
         "fleet.yaml:10: nodes[4].accelerators",
         "fleet.yaml:10: nodes[4].interfaces[0]",
@@ -129,14 +129,17 @@ nodes:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is empty, not a mapping with the keys `version` and `nodes`"),
-        ("[1]", "it is a list"),
-        ("cluster: {num_nodes: 2}", "this is no fleet: the key 'nodes' is missing"),
+        ("", "the file is empty, not a mapping with the keys `version` and `nodes`"),
+        ("[1]", "the file is a list"),
+        (
+            "cluster: {num_nodes: 2}",
+            "the key 'nodes' is missing; a fleet's file lists the nodes of a cluster there",
+        ),
         ("nodes: [{}]", "the key 'version' is missing; this reads version 1"),
         ("version: 1\nnodes: []", "there must be at least one node"),
         ("version: 1\nnodes:", "there must be at least one node"),
-        ("version: 1\nnodes: 3", "this is a list, not 3"),
-        ("version: 1\nnodes: [{ip: true}]", "this is text, not true"),
+        ("version: 1\nnodes: 3", "this must be a list, not 3"),
+        ("version: 1\nnodes: [{ip: true}]", "this must be text, not true"),
         ("version: 1\nnodes: [{accelerators: [{type: ''}]}]", "the type is empty"),
         ("version: 1\nnodes: [{accelerators: [{type: A, memory_bytes: -1}]}]", "memory_bytes"),
         ("version: 1\nnodes: [{1: 2}]", "nodes[0]"),
@@ -199,3 +202,21 @@ def test_any_data_is_a_fleet_or_an_error_of_ours(tmp_path_factory, value):
     else:
         message = "a fleet"
     assert message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "meant"),
+    [
+        ("version: 1\nnods: [{}]", "nods", "nodes"),
+        ("versoin: 1\nnodes: [{}]", "versoin", "version"),
+        ("version: 1\nmachines: [{}]", "machines", "nodes"),
+        ("version: 1\nnodes: [interfaces: [{name: eth0, adress: 10.0.0.1}]]", "adress", "address"),
+    ],
+)
+def test_misspelt_key_is_one_mistake(mistakes, text, key, meant):
+    told = mistakes(text)
+    assert told.count("unknown key") == 1
+    assert f"unknown key '{key}'" in told
+    assert f"did you mean '{meant}'?" in told
+    assert "mistakes" not in told
+    assert "the key '" not in told

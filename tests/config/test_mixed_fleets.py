@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import PlacementError
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 
 def group(label, node_ranks, **other):

@@ -61,8 +61,8 @@ def test_anchors_and_merges_are_read():
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("", "f", "it is empty"),
-        ("- 1", "f", "it is a list"),
+        ("", "f", "the file is empty"),
+        ("- 1", "f", "the file is a list"),
         ("a: 1\nb: [1", "f:2", "this is not YAML"),
         ("a: 1\na: 2", "f:2", "the key 'a' stands here twice"),
         ("a: &x [*x]", "f:1", "a value holds itself"),

@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf.scheduler.placement import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
+from rlinf.scheduler.planning import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
 from schedule import schedule_of
 
 

@@ -25,7 +25,7 @@ from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.config.fleet_file import read_fleet
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware import HardwareTable
-from rlinf.scheduler.placement import (
+from rlinf.scheduler.planning import (
     EnvironmentTable,
     Node,
     format_segments,

@@ -1,8 +1,10 @@
 """The page on adding hardware: what it shows is installed and planned as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -36,7 +38,7 @@ def folder(tmp_path):
 def run(folder, code):
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(folder)},
+        env={"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -68,8 +70,8 @@ def test_arms_of_the_page_are_planned_and_viewed(folder):
 def test_page_shows_the_answer_to_a_misspelt_key(folder):
     config = folder / "arms.yaml"
     config.write_text(config.read_text().replace("{node_rank: 1, controller:", "{node_rank: 1, adress:"))
-    shown = re.search(r"^ {4}(arms\.yaml:.*)$", PAGE, re.MULTILINE)[1]
-    assert shown in run(folder, PLAN)
+    shown = re.search(r"(?:^ {4}.*\n)+", PAGE[PAGE.index("is answered with") :], re.MULTILINE)[0]
+    assert textwrap.dedent(shown) in run(folder, PLAN)
 
 
 def test_vendor_of_the_page_is_found(folder):

@@ -39,14 +39,14 @@ HL_SMI = """\
 
 def test_nvidia_devices_are_read():
     assert tools.parse_nvidia_smi(NVIDIA_SMI) == [
-        Device(0, "NVIDIA H200", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 143771, "0000:1b:00.0"),
+        Device(0, "NVIDIA H200", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 143771 * 2**20, "0000:1b:00.0"),
         Device(1, "NVIDIA H200", "GPU-0c7a3f1e-0000-4106-c12f-20bd9faed9f6", None, "10000:43:00.0"),
     ]
 
 
 def test_amd_devices_are_read_from_between_warnings():
     assert tools.parse_rocm_smi(ROCM_SMI) == [
-        Device(0, "AMD Instinct MI300X", "GPU-4b2c1a9f8d3e6f7a", 196592, "0000:c1:00.0"),
+        Device(0, "AMD Instinct MI300X", "GPU-4b2c1a9f8d3e6f7a", 206141652992, "0000:c1:00.0"),
         Device(1, "AMD Instinct MI300X"),
     ]
 
@@ -68,9 +68,9 @@ def test_ascend_devices_are_read_by_logical_id_without_controllers():
 
 
 def test_habana_devices_are_read_by_module_id():
-    assert [(d.index, d.memory_mib, d.pci_bus_id) for d in tools.parse_hl_smi(HL_SMI)] == [
-        (3, 98304, "0000:33:00.0"),
-        (2, 98304, "0000:34:00.0"),
+    assert [(d.index, d.memory_bytes, d.pci_bus_id) for d in tools.parse_hl_smi(HL_SMI)] == [
+        (3, 98304 * 2**20, "0000:33:00.0"),
+        (2, 98304 * 2**20, "0000:34:00.0"),
     ]
 
 

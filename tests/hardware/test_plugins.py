@@ -1,5 +1,6 @@
 """Hardware of other packages: a real one is installed, used, broken, and in another's way."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -69,7 +70,7 @@ def run(tmp_path):
     def run_program(code):
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
-            env={"PYTHONPATH": str(tmp_path)},
+            env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
             capture_output=True,
             text=True,
             timeout=60,
@@ -95,7 +96,9 @@ def test_installed_package_adds_a_hardware_type(install, run):
 
 def test_settings_of_an_added_type_are_checked_with_their_path(install, run):
     install("acme-arms", ARM, {"Arm": "acme_arms:Arm"})
-    assert plan(run, serial=7) == ("cluster.node_groups[0].hardware.configs[1].serial: this is text, not 7\n")
+    assert plan(run, serial=7) == (
+        "cluster.node_groups[0].hardware.configs[1].serial: this must be text, not 7\n"
+    )
 
 
 def test_added_type_checks_its_hardware_before_a_launch(install, run):

@@ -8,7 +8,7 @@ import pytest
 from rlinf.scheduler.config import read_cluster_config
 from rlinf.scheduler.errors import ClusterError, ConfigError, HardwareUnreachable
 from rlinf.scheduler.hardware import RobotConfig, check_reachable
-from rlinf.scheduler.placement import HardwareUnit
+from rlinf.scheduler.planning import HardwareUnit
 
 
 def robot(**settings):
@@ -27,7 +27,8 @@ def mistake(**settings):
 @pytest.fixture
 def listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+        server.settimeout(5)
+        yield server
 
 
 @pytest.fixture
@@ -39,18 +40,23 @@ def closed_port():
 
 
 def test_robot_that_listens_can_be_reached(listener):
-    check_reachable([robot(address="127.0.0.1", port=listener, check="tcp")], timeout_s=5)
+    check_reachable([robot(address="127.0.0.1", port=listener.getsockname()[1], check="tcp")], timeout_s=5)
+    connection, _ = listener.accept()
+    with connection:
+        assert connection.recv(1) == b""  # it was connected to, and left again
 
 
-def test_robot_is_left_alone_unless_its_check_is_asked_for(closed_port):
-    check_reachable([robot(), robot(address="127.0.0.1", port=closed_port)], timeout_s=5)
-    check_reachable([])
+def test_robot_is_left_alone_unless_its_check_is_asked_for(listener):
+    check_reachable([robot(), robot(address="127.0.0.1", port=listener.getsockname()[1])], timeout_s=5)
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
 
 
 def test_robots_that_do_not_answer_are_all_named(listener, closed_port):
     units = [
         robot(node_rank=3, address="127.0.0.1", port=closed_port, check="tcp"),
-        robot(node_rank=4, address="127.0.0.1", port=listener, check="tcp"),
+        robot(node_rank=4, address="127.0.0.1", port=listener.getsockname()[1], check="tcp"),
         robot(node_rank=5, address="no host", port=1, check="tcp"),
     ]
     with pytest.raises(HardwareUnreachable) as caught:
@@ -75,10 +81,10 @@ def test_robot_that_never_answers_is_given_up_at_the_deadline():
     [
         ({"check": "tcp"}, "`check: tcp` connects to the robot: address and port must be given"),
         ({"check": "tcp", "address": "h"}, "`check: tcp` connects to the robot: port must be given"),
-        ({"check": "ping"}, "this is 'tcp' or 'none', not 'ping'"),
-        ({"port": 0}, "this is at least 1, not 0"),
-        ({"port": 65536}, "this is at most 65535, not 65536"),
-        ({"port": "ssh"}, "this is a whole number, not 'ssh'"),
+        ({"check": "ping"}, "this must be 'tcp' or 'none', not 'ping'"),
+        ({"port": 0}, "this must be at least 1, not 0"),
+        ({"port": 65536}, "this must be at most 65535, not 65536"),
+        ({"port": "ssh"}, "this must be a whole number, not 'ssh'"),
     ],
 )
 def test_settings_that_cannot_be_are_mistakes(settings, problem):

@@ -7,7 +7,7 @@ import pytest
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware import Accelerator, HardwareTable, RobotConfig, views_of
-from rlinf.scheduler.placement import Node
+from rlinf.scheduler.planning import Node
 
 
 def robots(label, node_ranks, *units):

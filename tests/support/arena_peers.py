@@ -169,9 +169,11 @@ class Threaded:
 
 
 def readers(home=None, tell_owner=lambda owner: None):
-    """What a process has open of the arenas of others."""
+    """What a process has open of the arenas of others; what it drops it releases at once."""
     home = home or Inline()
-    return OpenArenas(home.submit, lambda arena: None, tell_owner)
+    opened = OpenArenas(home.submit, lambda arena: None, tell_owner)
+    opened.release_soon = lambda arena: opened.wake()
+    return opened
 
 
 def lease(opened, arena, block, *, size_bytes=None, shared=False):

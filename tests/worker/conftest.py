@@ -9,8 +9,8 @@ __all__ = ["new_messenger", "secret", "session"]
 
 
 @pytest.fixture
-def job(new_messenger, secret):
+def job():
     """A driver and its groups, as threads of this process."""
-    job = LocalJob(new_messenger, secret)
+    job = LocalJob()
     yield job
     job.close()

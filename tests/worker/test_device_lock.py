@@ -8,9 +8,9 @@ import pytest
 
 from local_group import DEADLINE_S, wait_until
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.errors import CallCancelled, ConfigError, DeviceLockTimeout, WorkerError
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.device_lock import DeviceDesk, DeviceLock
 
 INSIDE = threading.Lock()  # of all ranks here: nobody else is in a block
@@ -128,26 +128,26 @@ def test_a_worker_of_no_job_has_its_devices_alone():
         pass
 
 
-def hold_until_killed(pipe, secret, desk):
-    messenger = Messenger(secret, name="actor:0")
-    with DeviceLock(messenger, desk, ["device 0"]):
+def hold_until_killed(pipe, secret, home):
+    with DeviceLock(Session(secret, "actor:0", home=home), ["device 0"]):
         pipe.send("inside")
         pipe.recv()
 
 
-def test_a_process_that_is_killed_gives_its_turn_back(new_messenger, secret):
-    driver, rollout = new_messenger("driver"), new_messenger("rollout:0")
-    DeviceDesk(driver)
+def test_a_process_that_is_killed_gives_its_turn_back(job):
+    rollout = job.make_session("rollout:0")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=hold_until_killed, args=(theirs, secret, driver.endpoint), daemon=True)
+    process = context.Process(
+        target=hold_until_killed, args=(theirs, job.session.secret, job.session.home), daemon=True
+    )
     process.start()
     try:
         assert ours.poll(DEADLINE_S)
         with pytest.raises(DeviceLockTimeout, match="'actor:0' has them"):
-            DeviceLock(rollout, driver.endpoint, ["device 0"], 0.02).__enter__()
+            DeviceLock(rollout, ["device 0"], 0.02).__enter__()
         process.kill()
-        with DeviceLock(rollout, driver.endpoint, ["device 0"], DEADLINE_S):
+        with DeviceLock(rollout, ["device 0"], DEADLINE_S):
             pass
     finally:
         process.kill()
@@ -160,9 +160,9 @@ class Interrupted(Exception):
     pass
 
 
-def test_an_interruption_at_any_moment_gives_the_turn_back(new_messenger):
-    driver, rollout = new_messenger("driver"), new_messenger("rollout:0")
-    desk = DeviceDesk(driver)
+def test_an_interruption_at_any_moment_gives_the_turn_back(job):
+    rollout = job.make_session("rollout:0")
+    desk = job.session.service(DeviceDesk)
 
     def interrupt(_signal, _frame):
         raise Interrupted
@@ -173,7 +173,7 @@ def test_an_interruption_at_any_moment_gives_the_turn_back(new_messenger):
         for round_number in range(300):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 1e-5 + (round_number % 30) * 1e-5)
-                with DeviceLock(rollout, driver.endpoint, ["device 0"], DEADLINE_S):
+                with DeviceLock(rollout, ["device 0"], DEADLINE_S):
                     pass
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupted:

@@ -161,8 +161,8 @@ def test_a_method_can_be_called_as_itself(group):
     assert wait(group[0].call(Base.act, "o")) == [(0, "o", 1.0)]
 
 
-def test_a_group_of_a_worker_is_called_after_it(job, new_messenger):
-    outer = [job.make_session(new_messenger(f"outer:{rank}"), f"outer:{rank}") for rank in range(2)]
+def test_a_group_of_a_worker_is_called_after_it(job):
+    outer = [job.make_session(f"outer:{rank}") for rank in range(2)]
     assert [_claim_name(session, "inner", "Inner", {}) for session in outer] == [
         "outer:0/inner",
         "outer:1/inner",

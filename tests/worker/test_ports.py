@@ -1,6 +1,6 @@
 import socket
 
-from rlinf.scheduler.worker.ports import ReservedPort, _ephemeral_range
+from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range
 
 
 def test_two_reservations_never_share_a_port():
@@ -23,6 +23,7 @@ def test_a_reserved_port_can_be_bound_by_its_user():
     reserved = ReservedPort()
     with socket.socket() as server:
         server.bind(("127.0.0.1", reserved.port))
+        assert server.getsockname()[1] == reserved.port
     reserved.release()
 
 

@@ -31,7 +31,7 @@ def test_an_async_method_answers_while_a_plain_one_blocks_and_a_lock_is_held(gro
     held = train.hold()
     while not all(train.is_inside().wait(30)):
         pass
-    with pytest.raises(WorkerError, match="'train:[01]' has them for"):
+    with pytest.raises(WorkerError, match=r"'train:[01]' has them for"):
         generate.try_for(0.1).wait(30)
     train.let_go().wait(30)
     held.wait(30)

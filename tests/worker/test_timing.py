@@ -8,7 +8,7 @@ import pytest
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ConfigError, WorkerError
-from rlinf.scheduler.worker.timing import Timer, recording, reduce_durations, timer
+from rlinf.scheduler.host.timing import Timer, recording, reduce_durations, timer
 
 
 class Timed(Worker):

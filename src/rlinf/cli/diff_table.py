@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rlinf.scheduler.placement import ComponentDiff, Place, PlanDiff, RankMove
-from rlinf.scheduler.placement.wording import counted, node_list, printable, ranges_text, rank_range
+from rlinf.scheduler.planning import ComponentDiff, Place, PlanDiff, RankMove
+from rlinf.scheduler.planning.neighbours import neighbours
+from rlinf.scheduler.wording import counted, node_list, printable, ranges_text, rank_range, text_table
 
 DIFF_DATA_VERSION = 1
 _HEADINGS = ("component", "rank", "before", "after")
@@ -45,23 +46,21 @@ class DiffRow:
 def diff_rows(diff: PlanDiff, *, every_rank: bool) -> Iterator[DiffRow]:
     """The rows: one a rank that moves, or one for all that move together."""
     for component in diff.components:
-        rows = (DiffRow(component.name, m.rank, 1, m.before, m.after) for m in component.moves)
-        yield from rows if every_rank else _merged(_merged(rows, _same_nodes), _next_nodes)
+        rows: Iterator[DiffRow] = (
+            DiffRow(component.name, m.rank, 1, m.before, m.after) for m in component.moves
+        )
+        if not every_rank:
+            rows = _merged(_merged(rows, _on_same_nodes, _as_one), _on_next_nodes, _over_nodes)
+        yield from rows
 
 
-# A row and the one below it as one row, or None where they stay two.
-_Merge = Callable[[DiffRow, DiffRow], DiffRow | None]
-
-
-def _merged(rows: Iterable[DiffRow], merge: _Merge) -> Iterator[DiffRow]:
-    pending: DiffRow | None = None
-    for row in rows:
-        both = None if pending is None or row.first_rank != pending.next_rank else merge(pending, row)
-        if both is None and pending is not None:
-            yield pending
-        pending = both or row
-    if pending is not None:
-        yield pending
+def _merged(
+    rows: Iterable[DiffRow],
+    belong: Callable[[DiffRow, DiffRow], bool],
+    join: Callable[[list[DiffRow]], DiffRow],
+) -> Iterator[DiffRow]:
+    together = neighbours(rows, lambda above, row: row.first_rank == above.next_rank and belong(above, row))
+    return map(join, together)
 
 
 def render_diff(diff: PlanDiff, *, every_rank: bool = False) -> str:
@@ -73,9 +72,7 @@ def render_diff(diff: PlanDiff, *, every_rank: bool = False) -> str:
             f"nothing moves: {counted(total, 'rank')} of {counted(len(diff.components), 'component')} stay\n"
         )
     lines = [_HEADINGS, *(row.cells for row in diff_rows(diff, every_rank=every_rank))]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = "".join("  ".join(map(str.ljust, line, widths)).rstrip() + "\n" for line in lines)
-    return table + "".join(f"{_change_text(component)}\n" for component in changes)
+    return "".join(f"{line}\n" for line in (*text_table(lines), *map(_change_text, changes)))
 
 
 def diff_as_data(diff: PlanDiff) -> dict[str, Any]:
@@ -112,33 +109,38 @@ def _move_as_data(diff: PlanDiff, move: RankMove) -> dict[str, Any]:
     }
 
 
-def _same_nodes(above: DiffRow, row: DiffRow) -> DiffRow | None:
-    if not (_on(above.before, row.before, 0) and _on(above.after, row.after, 0)):
-        return None
-    before, after = _all_devices(above.before, row.before), _all_devices(above.after, row.after)
-    return replace(above, count=above.count + 1, before=before, after=after)
+def _on_same_nodes(above: DiffRow, row: DiffRow) -> bool:
+    return _is_on(above.before, row.before, 0) and _is_on(above.after, row.after, 0)
 
 
-def _next_nodes(above: DiffRow, row: DiffRow) -> DiffRow | None:
-    alike = all(
-        _on(place, other, above.num_nodes)
-        and (place is None or other is None or place.devices == other.devices)
+def _as_one(rows: list[DiffRow]) -> DiffRow:
+    before = _all_devices([row.before for row in rows])
+    return replace(rows[0], count=len(rows), before=before, after=_all_devices([row.after for row in rows]))
+
+
+def _on_next_nodes(above: DiffRow, row: DiffRow) -> bool:
+    return above.count == row.count and all(
+        _is_on(place, other, 1) and (place is None or other is None or place.devices == other.devices)
         for place, other in ((above.before, row.before), (above.after, row.after))
     )
-    return replace(above, num_nodes=above.num_nodes + 1) if alike and row.count == above.count else None
 
 
-def _on(place: Place | None, other: Place | None, distance: int) -> bool:
+def _over_nodes(rows: list[DiffRow]) -> DiffRow:
+    return replace(rows[0], num_nodes=len(rows))
+
+
+def _is_on(place: Place | None, other: Place | None, distance: int) -> bool:
     """Whether the other place is that many nodes on, on devices of the same kind; nowhere is beside nowhere."""
     if place is None or other is None:
         return place is other
     return (place.node_rank + distance, place.hardware_type) == (other.node_rank, other.hardware_type)
 
 
-def _all_devices(place: Place | None, other: Place | None) -> Place | None:
-    if place is None or other is None:
+def _all_devices(places: list[Place | None]) -> Place | None:
+    there = [place for place in places if place is not None]
+    if not there:
         return None
-    return replace(place, devices=tuple(sorted({*place.devices, *other.devices})))
+    return replace(there[0], devices=tuple(sorted({device for place in there for device in place.devices})))
 
 
 def _place_text(place: Place | None, num_nodes: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,8 @@ from rlinf.cli.plan_report import PlanReport, report_as_data, report_on
 from rlinf.cli.plan_source import Where, planned
 from rlinf.cli.plan_table import render_plan, summary_line
 from rlinf.cli.warning_lines import render_warnings
-from rlinf.scheduler.placement import diff_plans
+from rlinf.scheduler.checks import whole_number
+from rlinf.scheduler.planning import diff_plans
 
 _CONFIGS_HELP = "A YAML file with a `cluster:` section; with --diff two of them, the old and the new one."
 _NODES_HELP = "The cluster to plan on: 2x8 is two nodes of eight accelerators, 8,4,0 three uneven nodes."
@@ -116,8 +116,8 @@ def _where(shapes: list[str], fleets: list[Path], num_configs: int) -> list[Wher
 
 
 def _tensor_parallel(text: str) -> tuple[str, int]:
-    name, _, size = text.rpartition("=")
-    is_number = re.fullmatch(r"\s*0*[1-9][0-9]{0,6}\s*", size, re.ASCII)
-    if not name.strip() or is_number is None:
+    name, _, digits = text.rpartition("=")
+    size = whole_number(digits, lowest=1, from_text=True)
+    if not name.strip() or size is None:
         raise typer.BadParameter(f"'{text}' is not COMPONENT=N, such as rollout=4", param_hint="--tp")
-    return name.strip(), int(size)
+    return name.strip(), size

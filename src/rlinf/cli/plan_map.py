@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rlinf.cli.palette import Look, looks
-from rlinf.scheduler.placement import Plan, Sharing, Topology
-from rlinf.scheduler.placement.resources import hardware_counts
-from rlinf.scheduler.placement.wording import counted, node_list, printable, rank_range
+from rlinf.scheduler.planning import Plan, Sharing, Topology
+from rlinf.scheduler.planning.declared_hardware import hardware_counts
+from rlinf.scheduler.planning.neighbours import neighbours
+from rlinf.scheduler.wording import counted, node_list, printable, rank_range, text_table
 
 # Of a node with more devices than this, neighbours that are alike are drawn as one cell.
 _MOST_CELLS = 32
@@ -46,16 +47,11 @@ _Piece = tuple[str, str | None]
 
 def map_rows(plan: Plan, sharing: Sharing) -> Iterator[MapRow]:
     """The rows of a plan's map, in node order."""
-    pending: MapRow | None = None
-    for row in _node_rows(plan.topology, sharing):
-        if pending is not None and (pending.groups, pending.strips) == (row.groups, row.strips):
-            pending = replace(pending, last_node=row.last_node)
-            continue
-        if pending is not None:
-            yield pending
-        pending = row
-    if pending is not None:
-        yield pending
+    rows = _node_rows(plan.topology, sharing)
+    for alike in neighbours(
+        rows, lambda row, next_: (row.groups, row.strips) == (next_.groups, next_.strips)
+    ):
+        yield replace(alike[0], last_node=alike[-1].last_node)
 
 
 def render_map(plan: Plan, sharing: Sharing, *, colour: bool | None = None) -> str:
@@ -103,11 +99,12 @@ def _node_rows(topology: Topology, sharing: Sharing) -> Iterator[MapRow]:
 def _map_lines(rows: list[MapRow], look: dict[str, Look]) -> Iterator[list[_Piece]]:
     heads = [head for row in rows for head in _heads(row)]
     cells = [list(_cells(strip, look)) for row in rows for strip in row.strips]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *heads, strict=True)]
     cell_width = max(sum(len(text) for text, _ in cell) for line in cells for cell in line)
-    yield [("  ".join(map(str.ljust, _HEADINGS, widths)), None)]
-    for head, line in zip(heads, cells, strict=True):
-        pieces: list[_Piece] = [("  ".join(map(str.ljust, head, widths)) + "  ", None)]
+    headings, *beginnings = text_table([_HEADINGS, *heads])
+    width = max(map(len, (headings, *beginnings)))
+    yield [(headings, None)]
+    for beginning, line in zip(beginnings, cells, strict=True):
+        pieces: list[_Piece] = [(beginning.ljust(width + 2), None)]
         for cell in line:
             used = sum(len(text) for text, _ in cell)
             pieces += [*cell, (" " * (cell_width - used + 1), None)]

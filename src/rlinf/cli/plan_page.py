@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections import Counter
 from importlib.resources import files
 from typing import Any
 
@@ -12,9 +13,9 @@ from rlinf.cli.palette import Look, looks
 from rlinf.cli.plan_map import node_group_labels, render_map
 from rlinf.cli.plan_report import PlanReport
 from rlinf.cli.plan_table import summary_line
-from rlinf.scheduler.placement import ComponentPlan, Node, Topology
-from rlinf.scheduler.placement.resources import hardware_counts
-from rlinf.scheduler.placement.wording import counted, node_list
+from rlinf.scheduler.planning import ComponentPlan, Node, Topology
+from rlinf.scheduler.planning.declared_hardware import hardware_counts
+from rlinf.scheduler.wording import counted, node_list
 
 _MARKER = re.compile(r"@([A-Z_]+)@")
 
@@ -57,6 +58,7 @@ def page_data(report: PlanReport) -> dict[str, Any]:
     nodes = _nodes(plan.topology, labels)
     return {
         "nodes": nodes,
+        "sections": _sections(nodes, labels.values),
         "labels": labels.values,
         "components": components,
         "kinds": kinds.values,
@@ -105,6 +107,29 @@ def _nodes(topology: Topology, labels: _Pool) -> list[dict[str, Any]]:
         _node(node) | {"attached": attached.get(rank, []), "groups": labels.number(groups)}
         for rank, (node, groups) in enumerate(of_nodes)
     ]
+
+
+def _sections(nodes: list[dict[str, Any]], labels: list[tuple[str, ...]]) -> list[dict[str, Any]]:
+    """The page's sections: the nodes that are in the same groups, with a heading."""
+    ranks_of: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        ranks_of.setdefault(node["groups"], []).append(rank)
+    sections = []
+    for number, ranks in ranks_of.items():
+        there, has = node_list(ranks), _hardware_text([nodes[rank] for rank in ranks])
+        title = ", ".join(labels[number]) or "in no node group"
+        title, text = (title, f"{there}: {has}") if any(labels) else (there, has)
+        sections.append({"title": title, "text": text, "ranks": ranks})
+    return sections
+
+
+def _hardware_text(nodes: list[dict[str, Any]]) -> str:
+    counts: Counter[str] = Counter()
+    for node in nodes:
+        if node["count"]:
+            counts[f"{node['type']} {node['model']}".rstrip()] += node["count"]
+        counts.update(dict(node["attached"]))
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "no accelerators"
 
 
 def _node(node: Node) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlinf.scheduler.placement import Plan, PlanWarning, Sharing, plan_as_data, plan_warnings
+from rlinf.scheduler.planning import Plan, PlanWarning, Sharing, plan_as_data, plan_warnings
 
 
 @dataclass(frozen=True, slots=True)

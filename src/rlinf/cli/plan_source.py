@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinf.scheduler.component_placement import ComponentPlacement
-from rlinf.scheduler.config import try_read_cluster_config
-from rlinf.scheduler.errors import ConfigError, raise_config_errors
-from rlinf.scheduler.placement import Plan, Topology
+from rlinf.scheduler.config import ClusterConfig, try_read_cluster_config
+from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.placement import ComponentPlacement
+from rlinf.scheduler.planning import Plan, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,11 @@ def planned(config: Path, where: Where) -> Plan:
     Raises:
         ConfigError: a mistake in the config, the shape or the fleet; `ConfigErrors` for several.
     """
-    return ComponentPlacement(config, _topology(config, where)).plan
+    checked = try_read_cluster_config(config)
+    return ComponentPlacement(checked, _topology(checked, where)).plan
 
 
-def _topology(config: Path, where: Where) -> Topology:
+def _topology(config: ClusterConfig, where: Where) -> Topology:
     if where.shape is not None:
         return Topology.parse(where.shape)
     if where.fleet is not None:
@@ -36,22 +37,22 @@ def _topology(config: Path, where: Where) -> Topology:
         from rlinf.scheduler.config.fleet_file import read_fleet  # noqa: PLC0415
 
         return read_fleet(where.fleet).topology
-    return _shape_in_file(config)
+    return _shape_in_config(config)
 
 
-def _shape_in_file(file: Path) -> Topology:
-    """The pretend cluster that the file itself names; without one, every mistake of the file is told with it."""
-    checked, errors = try_read_cluster_config(file)
-    if checked.simulate is not None:
-        return Topology.parse(checked.simulate)
-    if "simulate" not in checked.source.section:
-        count = checked.num_nodes or 2
-        errors.append(
-            ConfigError(
-                "how many accelerators do the nodes have? The file does not say",
-                path="cluster",
-                hint=f"add `--nodes {count}x8`, or `simulate: {count}x8` under `cluster:`",
-            )
+def _shape_in_config(config: ClusterConfig) -> Topology:
+    """The pretend cluster that the config itself names; without one, every mistake of the config is told with it."""
+    if config.simulate is not None:
+        return Topology.parse(config.simulate)
+    if "simulate" in config.source.section:
+        config.raise_mistakes()
+        missing = ConfigError("`simulate` is empty", path="cluster.simulate")
+    else:
+        count = config.num_nodes or 2
+        missing = ConfigError(
+            "how many accelerators do the nodes have? The file does not say",
+            path="cluster",
+            hint=f"add `--nodes {count}x8`, or `simulate: {count}x8` under `cluster:`",
         )
-    raise_config_errors(checked.source.in_order(errors))
-    raise ConfigError("`simulate` is empty", path="cluster.simulate", file=str(file))
+    config.raise_mistakes([missing])
+    raise missing

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from rlinf.scheduler.placement import ComponentPlan, Plan, Run, Sharing
-from rlinf.scheduler.placement.explain import devices_of, run_devices
-from rlinf.scheduler.placement.wording import counted, printable, ranges_text, rank_range
+from rlinf.scheduler.planning import ComponentPlan, Plan, Run, Sharing
+from rlinf.scheduler.planning.explain import devices_of, run_devices
+from rlinf.scheduler.planning.neighbours import neighbours
+from rlinf.scheduler.wording import counted, printable, ranges_text, rank_range, text_table
 
 # Up to this many processes a row each is easier to read than a summary.
 _MOST_RANKS_LISTED = 32
@@ -80,12 +81,8 @@ def render_plan(plan: Plan, *, every_rank: bool = False, sharing: Sharing | None
 def _plain_table(rows: list[Row]) -> str:
     """A line a row, whatever its width."""
     lines = [_HEADINGS, *(row.cells for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "".join("  ".join(map(_justified, line, widths, _HEADINGS)).rstrip() + "\n" for line in lines)
-
-
-def _justified(cell: str, width: int, heading: str) -> str:
-    return cell.rjust(width) if heading in _NUMBERS else cell.ljust(width)
+    right = {_HEADINGS.index(heading) for heading in _NUMBERS}
+    return "".join(f"{line}\n" for line in text_table(lines, right))
 
 
 def _drawn_table(rows: list[Row]) -> str:
@@ -135,17 +132,9 @@ def _ranks(component: ComponentPlan, sharing: Sharing) -> Iterator[Row]:
 
 
 def _summary(component: ComponentPlan, sharing: Sharing) -> Iterator[Row]:
-    pending: Row | None = None
-    for run in component.runs:
-        row = _run_row(component.name, run, sharing)
-        if pending is not None and _continues(pending, row):
-            pending = replace(pending, last_node=row.first_node)
-        else:
-            if pending is not None:
-                yield pending
-            pending = row
-    if pending is not None:
-        yield pending
+    rows = (_run_row(component.name, run, sharing) for run in component.runs)
+    for together in neighbours(rows, _continues):
+        yield replace(together[0], last_node=together[-1].last_node)
 
 
 def _continues(above: Row, row: Row) -> bool:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ import typer
 
 from rlinf.cli.exits import readable_errors
 from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.wording import counted, text_table
 
 if TYPE_CHECKING:
     from rlinf.scheduler.config.fleet import Fleet, FleetNode
@@ -39,7 +39,10 @@ def topology(
             _check_writable(out)
         fleet = _probe(num_nodes, address, simulate, timeout_s)
         if out is not None:
-            out.write_text(import_module("rlinf.scheduler.config.fleet_file").format_fleet(fleet))
+            # Its checks take a while to load, and only this needs them.
+            from rlinf.scheduler.config.fleet_file import format_fleet  # noqa: PLC0415
+
+            out.write_text(format_fleet(fleet))
     if as_json:
         typer.echo(json.dumps({"nodes": [_as_data(node) for node in fleet.nodes]}, indent=2))
     else:
@@ -58,11 +61,12 @@ def _check_writable(out: Path) -> None:
 
 def _probe(num_nodes: int | None, address: str | None, simulate: str | None, timeout_s: float) -> Fleet:
     # Ray takes a second to load, and the other commands do without it.
-    cluster_class: Any = import_module("rlinf.scheduler.cluster").Cluster
-    options = {"simulate": simulate, "address": address, "start_timeout_s": timeout_s}
-    with cluster_class(num_nodes=num_nodes, **options) as cluster:
-        fleet: Fleet = cluster.fleet
-        return fleet
+    from rlinf.scheduler.cluster import Cluster  # noqa: PLC0415
+
+    with Cluster(
+        num_nodes=num_nodes, simulate=simulate, address=address, start_timeout_s=timeout_s
+    ) as cluster:
+        return cluster.fleet
 
 
 def _as_data(node: FleetNode) -> dict[str, Any]:
@@ -73,12 +77,9 @@ def _as_data(node: FleetNode) -> dict[str, Any]:
 
 def _table(fleet: Fleet) -> Iterable[str]:
     rows = [_COLUMNS, *(_row(rank, node) for rank, node in enumerate(fleet.nodes))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from text_table(rows)
     total = sum(len(node.accelerators) for node in fleet.nodes)
-    nodes = "1 node" if len(fleet.nodes) == 1 else f"{len(fleet.nodes)} nodes"
-    yield f"{nodes} with {total} accelerator{'' if total == 1 else 's'}"
+    yield f"{counted(len(fleet.nodes), 'node')} with {counted(total, 'accelerator')}"
 
 
 def _row(rank: int, node: FleetNode) -> tuple[str, ...]:

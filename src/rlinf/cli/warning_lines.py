@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlinf.scheduler.placement import PlanWarning
-from rlinf.scheduler.placement.wording import printable
+from rlinf.scheduler.planning import PlanWarning
+from rlinf.scheduler.wording import printable
 
 _MOST_LINES = 12
 

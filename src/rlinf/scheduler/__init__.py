@@ -13,8 +13,8 @@ from rlinf.scheduler import errors
 if TYPE_CHECKING:
     from rlinf.scheduler.channel import Channel
     from rlinf.scheduler.cluster import Cluster
-    from rlinf.scheduler.component_placement import ComponentPlacement
-    from rlinf.scheduler.placement import (
+    from rlinf.scheduler.placement import ComponentPlacement
+    from rlinf.scheduler.planning import (
         FlexiblePlacementStrategy,
         NodePlacementStrategy,
         PackedPlacementStrategy,
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "Channel": "channel",
     "Cluster": "cluster",
-    "ComponentPlacement": "component_placement",
-    "FlexiblePlacementStrategy": "placement",
+    "ComponentPlacement": "placement",
+    "FlexiblePlacementStrategy": "planning",
     "GroupResult": "worker",
     "GroupStream": "worker",
-    "NodePlacementStrategy": "placement",
-    "PackedPlacementStrategy": "placement",
-    "Placement": "placement",
-    "PlacementStrategy": "placement",
-    "Topology": "placement",
+    "NodePlacementStrategy": "planning",
+    "PackedPlacementStrategy": "planning",
+    "Placement": "planning",
+    "PlacementStrategy": "planning",
+    "Topology": "planning",
     "Worker": "worker",
     "WorkerAddress": "worker",
     "WorkerGroup": "worker",

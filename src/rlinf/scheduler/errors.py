@@ -161,8 +161,9 @@ class ConfigErrors(ConfigError):
         return type(self)([error.pointing(text, span) for error in self.errors], self.file)
 
     def at(self, *, path: str = "", component: str = "", file: str = "") -> ConfigErrors:
-        """The same mistakes, each with its place filled in, where it says nothing of it yet."""
-        return type(self)([error.at(path=path, component=component, file=file) for error in self.errors])
+        """The same mistakes of the same file, each with its place filled in, where it says nothing of it yet."""
+        located = [error.at(path=path, component=component, file=file) for error in self.errors]
+        return type(self)(located, self.file)
 
 
 class PlacementErrors(ConfigErrors, PlacementError):
@@ -236,7 +237,7 @@ class WorkerError(SchedulerError):
     Args:
         group: the worker group's name.
         rank: the worker's rank in its group.
-        method: the method that was called, "__init__" included.
+        method: the method that was called. (What `__init__` raises is the cause of a LaunchError.)
         remote_traceback: the traceback as the worker's process formatted it.
         cause: the exception itself, where it could be pickled.
     """
@@ -258,10 +259,10 @@ class WorkerError(SchedulerError):
 
 
 class WorkerDied(WorkerError):
-    """A worker's process is gone: killed, crashed, out of memory, or its node was lost."""
+    """A worker's process is gone: killed, crashed, out of memory, or its node was lost; `reason` says which."""
 
     def __init__(self, group: str, rank: int, method: str = "", reason: str = "") -> None:
-        super().__init__(group, rank, method, reason)
+        super().__init__(group, rank, method, "")
         self.args = (group, rank, method, reason)
         self.reason = reason
 

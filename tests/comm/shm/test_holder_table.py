@@ -28,7 +28,7 @@ def table():
 
 
 def released(table):
-    return set(table.take_dirty().tolist())
+    return set(table.take_dirty())
 
 
 def test_a_block_is_held_until_the_last_slot_has_released_it(table):
@@ -208,7 +208,7 @@ def look_for_a_while(look):
 
 def test_what_others_change_meanwhile_can_be_looked_at(table):
     with arena_peers.changing(1 << 16) as memory:
-        table.dirty, table._any_dirty = memory, memory.any
+        table._dirty = memory.data
         look_for_a_while(table.take_dirty)
-        table.pids = memory.view(np.uint32)
+        table._pids = memory.data
         look_for_a_while(table.slots)

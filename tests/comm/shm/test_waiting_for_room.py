@@ -14,6 +14,7 @@ import arena_peers
 from arena_peers import OWNER, eventually, lease
 from rlinf.scheduler.comm.shm import Arena
 from rlinf.scheduler.comm.shm.header import WANTED_AT
+from rlinf.scheduler.comm.shm.readers import OpenArenas
 
 DEADLINE_S = 20.0
 MIB = 1 << 20
@@ -291,3 +292,23 @@ def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, m
     blocks = [arena.allocate(100_000, wait_s=1) for _ in range(2 * MIB // 102_400)]
     assert None not in blocks
     home.run(opened.close)
+
+
+def test_readers_are_asked_to_hurry_once_little_room_is_left(new_arena, home):
+    arena = new_arena(8 * MIB)
+    submitted = []
+    opened = OpenArenas(submitted.append, lambda arena: None, lambda owner: None)
+    first, second = arena.allocate(3 * MIB), arena.allocate(MIB)
+    held = arena_peers.lease(opened, arena, first)
+    del held
+    assert not submitted  # with what comes next is soon enough
+    assert len(opened.dropped) == 1
+    third = arena.allocate(3 * MIB)
+    held = arena_peers.lease(opened, arena, second)
+    assert not opened.dropped
+    del held
+    assert submitted == [opened.serve]
+    submitted.pop()()
+    assert not opened.in_use()
+    del third
+    opened.close()

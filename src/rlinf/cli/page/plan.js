@@ -102,32 +102,13 @@ function drawNode(rank) {
   return card;
 }
 
-function heading(labels, ranks) {
-  const counts = new Map();
-  for (const rank of ranks) {
-    const { type, count, model, attached } = nodes[rank];
-    const found = attached.map(([kind, number]) => [kind, number]);
-    if (count) found.push([model ? `${type} ${model}` : type, count]);
-    for (const [kind, number] of found) counts.set(kind, (counts.get(kind) || 0) + number);
-  }
-  const has = [...counts].map(([kind, number]) => `${number} ${kind}`).join(", ") || "no accelerators";
-  const nobody = plan.labels.length > 1 ? "in no node group" : "all nodes";
-  const title = make("h2", "", labels.length ? labels.join(", ") : nobody);
-  title.append(make("small", "", `nodes ${ranges(ranks)}: ${has}`));
-  return title;
-}
-
 function drawMap() {
-  const sections = new Map();
-  nodes.forEach((node, rank) => {
-    if (!sections.has(node.groups)) sections.set(node.groups, []);
-    sections.get(node.groups).push(rank);
-  });
   const parts = document.createDocumentFragment();
-  for (const [labels, ranks] of sections) {
-    const section = make("section"), flow = make("div", "nodes");
+  for (const { title, text, ranks } of plan.sections) {
+    const section = make("section"), flow = make("div", "nodes"), heading = make("h2", "", title);
+    heading.append(make("small", "", text));
     for (const rank of ranks) flow.append(drawNode(rank));
-    section.append(heading(plan.labels[labels], ranks), flow);
+    section.append(heading, flow);
     parts.append(section);
   }
   map.replaceChildren(parts);

@@ -5,15 +5,15 @@
 - `server.py`: the process that holds the queues, around the state machine of `queueing`
 - `wire.py`: what the two say to each other
 - `spec.py`: what a channel is, as data
-- `runtime.py`: what a channel needs of the process it is used in
+- `starting.py`: how the process that holds one is started
 """
 
 from __future__ import annotations
 
 from rlinf.scheduler.channel.client import Channel
-from rlinf.scheduler.channel.runtime import Runtime, current_runtime, set_runtime
 from rlinf.scheduler.channel.server import ChannelServer, host_channel
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, channels_of
+from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.queueing import QueueDepth
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "ChannelSpec",
     "ChannelStats",
     "QueueDepth",
-    "Runtime",
-    "current_runtime",
+    "StartChannel",
+    "Starter",
+    "channels_of",
     "host_channel",
-    "set_runtime",
 ]

@@ -16,9 +16,10 @@ from rlinf.scheduler.channel.arguments import (
     checked_weight,
 )
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
+from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.channel.runtime import current_connections, current_runtime
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of, channels_of
+from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -28,10 +29,13 @@ from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelNotFound,
     CodecError,
+    CommError,
     PeerDied,
     PeerNotFound,
 )
 from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.session import Session, current_session
+from rlinf.scheduler.wording import did_you_mean, list_names
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -82,8 +86,8 @@ class Channel:
             ChannelExists: the name is taken.
         """
         spec = ChannelSpec(checked_name(name), checked_maxsize(name, maxsize))
-        endpoint = current_runtime().start_channel_server(name, spec, group_affinity, group_rank_affinity)
-        return cls(ChannelRef(spec, endpoint))
+        wanted = StartChannel(spec, group_affinity, group_rank_affinity)
+        return cls(ChannelRef(spec, current_session().service(Starter).start(wanted)))
 
     @classmethod
     def connect(cls, name: str, timeout_s: float | None = None) -> Channel:
@@ -100,11 +104,11 @@ class Channel:
         limit_s = checked_timeout(name, timeout_s)
         if limit_s is None:
             limit_s = CONNECT_TIMEOUT_S
+        session = current_session()
         try:
-            entry = current_runtime().directory.lookup(address_of(checked_name(name)), limit_s)
+            entry = session.directory.lookup(address_of(checked_name(name)), limit_s)
         except PeerNotFound as error:
-            there = ", ".join(error.known) or "nothing"
-            problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
+            problem = f"nobody created it within {error.waited_s:.1f} s; {_what_there_is(session, name)}"
             raise ChannelNotFound(name, problem) from error
         except PeerDied as error:
             raise ChannelLost(name, str(error)) from error
@@ -393,7 +397,7 @@ class Channel:
     def _connection(self) -> Connection:
         connection = self._cached
         if connection is None or connection.lost is not None:
-            connection = self._cached = current_connections().to(self._ref)
+            connection = self._cached = current_session().service(Connections).to(self._ref)
         return connection
 
     def _what(self, operation: Operation) -> Callable[[], str]:
@@ -405,6 +409,16 @@ class Channel:
     def __repr__(self) -> str:
         # What it holds is one question away; a repr asks nobody and moves nothing.
         return f"<Channel '{self._name}' maxsize={self.maxsize}>"
+
+
+def _what_there_is(session: Session, name: str) -> str:
+    try:
+        known = channels_of(session)
+    except CommError as error:
+        return f"what there is is not known: {error}"
+    hint = did_you_mean(name, known)
+    there = f"there are {list_names(known)}" if known else "there is no channel"
+    return f"{there}; {hint}" if hint else there
 
 
 def _load_first(items: list[Arrived]) -> Any:

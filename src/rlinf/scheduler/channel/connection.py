@@ -20,6 +20,7 @@ from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationProm
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, NO_ANSWER, ClientShell
 from rlinf.scheduler.channel.shortcut import (
+    DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
     MIN_OPERATIONS,
     NUM_SKIPPED,
@@ -31,11 +32,12 @@ from rlinf.scheduler.channel.shortcut import (
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, WAIT_S
+from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -239,7 +241,7 @@ class Connection:
         return call
 
     def _frames(self, operation: Operation, encoded: Encoded) -> list[Buffer] | None:
-        if encoded.size_bytes < SHARED_BYTES:
+        if encoded.size_bytes <= DIRECT_BYTES:
             return [flat(frame) for frame in encoded.frames()]
         self._pack(operation, encoded, blocks=True)
         parcel = operation.parcel
@@ -255,9 +257,8 @@ class Connection:
             shell.direct.append(operation)
             if not shell.looks_soon:
                 self._messenger.submit_once(self._drain)
-        try:
-            answer = _exchange_in_scope(shortcut, call, operation)
-        except (TimeoutError, ShortcutBroken):
+        answer = self._answer_by(shortcut, call, operation)
+        if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)
         self._own.__dict__["shortcut"] = shortcut
@@ -271,6 +272,7 @@ class Connection:
                 return [Arrived(list(islice(frames, count))) for count in counts]
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
+                self._hand_over(shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.fate.taken = True
@@ -279,19 +281,28 @@ class Connection:
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
                 raise _BeginAnew
 
+    def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer | None:
+        try:
+            return _exchange_in_scope(shortcut, call, operation)
+        except (TimeoutError, ShortcutBroken) as error:
+            if raised_by_signal_handler(error):
+                raise
+            return None
+
     def _wait_for_recalled(self, operation: Operation) -> Any:
         try:
             return self._wait(operation)
-        except CancelledError:
+        except CancelledError as error:
+            if raised_by_signal_handler(error):
+                raise
             raise _BeginAnew from None
 
     def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
-        request: ShortcutRequest | None = own.get("request")
-        if request is None:
-            request = own["request"] = ShortcutRequest()
+        # Out of everybody's hands, too.
+        request: ShortcutRequest = own.pop("request", None) or ShortcutRequest()
         if request.shortcut is not None:
-            del own["request"]
             return request.shortcut
+        own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
             self._hand_over(self._shell.open_shortcut, request)

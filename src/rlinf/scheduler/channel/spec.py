@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,13 +13,14 @@ from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.errors import ChannelNotFound
 from rlinf.scheduler.queueing import QueueDepth
+from rlinf.scheduler.session import Session
 
+# Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSpec:
-    """A channel to be.
+class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A channel to be: what was asked for at its creation, as it goes to its process and to whoever connects.
 
     Attributes:
         name: its name; its server's address is `name:0`.
@@ -29,7 +30,7 @@ class ChannelSpec:
 
     name: str
     maxsize: int = 0
-    channel_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
     @property
     def address(self) -> str:
@@ -38,7 +39,7 @@ class ChannelSpec:
 
     def to_info(self) -> dict[str, Any]:
         """What the directory keeps about the channel."""
-        return {"kind": KIND, "channel_id": self.channel_id, "maxsize": self.maxsize}
+        return {KIND: msgspec.to_builtins(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,9 @@ class ChannelRef:
         Raises:
             ChannelNotFound: what has that name is no channel.
         """
-        if entry.info.get("kind") != KIND:
+        if KIND not in entry.info:
             raise ChannelNotFound(name, f"'{entry.name}' is there, but it is not a channel")
-        spec = ChannelSpec(name, entry.info["maxsize"], entry.info["channel_id"])
-        return cls(spec, entry.endpoint)
+        return cls(msgspec.convert(entry.info[KIND], ChannelSpec), entry.endpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,13 @@ class ChannelStats:
             closed=closed,
             queues=queues,
         )
+
+
+def channels_of(session: Session) -> dict[str, ChannelSpec]:
+    """The channels of the job, whoever created them, by name."""
+    entries = (entry for entry in session.directory.list() if KIND in entry.info)
+    specs = (ChannelRef.from_entry(entry.name, entry).spec for entry in entries)
+    return {spec.name: spec for spec in specs}
 
 
 def address_of(name: str) -> str:

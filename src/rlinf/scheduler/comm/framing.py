@@ -9,7 +9,7 @@ The control part is small and typed; the frames are opaque and are never looked 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -138,11 +138,16 @@ def allocate(size: int) -> memoryview:
 
 
 class StreamReader:
-    """Turns a stream of bytes, cut anywhere, back into messages. No byte is copied more than once."""
+    """Turns a stream of bytes, cut anywhere, back into messages. No byte is copied more than once.
 
-    __slots__ = ("_envelope", "_filled", "_frames", "_prefix", "_target")
+    Args:
+        allocate: gives writable memory of so many bytes.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_allocate", "_envelope", "_filled", "_frames", "_prefix", "_target")
+
+    def __init__(self, allocate: Callable[[int], memoryview] = allocate) -> None:
+        self._allocate = allocate
         self._prefix = b""
         self._envelope: Envelope | None = None
         self._frames: list[Buffer] = []
@@ -215,7 +220,7 @@ class StreamReader:
     def _begin_frame(self, data: memoryview, position: int, out: list[Message]) -> int:
         size = self._envelope.sizes[len(self._frames)] if self._envelope is not None else 0
         if position + size > len(data):
-            self._target, self._filled = allocate(size), 0
+            self._target, self._filled = self._allocate(size), 0
             return position
         piece = data[position : position + size]
         self._frames.append(bytearray(piece) if size < DIRECT_BYTES else _copy(piece))

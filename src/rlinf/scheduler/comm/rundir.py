@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import tempfile
 import time
@@ -18,6 +19,7 @@ SOCKET_NAME = "s"
 LOCK_NAME = "lock"
 # Sockets of channels that this process holds follow it with their number.
 SHORTCUTS_NAME = "c"
+_SHORTCUTS = re.compile(SHORTCUTS_NAME + "[0-9]+")
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
 # So many names of the common directory are tried before a process takes one of its own.
@@ -99,7 +101,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a directory that holds what we put there and nothing else."""
     names = {entry.name for entry in path.iterdir()}
-    if all(name in (SOCKET_NAME, LOCK_NAME) or name.startswith(SHORTCUTS_NAME) for name in names):
+    if all(name in (SOCKET_NAME, LOCK_NAME) or _SHORTCUTS.fullmatch(name) for name in names):
         for name in names:
             (path / name).unlink()
         path.rmdir()

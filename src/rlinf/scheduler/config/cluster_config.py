@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from rlinf.scheduler.checks import is_text_or_number, whole_number
 from rlinf.scheduler.config.findings import check, shown, unknown_key
 from rlinf.scheduler.config.rules import read_rules
 from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection
 from rlinf.scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
+from rlinf.scheduler.hardware.hardware_type import HardwareConfig
 from rlinf.scheduler.hardware.registry import hardware_type
-from rlinf.scheduler.placement import (
+from rlinf.scheduler.planning import (
     HardwareUnit,
     NodeEnvironment,
     NodeGroup,
@@ -40,6 +42,7 @@ class ClusterConfig:
         rules: the entries of `component_placement`, in its order.
         encryption: whether what goes from machine to machine is encrypted; processes prove who they are all the same.
         source: where it comes from; it puts file and line into errors.
+        mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
     """
 
     num_nodes: int | None = None
@@ -48,6 +51,15 @@ class ClusterConfig:
     rules: tuple[PlacementRule, ...] = ()
     source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
     encryption: bool = True
+    mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
+
+    def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
+        """Raise the section's mistakes and others, each with its file and line, in the order of the section.
+
+        Raises:
+            ConfigError: there is one mistake; `ConfigErrors` for several.
+        """
+        raise_config_errors(self.source.in_order((*self.mistakes, *others)))
 
 
 def read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
@@ -60,21 +72,19 @@ def read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
         ConfigError: a mistake; its text says where, and names the nearest key for one that is unknown.
         ConfigErrors: several mistakes.
     """
-    checked, errors = try_read_cluster_config(config)
-    raise_config_errors(checked.source.in_order(errors))
+    checked = try_read_cluster_config(config)
+    checked.raise_mistakes()
     return checked
 
 
-def try_read_cluster_config(
-    config: ConfigInput | ClusterConfig,
-) -> tuple[ClusterConfig, list[ConfigError]]:
-    """The section without what is wrong with it, and the mistakes, not located yet.
+def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfig:
+    """The section without what is wrong with it; its `mistakes` say what that is.
 
     Raises:
         ConfigError: there is no section to read.
     """
     if isinstance(config, ClusterConfig):
-        return config, []
+        return config
     source = read_source(config)
     section = source.section
     errors: list[ConfigError] = [
@@ -90,10 +100,15 @@ def try_read_cluster_config(
         numbers_as_written=source.numbers_as_written,
     )
     encryption = _attempt(errors, _encryption, section.get("network"))
-    config = ClusterConfig(
-        num_nodes, simulate, tuple(node_groups), tuple(rules), source, encryption is not False
+    return ClusterConfig(
+        num_nodes,
+        simulate,
+        tuple(node_groups),
+        tuple(rules),
+        source,
+        encryption is not False,
+        tuple(errors),
     )
-    return config, errors
 
 
 def _attempt(errors: list[ConfigError], read: Callable[[Any], Value | None], value: Any) -> Value | None:
@@ -107,12 +122,12 @@ def _attempt(errors: list[ConfigError], read: Callable[[Any], Value | None], val
 def _num_nodes(value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        # An interpolation such as ${oc.env:NUM_NODES} gives text.
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"this is a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes")
-    return value
+    number = whole_number(value, lowest=1, from_text=True)
+    if number is None:
+        raise ConfigError(
+            f"this must be a whole number from 1, not {shown(value)}", path=f"{SECTION}.num_nodes"
+        )
+    return number
 
 
 def _simulate(value: Any) -> str | None:
@@ -120,8 +135,8 @@ def _simulate(value: Any) -> str | None:
         return None
     path = f"{SECTION}.simulate"
     parts = value if isinstance(value, list) else [value]
-    if not parts or any(isinstance(part, bool) or not isinstance(part, (str, int)) for part in parts):
-        raise ConfigError(f"this is text such as 2x8, not {shown(value)}", path=path)
+    if not parts or not all(map(is_text_or_number, parts)):
+        raise ConfigError(f"this must be text such as 2x8, not {shown(value)}", path=path)
     text = ",".join(map(str, parts))
     try:
         Topology.parse(text)
@@ -135,7 +150,9 @@ def _encryption(value: Any) -> bool:
     if value is None:
         return True
     if not isinstance(value, Mapping):
-        raise ConfigError(f"this is a mapping, not {shown(value)}", path=path, hint="write encryption: off")
+        raise ConfigError(
+            f"this must be a mapping, not {shown(value)}", path=path, hint="write encryption: off"
+        )
     for key in value:
         if key != "encryption":
             raise unknown_key(key, ["encryption"], f"{path}.{key}")
@@ -144,7 +161,7 @@ def _encryption(value: Any) -> bool:
     if setting not in (None, True, False, "on", "off") or isinstance(setting, (int, float)) != isinstance(
         setting, bool
     ):
-        raise ConfigError(f"this is on or off, not {shown(setting)}", path=f"{path}.encryption")
+        raise ConfigError(f"this must be on or off, not {shown(setting)}", path=f"{path}.encryption")
     return setting not in (False, "off")
 
 
@@ -154,7 +171,9 @@ def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:
         return []
     if not isinstance(value, list):
         hint = "begin every group with '- '" if isinstance(value, dict) else ""
-        errors.append(ConfigError(f"this is a list of node groups, not {shown(value)}", path=path, hint=hint))
+        errors.append(
+            ConfigError(f"this must be a list of node groups, not {shown(value)}", path=path, hint=hint)
+        )
         return []
     groups: list[NodeGroup] = []
     for index, entry in enumerate(value):
@@ -189,14 +208,25 @@ def _hardware(section: HardwareSection | None, path: str, errors: list[ConfigErr
     if section is None:
         return []
     try:
-        model = hardware_type(section.type).config_model
+        kind = hardware_type(section.type)
     except ConfigError as error:
         errors.append(error.at(path=f"{path}.type"))
         return []
     units: list[HardwareUnit] = []
+    at_address: dict[str, list[tuple[int, HardwareConfig]]] = {}
     for index, entry in enumerate(section.configs):
-        checked, found = check(model, entry, f"{path}.configs[{index}]")
+        place = f"{path}.configs[{index}]"
+        checked, found = check(kind.config_model, entry, place)
         errors.extend(found)
-        if checked is not None:
-            units.append(HardwareUnit(section.type, checked.node_rank, checked))
+        if checked is None:
+            continue
+        units.append(HardwareUnit(section.type, checked.node_rank, checked))
+        address = kind.address(checked)
+        others = at_address.setdefault(address, []) if address else []
+        # Without an address, two entries that say the same are two pieces.
+        first = next((other for other, settings in others if settings == checked), None)
+        if first is not None:
+            problem = f"entries {first} and {index} are the same {section.type}, at {address}"
+            errors.append(ConfigError(problem, path=place, hint="every piece stands in its group once"))
+        others.append((index, checked))
     return units

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
-from rlinf.scheduler.placement import Node, Topology
+from rlinf.scheduler.planning import Node, Topology
 
 FLEET_VERSION = 1
 

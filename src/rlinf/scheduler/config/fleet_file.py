@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from rlinf.scheduler.config.findings import check, shown, unknown_key
+from rlinf.scheduler.checks import is_text_or_number
+from rlinf.scheduler.config.findings import check, misspelt_keys, shown, unknown_key
 from rlinf.scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf.scheduler.config.source import ConfigSource
 from rlinf.scheduler.config.yaml_file import read_yaml_file
@@ -64,8 +65,8 @@ def format_fleet(fleet: Fleet) -> str:
 
 
 def _read_text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ConfigError(f"this is text, not {shown(value)}")
+    if not is_text_or_number(value):
+        raise ConfigError(f"this must be text, not {shown(value)}")
     return str(value)
 
 
@@ -122,23 +123,26 @@ class _NodeSection(_Section):
     hostname: _Text = ""
     python: _Text = ""
     count: _Count = 1
-    # Both are checked by themselves, so that a mistake in one entry is told beside those in others.
+    # Entries of both are checked one by one, so that mistakes in several are reported together.
     accelerators: Any = None
     interfaces: Any = None
 
 
 def _nodes(data: Mapping[str, Any], errors: list[ConfigError]) -> Iterator[FleetNode]:
-    errors.extend(unknown_key(str(key), _KEYS, str(key)) for key in data if key not in _KEYS)
+    unknown = [str(key) for key in data if key not in _KEYS]
+    meant = misspelt_keys(unknown, [key for key in _KEYS if key not in data], _KEYS)
+    errors.extend(unknown_key(key, _KEYS, key, meant.get(key, "")) for key in unknown)
     if "nodes" not in data:
-        hint = "`rlinf topology --out fleet.yaml` writes the file of a running cluster"
-        errors.append(ConfigError("this is no fleet: the key 'nodes' is missing", hint=hint))
+        if "nodes" not in meant.values():
+            problem = "the key 'nodes' is missing; a fleet's file lists the nodes of a cluster there"
+            hint = "`rlinf topology --out fleet.yaml` writes the file of a running cluster"
+            errors.append(ConfigError(problem, hint=hint))
         return
-    if data.get("version") != FLEET_VERSION:
-        said = (
-            f"'version' is {shown(data['version'])}" if "version" in data else "the key 'version' is missing"
-        )
-        path = "version" if "version" in data else ""
-        errors.append(ConfigError(f"{said}; this reads version {FLEET_VERSION}", path=path))
+    reads = f"this reads version {FLEET_VERSION}"
+    if "version" not in (*data, *meant.values()):
+        errors.append(ConfigError(f"the key 'version' is missing; {reads}"))
+    elif data.get("version", FLEET_VERSION) != FLEET_VERSION:
+        errors.append(ConfigError(f"'version' is {shown(data['version'])}; {reads}", path="version"))
     for path, entry in _entries(data["nodes"], "nodes", errors):
         section, found = check(_NodeSection, entry, path)
         errors.extend(found)
@@ -149,7 +153,7 @@ def _nodes(data: Mapping[str, Any], errors: list[ConfigError]) -> Iterator[Fleet
 def _alike_nodes(section: _NodeSection, path: str, errors: list[ConfigError]) -> Iterator[FleetNode]:
     said = [key for key in ("node_id", "ip", "hostname") if getattr(section, key)]
     if section.count > 1 and said:
-        problem = f"{section.count} alike nodes cannot have one '{said[0]}'; write them one by one"
+        problem = f"{section.count} nodes that are alike cannot have one '{said[0]}'; write them one by one"
         errors.append(ConfigError(problem, path=f"{path}.count"))
         return
     node = FleetNode(
@@ -190,7 +194,7 @@ def _interfaces(value: Any, path: str, errors: list[ConfigError]) -> Iterator[Fl
 
 def _entries(value: Any, path: str, errors: list[ConfigError]) -> Iterator[tuple[str, Any]]:
     if value is not None and not isinstance(value, list):
-        errors.append(ConfigError(f"this is a list, not {shown(value)}", path=path))
+        errors.append(ConfigError(f"this must be a list, not {shown(value)}", path=path))
         return
     for index, entry in enumerate(value or ()):
         yield f"{path}[{index}]", entry

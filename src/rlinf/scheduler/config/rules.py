@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rlinf.scheduler.config.findings import shown, unknown_key
+from rlinf.scheduler.checks import is_text_or_number
+from rlinf.scheduler.config.findings import misspelt_keys, shown, unknown_key
 from rlinf.scheduler.config.schema import read_label
 from rlinf.scheduler.errors import ConfigError, PlacementError
-from rlinf.scheduler.placement import CLUSTER_GROUP, PlacementRule, nearest_name, parse_segments
-from rlinf.scheduler.placement.grammar import error_at
+from rlinf.scheduler.planning import CLUSTER_GROUP, PlacementRule, parse_segments
+from rlinf.scheduler.planning.grammar import error_at
 
 Value = TypeVar("Value")
 
@@ -32,7 +33,7 @@ def read_rules(
         return []
     if not isinstance(value, dict):
         hint = "write the components without '- ' before them" if isinstance(value, list) else ""
-        problem = f"this maps components to placements; it is {shown(value)}"
+        problem = f"this must be a mapping of components to placements, not {shown(value)}"
         errors.append(ConfigError(problem, path=path, hint=hint))
         return []
     rules: list[PlacementRule] = []
@@ -69,12 +70,16 @@ class _RuleReader:
         text = None
         if written is not _MISSING:
             text = self._attempt(self._placement_text, written, text_path)
-        if text is not None and labels is not None and not self.errors:
-            return PlacementRule(components, text, labels, self._path, text_path, groups_path)
-        if text is not None:
-            # Nobody plans it, so nobody else would find what is wrong with it.
+        if text is None:
+            return None
+        if labels is None or self.errors:
+            # It makes no rule, so its text is checked here or nowhere.
             self._attempt(parse_segments, text, text_path)
-        return None
+            return None
+        paths = {"path": self._path, "text_path": text_path, "groups_path": groups_path}
+        return self._attempt(
+            lambda written: PlacementRule(components, written, labels, **paths), text, text_path
+        )
 
     def _components(self, seen: set[str]) -> tuple[str, ...]:
         names = []
@@ -95,9 +100,12 @@ class _RuleReader:
 
     def _placement_of(self, entry: dict[str, Any]) -> Any:
         unknown = [key for key in entry if key not in _RULE_KEYS]
-        self.errors.extend(unknown_key(key, _RULE_KEYS, f"{self._path}.{key}") for key in unknown)
-        # A misspelt key is one mistake, not two.
-        if "placement" not in entry and nearest_name("placement", unknown) == "":
+        missing = [] if "placement" in entry else ["placement"]
+        meant = misspelt_keys(unknown, missing, _RULE_KEYS)
+        self.errors.extend(
+            unknown_key(key, _RULE_KEYS, f"{self._path}.{key}", meant.get(key, "")) for key in unknown
+        )
+        if missing and not meant:
             self.errors.append(PlacementError("the key 'placement' is missing"))
         return entry.get("placement", _MISSING)
 
@@ -114,9 +122,9 @@ class _RuleReader:
             raise PlacementError("the placement is empty")
         parts = value if isinstance(value, list) else [value]
         for part in parts:
-            if isinstance(part, bool) or not isinstance(part, (str, int)):
+            if not is_text_or_number(part):
                 raise PlacementError(
-                    f"a placement is text, a number, or a list of these; here it is {shown(part)}",
+                    f"a placement must be text, a number, or a list of these; here it is {shown(part)}",
                     hint="0-1:0-3 puts processes 0-3 on resources 0-1",
                 )
             if isinstance(part, int) and part >= 60 and not self._numbers_as_written:

@@ -7,15 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from rlinf.scheduler.checks import is_text_or_number
 from rlinf.scheduler.config.findings import shown
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
 from rlinf.scheduler.hardware.vendors import VENDORS
-from rlinf.scheduler.placement import parse_ranks
+from rlinf.scheduler.planning import parse_ranks
+from rlinf.scheduler.planning.environments import LAUNCH_VARIABLES
 
-# What every process finds in its environment about itself; a value of the user's would be overwritten.
-LAUNCH_VARIABLES = frozenset(
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-)
 _MASKS = frozenset(vendor.visibility_variable for vendor in VENDORS)
 
 
@@ -25,7 +23,7 @@ def read_ranks(value: Any) -> tuple[int, ...]:
     Raises:
         ConfigError: it is none of these, or names a rank twice.
     """
-    return parse_ranks(_as_text(value, "ranks are a number, text such as 0-3, or a list of these"))
+    return parse_ranks(_as_text(value, "ranks must be a number, text such as 0-3, or a list of these"))
 
 
 def read_label(value: Any) -> str:
@@ -34,8 +32,8 @@ def read_label(value: Any) -> str:
     Raises:
         ConfigError: it is neither text nor a number.
     """
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ConfigError(f"a label is text, not {shown(value)}")
+    if not is_text_or_number(value):
+        raise ConfigError(f"a label must be text, not {shown(value)}")
     return str(value).strip()
 
 
@@ -52,7 +50,7 @@ def read_environment(value: Any) -> tuple[tuple[str, str], ...]:
         [(f"[{i}]", e) for i, e in enumerate(value)] if isinstance(value, list) else [("", value)]
     ):
         if not isinstance(entry, Mapping):
-            problem = f"variables are a mapping or a list of mappings, not {shown(entry)}"
+            problem = f"variables must be a mapping or a list of mappings, not {shown(entry)}"
             errors.append(ConfigError(problem, path=place, hint=_as_mapping(entry)))
             continue
         for name, setting in entry.items():
@@ -69,16 +67,16 @@ def _check_variable(name: str, setting: Any, before: Mapping[str, str]) -> None:
     if not name or "=" in name or "\0" in name:
         raise ConfigError(f"{name!r} is no name of a variable")
     if name in LAUNCH_VARIABLES:
-        raise ConfigError(f"{name} is set by the launch, for every process by itself")
+        raise ConfigError(f"{name} is set by the launch, separately for every process")
     if name in _MASKS:
         hint = (
             "the placement says which accelerators a process sees; a mask that a node is started with counts"
         )
-        raise ConfigError(f"{name} is set by the launch, for every process by itself", hint=hint)
+        raise ConfigError(f"{name} is set by the launch, separately for every process", hint=hint)
     if name in before:
         raise ConfigError(f"the variable {name} stands here twice")
-    # A fraction has lost how it was written: 2.10 would arrive as 2.1.
-    if isinstance(setting, bool) or not isinstance(setting, (str, int)):
+    # A fraction does not keep how it was written: 2.10 would arrive as 2.1.
+    if not is_text_or_number(setting):
         raise ConfigError(f"the value of {name} is {shown(setting)}: write it as text, in quotes")
     if "\0" in str(setting):
         raise ConfigError(f"the value of {name} holds a zero byte")
@@ -91,7 +89,7 @@ def _as_mapping(entry: Any) -> str:
 
 def _as_text(value: Any, rule: str) -> str:
     parts = value if isinstance(value, list) else [value]
-    if not parts or any(isinstance(part, bool) or not isinstance(part, (str, int)) for part in parts):
+    if not parts or not all(map(is_text_or_number, parts)):
         raise ConfigError(f"{rule}; here it is {shown(value)}")
     return ",".join(map(str, parts))
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlinf.scheduler.config.yaml_file import Place, read_yaml_file
 from rlinf.scheduler.errors import ConfigError, UnknownKey
-from rlinf.scheduler.placement import nearest_name
-from rlinf.scheduler.placement.caret import Span, excerpt
+from rlinf.scheduler.planning.caret import Span, excerpt
+from rlinf.scheduler.wording import nearest_name
 
 SECTION = "cluster"
 SECTION_KEYS = ("num_nodes", "component_placement", "node_groups", "simulate", "network")
@@ -104,7 +104,7 @@ def _plain_root(config: Any) -> dict[str, Any]:
         return _plain_dictconfig(config)
     if not isinstance(config, Mapping):
         raise ConfigError(
-            f"a config is a dict, a DictConfig or the path of a YAML file, not {type(config).__name__}"
+            f"a config must be a dict, a DictConfig or the path of a YAML file, not {type(config).__name__}"
         )
     return _resolved(_plain(config))
 
@@ -114,7 +114,7 @@ def _section_of(root: dict[str, Any]) -> dict[str, Any]:
         section = root[SECTION]
         if not isinstance(section, dict):
             what = "empty" if section is None else f"a {type(section).__name__}"
-            raise ConfigError(f"this section is a mapping; here it is {what}", path=SECTION)
+            raise ConfigError(f"this section must be a mapping; here it is {what}", path=SECTION)
         return section
     if any(key in root for key in SECTION_KEYS):
         return root
@@ -131,7 +131,7 @@ def _is_omegaconf(value: Any, kinds: Sequence[str] = ("DictConfig", "ListConfig"
 
 
 def _plain_dictconfig(config: Any) -> dict[str, Any]:
-    # Only the section: what stands elsewhere is the user's, and may not be resolvable here.
+    # Only the section is resolved: interpolations elsewhere may not be resolvable here.
     with _omegaconf_errors():
         if SECTION in config:
             return {SECTION: _plain(config[SECTION])}
@@ -145,7 +145,7 @@ def _resolved(root: dict[str, Any]) -> dict[str, Any]:
     """The root with the interpolations of its section filled in, as Hydra would."""
     if not any("${" in text for text in _texts(root.get(SECTION, root))):
         return root
-    # Hardly a plain file or dict needs it, and loading it takes 0.1 s.
+    # Loading it takes 0.1 s, and few files and dicts need it.
     from omegaconf import OmegaConf  # noqa: PLC0415
 
     with _omegaconf_errors():
@@ -155,7 +155,7 @@ def _resolved(root: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _omegaconf_errors() -> Iterator[None]:
     """Turn OmegaConf's errors into ours."""
-    # Whoever made a DictConfig has loaded it already; nobody else waits for it.
+    # A DictConfig has loaded it already; other configs do not need it.
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
     try:
@@ -169,7 +169,7 @@ def _omegaconf_errors() -> Iterator[None]:
 def _plain(value: Any) -> Any:
     """A copy made of dicts with text keys, lists, and the other values as they are."""
     if _is_omegaconf(value):
-        # As above: it is loaded already.
+        # The value is of this library, so it is loaded already.
         from omegaconf import OmegaConf  # noqa: PLC0415
 
         with _omegaconf_errors():

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.placement.caret import Span, excerpt
+from rlinf.scheduler.planning.caret import Span, excerpt
 
 _MAX_VALUES = 300_000
 
@@ -65,7 +65,7 @@ def read_yaml_file(path: Path, *, wanted: str = _A_CONFIG) -> YamlFile:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"it is not UTF-8 text: {error.reason}", file=str(path)) from error
+        raise ConfigError(f"the file is not UTF-8 text: {error.reason}", file=str(path)) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(f"the file cannot be read: {reason}", file=str(path)) from error
@@ -93,7 +93,7 @@ def parse_yaml(text: str, file: str, *, wanted: str = _A_CONFIG) -> YamlFile:
         raise ConfigError(f"a value cannot be read: {error}", file=file) from error
     if not isinstance(data, dict):
         what = "empty" if data is None else f"a {type(data).__name__}"
-        raise ConfigError(f"it is {what}, not {wanted}", file=file)
+        raise ConfigError(f"the file is {what}, not {wanted}", file=file)
     return YamlFile(data, recorder.places)
 
 

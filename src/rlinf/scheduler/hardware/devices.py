@@ -19,7 +19,7 @@ class Device:
         index: its number in the tool, which counts every device of the node whatever a mask hides.
         name: the model, e.g. "NVIDIA H200"; "" where the tool does not say.
         uuid: what never changes, e.g. "GPU-8932f937-...", or "".
-        memory_mib: its memory in MiB, or None.
+        memory_bytes: its memory, or None.
         pci_bus_id: e.g. "0000:1b:00.0", or "".
         numa_node: the NUMA node that it hangs on; None where there is none or it is not known.
     """
@@ -27,7 +27,7 @@ class Device:
     index: int
     name: str = ""
     uuid: str = ""
-    memory_mib: int | None = None
+    memory_bytes: int | None = None
     pci_bus_id: str = ""
     numa_node: int | None = None
 

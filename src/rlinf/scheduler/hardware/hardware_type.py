@@ -6,10 +6,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from rlinf.scheduler.checks import whole_number
+
 
 def _read_digits(value: Any) -> Any:
-    # An interpolation such as ${oc.env:PORT} gives text.
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
+    number = whole_number(value, from_text=True)
+    return value if number is None else number
 
 
 # A whole number in a config, or text that is one.

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rlinf.scheduler.errors import HardwareUnreachable
 from rlinf.scheduler.hardware.registry import hardware_type
-from rlinf.scheduler.placement import HardwareUnit
+from rlinf.scheduler.planning import HardwareUnit
 
 _MOST_AT_ONCE = 32
 

@@ -6,7 +6,7 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware.hardware_type import HardwareType
 from rlinf.scheduler.hardware.plugins import plugin_names, plugin_type
 from rlinf.scheduler.hardware.robot import Robot
-from rlinf.scheduler.placement.nearest import list_names, nearest_name
+from rlinf.scheduler.wording import did_you_mean, list_names
 
 _BUILT_IN: dict[str, HardwareType] = {Robot.name: Robot()}
 
@@ -28,11 +28,9 @@ def hardware_type(name: str) -> HardwareType:
     if found is not None:
         return found
     known = hardware_names()
-    # Whoever writes `robot` means `Robot`.
-    near = next((n for n in known if n.lower() == name.lower()), "") or nearest_name(name, known)
     raise ConfigError(
         f"there is no hardware type '{name}'; there are: {list_names(known)}",
-        hint=f"did you mean '{near}'?" if near else "a package that adds the type may not be installed here",
+        hint=did_you_mean(name, known) or "a package that adds the type may not be installed here",
     )
 
 

@@ -17,14 +17,14 @@ def parse_nvidia_smi(output: str) -> list[Device]:
     """Devices from `nvidia-smi --query-gpu=index,uuid,name,memory.total,pci.bus_id --format=csv,noheader,nounits`.
 
     >>> parse_nvidia_smi("0, GPU-8932f937, NVIDIA H200, 143771, 00000000:1B:00.0")
-    [Device(index=0, name='NVIDIA H200', uuid='GPU-8932f937', memory_mib=143771, pci_bus_id='0000:1b:00.0', \
-numa_node=None)]
+    [Device(index=0, name='NVIDIA H200', uuid='GPU-8932f937', memory_bytes=150754820096, \
+pci_bus_id='0000:1b:00.0', numa_node=None)]
     """
     devices = []
     for row in _rows(output, 5):
         index, uuid, name, memory, bus_id = row
         if index.isdecimal():
-            devices.append(Device(int(index), name, uuid, _number(memory), kernel_bus_id(bus_id)))
+            devices.append(Device(int(index), name, uuid, _bytes_of_mib(memory), kernel_bus_id(bus_id)))
     return devices
 
 
@@ -36,7 +36,7 @@ def parse_hl_smi(output: str) -> list[Device]:
     devices = []
     for module_id, uuid, name, memory, bus_id in _rows(output, 5):
         if module_id.isdecimal():
-            devices.append(Device(int(module_id), name, uuid, _number(memory), kernel_bus_id(bus_id)))
+            devices.append(Device(int(module_id), name, uuid, _bytes_of_mib(memory), kernel_bus_id(bus_id)))
     return devices
 
 
@@ -58,7 +58,7 @@ def parse_rocm_smi(output: str) -> list[Device]:
                 index=int(match[1]),
                 name=fields.get("card series") or fields.get("card model") or "",
                 uuid=f"GPU-{unique_id.removeprefix('0x')}" if unique_id.startswith("0x") else "",
-                memory_mib=int(memory) // _MIB if memory.isdecimal() else None,
+                memory_bytes=int(memory) if memory.isdecimal() else None,
                 pci_bus_id=kernel_bus_id(fields.get("pci bus", "")),
             )
         )
@@ -121,6 +121,6 @@ def _json_object(output: str) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _number(text: str) -> int | None:
+def _bytes_of_mib(text: str) -> int | None:
     match = re.match(r"\d+", text, re.ASCII)
-    return int(match[0]) if match else None
+    return int(match[0]) * _MIB if match else None

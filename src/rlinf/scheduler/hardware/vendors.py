@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf.scheduler.checks import whole_number
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware import tools
 from rlinf.scheduler.hardware.devices import Device, list_devices
@@ -137,8 +138,8 @@ def find_accelerators(
     vendor = _most_likely(candidates, environment, device_folder)
     count = int(resources[vendor.ray_resource])
     mask = vendor.read_mask(environment)
-    # A mask that names fewer devices than Ray counted is not the one that Ray read: better none than a wrong one. Of
-    # a longer one Ray was told to use the first.
+    # Ray did not read a mask that names fewer devices than it counted, so that mask is not used. With a longer mask
+    # Ray was told to use its first devices.
     return FoundAccelerators(count, vendor.name, mask[:count] if mask and len(mask) >= count else None)
 
 
@@ -169,9 +170,10 @@ def match_devices(names: Sequence[str], devices: Sequence[Device]) -> tuple[Devi
 
 
 def _simulated(count_text: str, environment: Mapping[str, str]) -> FoundAccelerators:
-    if not count_text.isdecimal():
+    count = whole_number(count_text, from_text=True)
+    if count is None:
         raise ConfigError(f"{SIMULATED_VARIABLE} is '{count_text}': it must be a whole number from 0")
-    count, mask = int(count_text), SIMULATED.read_mask(environment)
+    mask = SIMULATED.read_mask(environment)
     return FoundAccelerators(
         count, SIMULATED.name if count else "", mask if mask and len(mask) == count else None
     )

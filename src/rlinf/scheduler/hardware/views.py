@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.hardware.registry import hardware_type
-from rlinf.scheduler.placement import HardwareUnit, Placement, Topology
-from rlinf.scheduler.placement.resources import number_hardware
+from rlinf.scheduler.planning import HardwareUnit, Placement, Topology
+from rlinf.scheduler.planning.declared_hardware import number_hardware
 
 
 @dataclass(frozen=True, slots=True)

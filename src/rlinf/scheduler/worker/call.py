@@ -9,12 +9,13 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
+from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import CallCancelled, SharedMemoryUnreadable, WorkerDied
-from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.info import WorkerAddress
 
 # Of a call, and of each value that is asked for.
 next_number = itertools.count(1).__next__
@@ -27,15 +28,8 @@ class Target(NamedTuple):
     endpoint: Endpoint
 
 
-class RaisedThere(NamedTuple):
-    """What the method raised: its traceback as text, and the exception as pickle, empty if it has none."""
-
-    text: Buffer
-    cause: Buffer
-
-
-# What came of a call on one rank: its result, not decoded yet; what it raised; why there is no answer.
-Outcome: TypeAlias = Arrived | RaisedThere | BaseException
+# What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
+Outcome: TypeAlias = Arrived | Failure | BaseException
 
 
 class Call:
@@ -108,6 +102,8 @@ class Call:
 
     def start(self) -> None:
         """Send it to every rank."""
+        # Released before the ranks hear of this call: then they find their memory warm.
+        self.messenger.parcels.release_dropped()
         for index in range(len(self._endpoints)):
             self._send(index)
 
@@ -162,7 +158,7 @@ class Call:
                 self._send(index)
             case protocol.Raised(durations):
                 self.durations[index] = durations
-                self._note(index, RaisedThere(*frames))
+                self._note(index, load_failure(frames[0]))
             case protocol.Cancelled(durations):
                 self.durations[index] = durations
                 address = self.addresses[index]

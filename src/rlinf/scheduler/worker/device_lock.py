@@ -12,10 +12,11 @@ from types import TracebackType
 
 import msgspec
 
-from rlinf.scheduler.comm import Endpoint, Messenger, Request, RequestFuture
+from rlinf.scheduler.comm import Request, RequestFuture
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
 from rlinf.scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.turns import Turn, Turns
 
 ASK = "devices.ask"
@@ -48,14 +49,14 @@ class GiveBack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeviceDesk:
-    """Gives the turns of a job. Everything is on the I/O thread.
+    """Gives the turns of a job; a service of the job's home. Everything is on the I/O thread.
 
     Args:
-        messenger: of the process that gives them.
+        session: of the process that gives them.
     """
 
-    def __init__(self, messenger: Messenger) -> None:
-        self._messenger = messenger
+    def __init__(self, session: Session) -> None:
+        self._messenger = messenger = session.messenger
         self._turns = Turns()
         self._waiting: dict[tuple[str, int], tuple[Request, Timer]] = {}
         messenger.serve(ASK, self._on_ask, AskTurn)
@@ -127,13 +128,12 @@ class _OwnTurns:
     """The turns of this process: those that were dropped are given back.
 
     Args:
-        messenger: this process's.
-        desk: where turns are given.
+        session: this process's.
     """
 
-    def __init__(self, messenger: Messenger, desk: Endpoint) -> None:
-        self._messenger = messenger
-        self._desk = desk
+    def __init__(self, session: Session) -> None:
+        self._messenger = session.messenger
+        self._desk = session.home
         self._dropped: deque[weakref.ref[_OwnTurn]] = deque()
         self._refs: set[_OwnTurnRef] = set()
         self._sweep_due = False
@@ -171,29 +171,22 @@ class _OwnTurns:
         self._sweep_later()
 
 
-_own: weakref.WeakKeyDictionary[Messenger, _OwnTurns] = weakref.WeakKeyDictionary()
-
-
 class DeviceLock:
     """A `with` block in which this worker has its devices alone, as far as others ask for them too.
 
     Args:
-        messenger: this process's; None: it belongs to no job, and nobody shares its devices.
-        desk: where turns are given.
+        session: this process's; None: it belongs to no job, and nobody shares its devices.
         devices: which devices; none: it waits for nobody.
         timeout_s: how long to wait for its turn, in seconds; None: half an hour.
     """
 
     def __init__(
         self,
-        messenger: Messenger | None,
-        desk: Endpoint | None,
+        session: Session | None,
         devices: Sequence[str],
         timeout_s: float | None = None,
     ) -> None:
-        self._turns: _OwnTurns | None = None
-        if messenger is not None and desk is not None:
-            self._turns = _own.get(messenger) or _own.setdefault(messenger, _OwnTurns(messenger, desk))
+        self._turns = None if session is None else session.service(_OwnTurns)
         self._devices = tuple(devices)
         self._timeout_s = checked_timeout(timeout_s)
         self._turn: _OwnTurn | None = None

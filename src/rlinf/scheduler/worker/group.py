@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
 from rlinf.scheduler.errors import (
     CallArgumentError,
@@ -16,16 +15,18 @@ from rlinf.scheduler.errors import (
     NameTaken,
     PlacementError,
 )
-from rlinf.scheduler.placement import (
+from rlinf.scheduler.host.protocol import Kind, WorkerFactory
+from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
     Placement,
     PlacementStrategy,
+    Topology,
 )
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
-from rlinf.scheduler.worker.protocol import Kind, WorkerFactory
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.signatures import (
     check_arguments,
@@ -38,15 +39,24 @@ from rlinf.scheduler.worker.stream import GroupStream
 from rlinf.scheduler.worker.stream_call import Slot, StreamCall
 from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
 
-if TYPE_CHECKING:
-    from rlinf.scheduler.cluster import Cluster
-
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 # How many values of a stream a rank may have computed ahead.
 PREFETCH = 2
+
+
+class OpenCluster(Protocol):
+    """What a launch needs of a `Cluster`."""
+
+    @property
+    def session(self) -> Session:
+        """This process's membership in the job."""
+
+    @property
+    def topology(self) -> Topology:
+        """The nodes, with node groups."""
 
 
 class GroupBuilder(Generic[T]):
@@ -59,7 +69,7 @@ class GroupBuilder(Generic[T]):
 
     def launch(
         self,
-        cluster: Cluster,
+        cluster: OpenCluster,
         placement_strategy: PlacementStrategy | None = None,
         name: str | None = None,
         isolate_gpu: bool = True,
@@ -95,10 +105,11 @@ class GroupBuilder(Generic[T]):
         return launch_group(cluster.session, self._factory, placements, name, options, on_failure)
 
 
-def _a_rank_a_resource(cluster: Cluster) -> PlacementStrategy:
-    if cluster.num_accelerators:
-        return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
-    return NodePlacementStrategy(list(range(cluster.num_nodes)))
+def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
+    topology = cluster.topology
+    if topology.num_accelerators:
+        return PackedPlacementStrategy(0, topology.num_accelerators - 1)
+    return NodePlacementStrategy(list(range(len(topology.nodes))))
 
 
 def launch_group(
@@ -128,7 +139,7 @@ def _claim_name(session: Session, wanted: str | None, class_name: str, about: di
     """
     if wanted is not None and (not wanted or set(":/") & set(wanted)):
         raise ConfigError(f"group name {wanted!r}: it must not be empty, nor hold a colon or a slash")
-    parent = f"{session.own_name}/" if ":" in session.own_name else ""
+    parent = f"{session.name}/" if ":" in session.name else ""
     for number in itertools.count(1):
         name = parent + (wanted or (class_name if number == 1 else f"{class_name}-{number}"))
         try:

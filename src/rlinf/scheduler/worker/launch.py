@@ -10,26 +10,27 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
 
-from rlinf.scheduler.cluster.engine import on_node
-from rlinf.scheduler.cluster.log_lines import level_to_forward
-from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Buffer, Request, encode
+from rlinf.scheduler.comm.failure import Failure, load_failure
+from rlinf.scheduler.engine.engine import on_node, ray_errors
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
-from rlinf.scheduler.placement import Node, Placement, Topology
-from rlinf.scheduler.placement.environments import EnvironmentTable
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.host import WorkerHost
+from rlinf.scheduler.host.info import WorkerAddress, job_topology
+from rlinf.scheduler.host.log_lines import level_to_forward
+from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf.scheduler.planning import Node, Placement, Topology
+from rlinf.scheduler.planning.environments import EnvironmentTable
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.environment import rank_environment
-from rlinf.scheduler.worker.host import WorkerHost
-from rlinf.scheduler.worker.info import WorkerAddress
-from rlinf.scheduler.worker.launch_desk import desk_of
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
-from rlinf.scheduler.worker.protocol import Assignment, HostSpec, WorkerFactory
 
 _WAITS = {
     protocol.STARTING: "waiting for its process to start",
@@ -38,6 +39,11 @@ _WAITS = {
     protocol.IMPORTING: "importing the worker's class",
     protocol.CONSTRUCTING: "still in __init__",
     protocol.READY: "waiting for the other ranks to be ready",
+}
+_PHASES = {
+    protocol.GREETED: "to join the job",
+    protocol.CHECKING: "to reach its hardware",
+    protocol.IMPORTING: "to import its class",
 }
 
 
@@ -94,12 +100,13 @@ class _Launch:
         name: str,
         options: LaunchOptions,
     ) -> None:
-        self.id = uuid.uuid4().hex
+        self._service = f"launch.{uuid.uuid4().hex}"
         self._session = session
         self._placements = placements
         self._name = name
         self._options = options
-        topology = options.topology or session.topology
+        self._bare_topology = job_topology(session)
+        topology = options.topology or self._bare_topology
         self._environments = EnvironmentTable(topology.node_groups)
         self._hardware = HardwareTable(topology)
         self._started_at = time.monotonic()
@@ -108,7 +115,6 @@ class _Launch:
         self._factory: list[Buffer] = [encoded.head, *encoded.buffers]
         self._host_class = ray.remote(WorkerHost)
         self._ranks: list[LaunchedRank] = []
-        self._lock = threading.Lock()
         self._missing_hellos = len(placements)
         self._missing_ready = len(placements)
         # Every rank has a process; every rank is ready. A failure sets both.
@@ -122,19 +128,21 @@ class _Launch:
         return time.monotonic() - self._started_at
 
     def run(self) -> list[LaunchedRank]:
-        desk = desk_of(self._session)
-        desk.open(self)
+        messenger = self._session.messenger
+        # A host that reports when the launch is over is told that nobody serves that any more, and ends.
+        messenger.serve(self._service, self._on_report, protocol.Report)
         try:
             # Whoever had these names before is gone: a look-up waits for the ranks to come.
             self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
-            self._ranks = [self._start(placement) for placement in self._placements]
-            for rank in self._ranks:
-                self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
+            with ray_errors(f"Ray does not start processes for group '{self._name}'"):
+                self._ranks.extend(map(self._start, self._placements))
+                for rank in self._ranks:
+                    self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
             self._wait_for(self._greeted)
             self._assign()
             self._wait_for(self._settled)
         finally:
-            desk.close(self)
+            messenger.unserve(self._service)
         return self._ranks
 
     def _wait_for(self, step: threading.Event) -> None:
@@ -148,36 +156,53 @@ class _Launch:
         for rank in self._ranks:
             rank.kill()
 
-    def on_hello(self, request: Request) -> None:
-        hello: protocol.Hello = request.head
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _on_report(self, request: Request) -> None:
+        match request.head:
+            case protocol.Hello() as hello:
+                self._on_hello(hello, request)
+            case protocol.Progress() as progress:
+                self._on_progress(progress, request.frames)
+                request.reply(None)
+
+    def _on_hello(self, hello: protocol.Hello, request: Request) -> None:
         rank = self._ranks[hello.rank]
-        with self._lock:
-            rank.endpoint = pickle.loads(request.frames[0])
-            rank.pid = hello.pid
-            rank.progress = protocol.GREETED
-            rank.hello = request
-            if hello.rank == 0:
-                self._master_port = hello.port
-            self._missing_hellos -= 1
-            complete = self._missing_hellos == 0
-        if complete:
+        rank.endpoint = hello.endpoint
+        rank.pid = hello.pid
+        rank.progress = protocol.GREETED
+        rank.hello = request
+        if hello.rank == 0:
+            self._master_port = hello.port
+        self._missing_hellos -= 1
+        if self._missing_hellos == 0:
             self._greeted.set()
 
-    def on_progress(self, progress: protocol.Progress) -> None:
+    def _on_progress(self, progress: protocol.Progress, frames: list[Buffer]) -> None:
         rank = self._ranks[progress.rank]
         rank.progress = progress.reached
         if progress.reached == protocol.READY:
             node_rank = rank.placement.node_rank
             event = WorkerStarted(self._name, progress.rank, node_rank, rank.pid, progress.took_s)
             self._session.bus.emit(event)
-            with self._lock:
-                self._missing_ready -= 1
-                complete = self._missing_ready == 0
-            if complete:
+            self._missing_ready -= 1
+            if self._missing_ready == 0:
                 self._settled.set()
         elif progress.reached == protocol.FAILED:
-            problem = f"rank {progress.rank} failed {_phase_words(progress.failed_in)}"
-            self._fail(LaunchError(self._name, problem, progress.text.rstrip().splitlines()))
+            self._fail(_launch_error(self._name, progress, load_failure(frames[0])))
+
+    def _fail(self, error: SchedulerError) -> None:
+        self._error = self._error or error
+        self._greeted.set()
+        self._settled.set()
+
+    def _on_exit(self, rank: LaunchedRank, error: BaseException | None) -> None:
+        # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
+        if not self._settled.is_set() and rank.progress != protocol.FAILED:
+            problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
+            self._fail(LaunchError(self._name, problem, explanation_of(error)))
+
+    # -- the thread that launches ----------------------------------------------------------------
 
     def _start(self, placement: Placement) -> LaunchedRank:
         environment = self._environments.of(placement)
@@ -200,11 +225,11 @@ class _Launch:
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
         session = self._session
         return HostSpec(
-            launch_id=self.id,
+            launch=self._service,
             group=self._name,
             rank=rank.address.rank,
             launcher=session.messenger.endpoint,
-            directory=session.directory_endpoint,
+            home=session.home,
             secret=session.secret,
             node_ip=self._node_of(rank.placement).ip,
             crosses_machines=session.crosses_machines,
@@ -223,10 +248,7 @@ class _Launch:
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )
             rank.exited.set_result(f"{where}: {reason_of(error)}" if rank.pid else reason_of(error))
-            # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
-            if not self._settled.is_set() and rank.progress != protocol.FAILED:
-                problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
-                self._fail(LaunchError(self._name, problem, explanation_of(error)))
+            self._session.messenger.submit(partial(self._on_exit, rank, error))
 
         ref.future().add_done_callback(ended)
 
@@ -234,7 +256,7 @@ class _Launch:
         """Every rank has a process: tell each what it is."""
         first = self._ranks[0]
         master_address = self._node_of(first.placement).ip
-        topology = pickle.dumps(self._session.topology)
+        topology = pickle.dumps(self._bare_topology)
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
@@ -258,13 +280,7 @@ class _Launch:
                 rank.hello.reply(None, frames, snapshot=False)
 
     def _node_of(self, placement: Placement) -> Node:
-        return self._session.topology.nodes[placement.node_rank]
-
-    def _fail(self, error: SchedulerError) -> None:
-        with self._lock:
-            self._error = self._error or error
-        self._greeted.set()
-        self._settled.set()
+        return self._bare_topology.nodes[placement.node_rank]
 
     def _describe_missing(self) -> list[str]:
         return [
@@ -275,6 +291,10 @@ class _Launch:
         ]
 
 
-def _phase_words(phase: str) -> str:
-    words = {protocol.CHECKING: "to reach its hardware", protocol.IMPORTING: "to import its class"}
-    return words.get(phase, "in __init__")
+def _launch_error(group: str, progress: protocol.Progress, failure: Failure) -> LaunchError:
+    """What a rank raised, as the launch's error; its cause is the exception itself."""
+    doing = _PHASES.get(progress.failed_in, progress.failed_in)
+    problem = f"rank {progress.rank} failed {doing}: {failure.text.partition(chr(10))[0]}"
+    error = LaunchError(group, problem, failure.traceback.rstrip().splitlines())
+    error.__cause__ = failure.load()
+    return error

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from rlinf.scheduler.errors import CallArgumentError
-from rlinf.scheduler.placement.nearest import nearest_name
-from rlinf.scheduler.worker.protocol import Kind
+from rlinf.scheduler.host.protocol import Kind
+from rlinf.scheduler.wording import nearest_name
 
 
 def public_methods(worker_class: type) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise, Wake
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams
+from rlinf.scheduler.host.timing import Reduce
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.stream_call import Slot, StreamCall
-from rlinf.scheduler.worker.timing import Reduce
 from rlinf.scheduler.worker.waiting import stop_waking, wait_for_any, when_any
 
 R = TypeVar("R")

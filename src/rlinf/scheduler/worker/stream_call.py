@@ -10,7 +10,7 @@ from rlinf.scheduler.comm import Buffer, Encoded, Messenger, Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.host import protocol
 from rlinf.scheduler.worker.call import Call, Outcome, Target, next_number
 
 

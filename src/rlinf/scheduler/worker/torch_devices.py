@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware.vendors import vendor_named
-from rlinf.scheduler.placement import Placement
+from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.worker.environment import device_index
 
 if TYPE_CHECKING:  # loaded by those who ask only

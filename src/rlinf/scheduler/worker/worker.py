@@ -17,17 +17,19 @@ from typing import (
     overload,
 )
 
-from rlinf.scheduler.channel import Channel, current_runtime
+from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.comm.cancellation import current_scope
-from rlinf.scheduler.mailbox import Groups
-from rlinf.scheduler.placement import Placement
-from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
+from rlinf.scheduler.host.ports import acquire_port
+from rlinf.scheduler.host.timing import Timer, timer
+from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
+from rlinf.scheduler.planning import Placement
+from rlinf.scheduler.session import Session, current_or_none, current_session
+from rlinf.scheduler.weights import open_weights
 from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.group import GroupBuilder
-from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
-from rlinf.scheduler.worker.ports import acquire_port
-from rlinf.scheduler.worker.timing import Timer, timer
 from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
@@ -55,7 +57,8 @@ class Worker:
     worker is rank 0 of 1 and can compute, but not communicate.
     """
 
-    _context: WorkerContext
+    _session: Session | None
+    _role: Role
     _logger: ClassVar[logging.Logger] = logging.getLogger("rlinf.worker")
 
     if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
@@ -64,7 +67,8 @@ class Worker:
             """Give the new worker its identity."""
             worker = super().__new__(cls)
             # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
-            worker._context = context_of_this_process()
+            worker._session = current_or_none()
+            worker._role = (worker._session and worker._session.fact(Role)) or Role.alone()
             return worker
 
     def __init__(self) -> None:
@@ -86,7 +90,7 @@ class Worker:
     @property
     def info(self) -> WorkerInfo:
         """Who and where this worker is."""
-        return self._context.info
+        return self._role.info
 
     @property
     def address(self) -> WorkerAddress:
@@ -119,7 +123,7 @@ class Worker:
 
         In the order of `placement.local_hardware_ranks`; empty for a worker on a bare node.
         """
-        return self._context.hardware
+        return self._role.hardware
 
     @property
     def local_rank(self) -> int:
@@ -168,6 +172,12 @@ class Worker:
         """
         return timer(what)
 
+    @property
+    def _mailbox(self) -> Mailbox:
+        if self._session is None:
+            raise ClusterError("this worker was constructed directly: launch its group to communicate")
+        return self._session.service(open_mailbox)
+
     # The documents' programs use these names.
     _rank = rank
     _world_size = world_size
@@ -197,8 +207,9 @@ class Worker:
 
     @property
     def _accelerator_type(self) -> str:
-        session = self._context.session
-        return "" if session is None else session.topology.nodes[self.node_rank].accelerator_type
+        if self._session is None:
+            return ""
+        return job_topology(self._session).nodes[self.node_rank].accelerator_type
 
     def device_lock(self, timeout_s: float | None = None) -> DeviceLock:
         """A block in which this worker has its devices alone, among all that take turns on them so.
@@ -216,12 +227,10 @@ class Worker:
         Raises (from `with`):
             DeviceLockTimeout: others had the devices until the deadline; the text says who.
         """
-        session, placement = self._context.session, self.placement
+        placement = self.placement
         numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
-        if session is None:
-            return DeviceLock(None, None, devices, timeout_s)
-        return DeviceLock(session.messenger, session.directory_endpoint, devices, timeout_s)
+        return DeviceLock(self._session, devices, timeout_s)
 
     def acquire_free_port(self) -> int:
         """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.
@@ -308,7 +317,7 @@ class Worker:
             PeerDied: the receiver is gone.
             CommTimeout: the receiver had no room at the deadline.
         """
-        handle = self._context.mailbox.send(
+        handle = self._mailbox.send(
             obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
@@ -347,7 +356,7 @@ class Worker:
             PeerDied: the sender is gone, and nothing of it is left to receive.
             CommTimeout: nothing came before the deadline.
         """
-        handle = self._context.mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        handle = self._mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
     @overload
@@ -389,7 +398,7 @@ class Worker:
         timeout_s: float | None = None,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
-        handle = self._context.mailbox.send_tensor(
+        handle = self._mailbox.send_tensor(
             tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
@@ -446,9 +455,7 @@ class Worker:
             PeerDied: the sender is gone.
             CommTimeout: nothing came before the deadline.
         """
-        handle = self._context.mailbox.recv_tensor(
-            tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s
-        )
+        handle = self._mailbox.recv_tensor(tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
     def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
@@ -466,7 +473,7 @@ class Worker:
             WeightsError: the version does not grow, or some value is neither tensor nor array.
             NameTaken: another living worker publishes under that name.
         """
-        current_runtime().weights.publish(name, state_dict, version)
+        current_session().service(open_weights).publish(name, state_dict, version)
 
     @overload
     def fetch_weights(
@@ -525,7 +532,11 @@ class Worker:
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
-        handle = current_runtime().weights.fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        handle = (
+            current_session()
+            .service(open_weights)
+            .fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        )
         return handle if async_op else handle.wait()
 
     @overload
@@ -595,9 +606,7 @@ class Worker:
             CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
                 started, or had no room, and the others have the object.
         """
-        handle = self._context.mailbox.broadcast(
-            obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op)
-        )
+        handle = self._mailbox.broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
         return handle if async_op else handle.wait()
 
     @classmethod

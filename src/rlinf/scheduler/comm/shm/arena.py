@@ -17,12 +17,12 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.blocks import Block, BlockStore
-from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, new_header
+from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, new_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.home import Home, run_at
 from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.scheduler.comm.shm.ledger import Ledger
-from rlinf.scheduler.comm.shm.maps import Bytes, map_array
+from rlinf.scheduler.comm.shm.maps import Region, map_array, map_region
 from rlinf.scheduler.comm.shm.slots import clear_dead_slots
 
 # The I/O thread answers in microseconds; one that does not answer at all must not hold up a caller without end.
@@ -31,6 +31,8 @@ ANSWER_S = 0.25
 # of readers cannot.
 LOOK_EVERY_S = 0.05
 _HUGE_BYTES = 4 << 20
+# Once more than this part of the arena was written, readers release at once what they drop.
+LOW_SHARE = 0.5
 # The regions of many arenas must find room among the addresses of one reader.
 MAX_LIMIT_BYTES = 256 << 30
 
@@ -71,7 +73,7 @@ class Arena:
         self._ledger = ledger
         self._layout = Layout(self.limit_bytes)
         self.fd = kernel.create(self._layout.size_bytes)
-        self._regions: dict[int, Bytes] = {}
+        self._regions: dict[int, Region] = {}
         self._asks: deque[_Ask] = deque()
         self._looks_later = False
         self._seen_refused_ns = 0 if ledger is None else ledger.refused_at_ns
@@ -270,27 +272,29 @@ class Arena:
 
     def _make_block(self, index: int, generation: int, room: int) -> Block:
         region = self._region(self._layout.class_of(index))
-        address = region.ctypes.data + self._layout.offset_in_region(index)
-        return Block(index, generation, room, region, address, Wake(self._on_drop))
+        address = region.address + self._layout.offset_in_region(index)
+        return Block(index, generation, room, region.memory, address, Wake(self._on_drop))
 
     def _on_drop(self) -> None:
         if not self._forked:
             self._home.submit(self.serve)
 
-    def _region(self, size_class: int) -> Bytes:
+    def _region(self, size_class: int) -> Region:
         region = self._regions.get(size_class)
         if region is None:
             offset, size = self._layout.region(size_class)
-            region = self._regions[size_class] = map_array(self.fd, size, offset)
+            region = self._regions[size_class] = map_region(self.fd, size, offset)
             if self._layout.block_bytes[size_class] >= _HUGE_BYTES:
-                kernel.prefer_huge_pages(region.ctypes.data, size)
+                kernel.prefer_huge_pages(region.address, size)
         return region
 
     def _punch(self, index: int, room: int) -> None:
         kernel.punch(self.fd, self._layout.offset(index), room)
 
     def _charge(self, size_bytes: int) -> bool:
-        if self._store.touched_bytes + size_bytes > self.limit_bytes:
+        touched_bytes = self._store.touched_bytes + size_bytes
+        self._head[LOW_AT] = touched_bytes > LOW_SHARE * self.limit_bytes
+        if touched_bytes > self.limit_bytes:
             return False
         return self._ledger is None or self._ledger.charge(size_bytes)
 

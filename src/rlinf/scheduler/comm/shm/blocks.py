@@ -200,7 +200,8 @@ class BlockStore:
             if self._refs.get(ref.index) is ref:
                 del self._refs[ref.index]
                 self._settle(ref.index)
-        self._groups.extend(self._table.take_dirty().tolist())
+        if self._num_lent:
+            self._groups.extend(self._table.take_dirty())
         while self._groups and left > 0:
             left -= 1 + self._look_at(self._groups.popleft())
         return bool(self._dropped or self._groups)

@@ -11,10 +11,10 @@ import numpy as np
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.header import HEADER_BYTES, WANTED_AT, Header, read_header
+from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, Header, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.layout import Layout
-from rlinf.scheduler.comm.shm.maps import Bytes, map_array
+from rlinf.scheduler.comm.shm.maps import Bytes, Region, map_array, map_region
 from rlinf.scheduler.comm.shm.slots import claim_slot
 
 
@@ -82,7 +82,7 @@ class ForeignArena:
         self.owner_pid = owner_pid
         self.owner_is_gone = False
         self.holds: dict[int, weakref.ref[Hold]] = {}
-        self._regions: dict[int, Bytes] = {}
+        self._regions: dict[int, Region] = {}
         self._wake = wake
 
     @property
@@ -95,6 +95,12 @@ class ForeignArena:
         """Whether its owner waits for room."""
         return bool(self.seat.head[WANTED_AT])
 
+    @property
+    def low(self) -> bool:
+        """Whether its owner has, or will soon have, too little room."""
+        head = self.seat.head
+        return bool(head[LOW_AT] or head[WANTED_AT])
+
     def address(self, index: int) -> int:
         """Where a block is mapped; its region is mapped once.
 
@@ -106,9 +112,9 @@ class ForeignArena:
         if region is None:
             offset, size = self.layout.region(size_class)
             with kernel.description_for_a_map(self.fd) as fd:
-                region = map_array(fd, size, offset)
+                region = map_region(fd, size, offset)
             region = self._regions.setdefault(size_class, region)
-        return int(region.ctypes.data) + self.layout.offset_in_region(index)
+        return region.address + self.layout.offset_in_region(index)
 
     def mapped_at(self, index: int) -> int:
         """Where a block is mapped; 0 if it is not."""

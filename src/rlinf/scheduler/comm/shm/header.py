@@ -1,7 +1,8 @@
-"""The first page of an arena: whose it is, how large, and whether somebody waits for room in it.
+"""The first page of an arena: whose it is, how large, and how urgently room is needed in it.
 
 It holds: 8 bytes of magic; at WANTED_AT a byte that is 1 while the owner waits for room, so that whoever releases a
-block tells it; then a u16 and so many bytes of msgpack, a `Header`. Locks on the page's bytes stand for slots.
+block tells it; at LOW_AT one that is 1 while little room is left, so that blocks are released as soon as they are
+dropped; then a u16 and so many bytes of msgpack, a `Header`. Locks on the page's bytes stand for slots.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 # The last two bytes but one are the version of the layout.
 MAGIC = b"rlinf\x00\x02\n"
 WANTED_AT = 8
+LOW_AT = 9
 _LENGTH_AT = 16
 _RECORD_AT = 18
 HEADER_BYTES = 4096

@@ -23,13 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import Bytes, Indexes, nonzero
+from rlinf.scheduler.comm.shm.maps import Bytes
 
 MAX_SLOTS = 256
 GROUP = 256
 _PAGE = 4096
-
-_NONE: Indexes = np.empty(0, np.intp)
 
 
 def _parts(num_blocks: int) -> list[int]:
@@ -79,8 +77,8 @@ class HolderTable:
         self._cells: memoryview[Any] = self._held.reshape(-1).data
         self._generations: memoryview[Any] = generations.data
         self._dirty: memoryview[Any] = self.dirty.data
-        # As booleans, a hundred thousand groups are looked through in microseconds.
-        self._any_dirty = self.dirty.view(np.bool_).any
+        self._pids: memoryview[Any] = self.pids.data.cast("B")
+        self._known_slots: tuple[bytes, list[int]] = (b"", [])
         self._rows_at = places[4]
 
     def row_at(self, slot: int) -> int:
@@ -112,13 +110,20 @@ class HolderTable:
 
     # -- the owner -------------------------------------------------------------------------------
 
-    def slots(self) -> Indexes:
+    def slots(self) -> list[int]:
         """The slots that have, or had, a process."""
-        return nonzero(self.pids)
+        pids = self._pids.tobytes()
+        known, slots = self._known_slots
+        if pids != known:
+            slots = np.flatnonzero(np.frombuffer(pids, np.uint32)).tolist()
+            self._known_slots = pids, slots
+        return slots
 
     def is_held(self, index: int) -> bool:
         """Whether any slot holds a block."""
-        return bool(self._held[self.slots(), index].any())
+        cells, row = self._cells, self.row_bytes
+        # A loop is five times faster than numpy for a few slots, and level for a hundred.
+        return any(cells[slot * row + index] for slot in self.slots())
 
     def renew(self, index: int) -> int | None:
         """Begin the next generation of a block: which one it is; None if somebody holds the block after all."""
@@ -129,13 +134,17 @@ class HolderTable:
         self._marks[index] = 0
         return int(self._generations[index])
 
-    def take_dirty(self) -> Indexes:
+    def take_dirty(self) -> list[int]:
         """The groups in which something was released since this was asked last."""
-        if not self._any_dirty():
-            return _NONE
-        groups = nonzero(self.dirty)
-        self.dirty[groups] = 0
-        kernel.fence()
+        dirty = self._dirty.tobytes()
+        groups: list[int] = []
+        group = dirty.find(1)
+        while group >= 0:
+            groups.append(group)
+            self._dirty[group] = 0
+            group = dirty.find(1, group + 1)
+        if groups:
+            kernel.fence()
         return groups
 
     def unheld(self, group: int) -> npt.NDArray[np.bool_]:

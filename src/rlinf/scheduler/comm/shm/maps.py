@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,19 @@ def map_array(fd: int, size_bytes: int, offset: int = 0) -> Bytes:
         OSError: there is no room in the address space.
     """
     return np.asarray(_Map(kernel.map_memory(fd, size_bytes, offset), size_bytes))
+
+
+class Region(NamedTuple):
+    """A map and its address, which numpy takes a microsecond to tell."""
+
+    memory: Bytes
+    address: int
+
+
+def map_region(fd: int, size_bytes: int, offset: int) -> Region:
+    """The same as `map_array`, with its address."""
+    memory = map_array(fd, size_bytes, offset)
+    return Region(memory, memory.ctypes.data)
 
 
 def nonzero(shared: npt.NDArray[Any]) -> Indexes:

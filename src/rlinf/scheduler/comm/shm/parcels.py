@@ -31,9 +31,8 @@ logger = Reporter(__name__)
 SHARED_BYTES = 64 << 10
 # A caller who may block waits this long for room in its arena before its object travels as bytes.
 WAIT_S = 1.0
-# A thread that is interrupted while it drops something does not always wake the I/O thread, which finds it by itself
-# after so long.
-SWEEP_AFTER_S = 5.0
+# What was dropped is released with what comes next, or so much later; at once only if its owner is short of room.
+SWEEP_AFTER_S = 0.5
 # A process that ended may have its slots for some time after its connection has closed.
 ENDED_AFTER_S = (0.02, 0.2, 2.0)
 
@@ -104,7 +103,7 @@ class Parcels:
         self._messenger = messenger
         self._open = OpenArenas(messenger.submit, self._on_opened, self._tell_owner)
         self._owners = OwnerWatch(messenger)
-        self._offers = Offers(messenger, self._on_returned)
+        self._offers = Offers(messenger, self.see_released)
         self._full = False
         self._sweep_due = False
         self._closed = False
@@ -260,7 +259,12 @@ class Parcels:
         if self._sweep_due:
             self._messenger.call_later(SWEEP_AFTER_S, self._sweep)
 
-    def _on_returned(self) -> None:
+    def release_dropped(self) -> None:
+        """Release what was dropped here: then its owners have warm memory for what comes next."""
+        self._open.serve()
+
+    def see_released(self) -> None:
+        """See what others have released: then this process has warm memory for what comes next."""
         if self.arena is not None:
             self.arena.serve()
 

@@ -7,10 +7,10 @@ thread; where there is none any more, whoever drops it does that.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
@@ -129,7 +129,7 @@ class OpenArenas:
         if hold is not None or not arena.seat.table.hold(arena.seat.slot, index, generation):
             message = "everybody who had it is gone, and it is used for something else"
             raise ValueError(message)
-        hold = Hold(arena, index, generation, Wake(self.wake))
+        hold = Hold(arena, index, generation, Wake(partial(self.release_soon, arena)))
         new = arena.holds[index] = HoldRef(hold, self.dropped.append)
         new.arena, new.index = arena, index
         return hold
@@ -145,9 +145,12 @@ class OpenArenas:
 
     def serve(self) -> None:
         """Release and close what was dropped."""
-        with contextlib.suppress(IndexError):
-            while True:
-                self.dropped.popleft().settle(self)
+        while self.dropped:
+            try:
+                ref = self.dropped.popleft()
+            except IndexError:  # another thread took it
+                return
+            ref.settle(self)
 
     def in_use(self) -> bool:
         """Whether anything is held."""
@@ -166,6 +169,11 @@ class OpenArenas:
             self._submit(self.serve)
         else:
             self.serve()
+
+    def release_soon(self, arena: ForeignArena) -> None:
+        """Release what was dropped: at once if the owner is short of room, else with what the I/O thread does next."""
+        if self._submit is None or arena.low:
+            self.wake()
 
     def arenas(self) -> list[ForeignArena]:
         """Those that are open."""

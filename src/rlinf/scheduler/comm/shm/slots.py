@@ -25,7 +25,7 @@ def claim_slot(fd: int, table: HolderTable) -> int:
                 pids[slot] = os.getpid()
                 return int(slot)
             kernel.unlock(fd, slot)
-    for slot in table.slots().tolist():
+    for slot in table.slots():
         if kernel.try_lock(fd, slot):
             _clear(fd, table, slot)
             pids[slot] = os.getpid()
@@ -36,7 +36,7 @@ def claim_slot(fd: int, table: HolderTable) -> int:
 def clear_dead_slots(fd: int, table: HolderTable) -> bool:
     """Release what ended processes held; whether there was one. By the arena's owner, who has `fd`."""
     found = False
-    for slot in table.slots().tolist():
+    for slot in table.slots():
         if kernel.try_lock(fd, slot):
             _clear(fd, table, slot)
             table.pids[slot] = 0

@@ -192,7 +192,7 @@ class Line:
     def adopt(self, connection: socket.socket) -> None:
         """Use a connection from now on."""
         self._drop_link()
-        self.link = StreamLink(self._loop, connection, self.session, self, self._sockets.scratch)
+        self.link = StreamLink(self._loop, connection, self.session, self, self._sockets.buffers)
         self._sockets.flush_soon(self.link)
         self._watch()
         self._events.on_connected(self)

@@ -17,8 +17,9 @@ from rlinf.scheduler.comm.transport.door import Door, Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.opening import Opening
+from rlinf.scheduler.comm.transport.receive_buffers import ReceiveBuffers
 from rlinf.scheduler.comm.transport.session import Hello
-from rlinf.scheduler.comm.transport.stream_link import SCRATCH_BYTES, StreamLink
+from rlinf.scheduler.comm.transport.stream_link import StreamLink
 from rlinf.scheduler.errors import CommError
 
 UNIX_BUFFER_BYTES = 4 << 20
@@ -52,7 +53,7 @@ class Sockets:
 
     Attributes:
         tcp_address: where others reach it, e.g. "tcp://10.0.0.3:23456"; "" without TCP.
-        scratch: memory that all links receive small messages in.
+        buffers: what all links receive into.
 
     Raises:
         CommError: it cannot listen there.
@@ -64,7 +65,7 @@ class Sockets:
         self.me = me
         self._loop = loop
         self._encrypts = encrypts
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.buffers = ReceiveBuffers(loop)
         self._dirty: dict[StreamLink, None] = {}
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watch_timer: Timer | None = None

@@ -12,9 +12,9 @@ from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
 from rlinf.scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
 from rlinf.scheduler.comm.transport.opening import close_quietly, code_of
+from rlinf.scheduler.comm.transport.receive_buffers import SCRATCH_BYTES, ReceiveBuffers
 from rlinf.scheduler.comm.transport.session import ACK_DELAY_S, Session, SessionError
 
-SCRATCH_BYTES = 256 << 10
 # The kernel takes 1024 (IOV_MAX) pieces a call.
 MAX_PIECES = 512
 # So much is taken from the session at a time; more would only be counted as sent earlier.
@@ -44,7 +44,7 @@ class StreamLink:
         connection: its socket, which never blocks.
         session: whose messages it carries.
         events: who hears of it.
-        scratch: memory that all links receive small messages in.
+        buffers: what all links receive into.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class StreamLink:
         connection: socket.socket,
         session: Session[list[Buffer]],
         events: LinkEvents,
-        scratch: memoryview,
+        buffers: ReceiveBuffers,
     ) -> None:
         self.connection = connection
         self._secure = connection if isinstance(connection, ssl.SSLSocket) else None
         self._loop = loop
         self._session = session
         self._events = events
-        self._scratch = scratch
-        self._reader = StreamReader()
+        self._scratch = buffers.scratch
+        self._reader = StreamReader(buffers.allocate)
         self._pieces: deque[Buffer] = deque()
         self._chunk: Buffer = b""  # what TLS is writing
         self._watching_writes = False

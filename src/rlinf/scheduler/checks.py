@@ -1,0 +1,40 @@
+"""What a value of a user's is, asked once for all arguments and configs."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any, TypeGuard
+
+_DIGITS = re.compile(r"\s*\d{1,9}\s*", re.ASCII)
+
+
+def whole_number(value: Any, *, lowest: int = 0, from_text: bool = False) -> int | None:
+    """The whole number that a value is, or None where it is none from `lowest` on.
+
+    Numbers of other libraries, such as numpy's, count; True and False do not.
+
+    Args:
+        value: anything.
+        lowest: the lowest number that is taken.
+        from_text: take text of up to nine digits too: an interpolation such as ${oc.env:PORT} gives text.
+
+    >>> whole_number(8), whole_number("8"), whole_number("8", from_text=True), whole_number(True)
+    (8, None, 8, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        number = int(value) if from_text and _is_digits(value) else operator.index(value)
+    except TypeError:
+        return None
+    return number if number >= lowest else None
+
+
+def is_text_or_number(value: Any) -> TypeGuard[str | int]:
+    """Whether a value of a config is text or a whole number, which is what may be written without quotes."""
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def _is_digits(value: Any) -> bool:
+    return isinstance(value, str) and _DIGITS.fullmatch(value) is not None

@@ -1,0 +1,85 @@
+"""The nodes as they reported themselves: which is node 0, and all of them as a fleet to plan on and to keep. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface, FleetNode
+from rlinf.scheduler.engine.probe import NodeReport
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.hardware.devices import Device
+
+NODE_RANK_VARIABLE = "RLINF_NODE_RANK"
+
+
+def order_nodes(reports: Sequence[NodeReport]) -> list[NodeReport]:
+    """The nodes in rank order.
+
+    A node that was started with `RLINF_NODE_RANK` has that rank. The others fill the free ranks: the head
+    first, then by numeric IP address, then by node id.
+
+    Raises:
+        ClusterError: two nodes claim one rank, or a rank leaves a gap that no other node fills.
+    """
+    claimed = _claimed_ranks(reports)
+    others = iter(sorted((r for r in reports if r.node_rank_setting is None), key=_fallback_key))
+    ordered: list[NodeReport] = []
+    for rank in range(len(reports)):
+        report = claimed.get(rank) or next(others, None)
+        if report is None:
+            highest = claimed[max(claimed)]
+            raise ClusterError(
+                f"{highest.describe()} has {NODE_RANK_VARIABLE}={max(claimed)}, but the cluster has "
+                f"{len(reports)} nodes and none has rank {rank}"
+            )
+        ordered.append(report)
+    return ordered
+
+
+def _claimed_ranks(reports: Sequence[NodeReport]) -> dict[int, NodeReport]:
+    claimed: dict[int, NodeReport] = {}
+    for report in reports:
+        rank = report.node_rank_setting
+        if rank is None:
+            continue
+        if rank in claimed:
+            raise ClusterError(
+                f"{report.describe()} and {claimed[rank].describe()} both have {NODE_RANK_VARIABLE}={rank}"
+            )
+        claimed[rank] = report
+    return claimed
+
+
+def _fallback_key(report: NodeReport) -> tuple[bool, int, int, str]:
+    try:
+        address = ipaddress.ip_address(report.ip)
+    except ValueError:
+        return (not report.is_head, 9, 0, f"{report.ip} {report.node_id}")
+    return (not report.is_head, address.version, int(address), report.node_id)
+
+
+def fleet_of(reports: Sequence[NodeReport]) -> Fleet:
+    """The nodes, in the order given, as `rlinf topology --out` saves them; `.topology` of it is planned on."""
+    return Fleet(tuple(_node(report) for report in reports))
+
+
+def _node(report: NodeReport) -> FleetNode:
+    devices = report.devices or (None,) * report.num_accelerators
+    return FleetNode(
+        node_id=report.node_id,
+        ip=report.ip,
+        hostname=report.hostname,
+        accelerators=tuple(
+            _accelerator(report.accelerator_type, name, device)
+            for name, device in zip(report.accelerator_names, devices, strict=True)
+        ),
+        python=report.python,
+        interfaces=tuple(FleetInterface(name, address) for name, address in report.interfaces),
+    )
+
+
+def _accelerator(vendor: str, name: str, device: Device | None) -> FleetAccelerator:
+    if device is None:
+        return FleetAccelerator(vendor, name)
+    return FleetAccelerator(vendor, name, device.name, device.uuid, device.memory_bytes, device.numa_node)

@@ -1,0 +1,84 @@
+"""Planning without a cluster: from the text of placements and a topology to who runs where. Pure."""
+
+from __future__ import annotations
+
+from rlinf.scheduler.planning.advice import PlanWarning, plan_warnings
+from rlinf.scheduler.planning.diff import ComponentDiff, Place, PlanDiff, RankMove, diff_plans
+from rlinf.scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
+from rlinf.scheduler.planning.explain import SharedDevice, Sharing, plan_as_data, shared_devices
+from rlinf.scheduler.planning.grammar import (
+    RankRange,
+    Segment,
+    format_segments,
+    parse_ranks,
+    parse_segments,
+)
+from rlinf.scheduler.planning.node_groups import (
+    CLUSTER_GROUP,
+    NODE_GROUP,
+    HardwareUnit,
+    NodeEnvironment,
+    NodeGroup,
+)
+from rlinf.scheduler.planning.plan import ComponentPlan, Plan, Run
+from rlinf.scheduler.planning.planner import (
+    PlacementRule,
+    plan_components,
+    plan_rule,
+    try_plan_components,
+)
+from rlinf.scheduler.planning.record import Placement
+from rlinf.scheduler.planning.resources import Resource, ResourceTable
+from rlinf.scheduler.planning.strategies import (
+    FlexiblePlacementStrategy,
+    NodePlacementStrategy,
+    PackedPlacementStrategy,
+    strategy_of,
+)
+from rlinf.scheduler.planning.strategy import PlacementStrategy
+from rlinf.scheduler.planning.topology import HasTopology, Node, Topology, topology_of
+
+__all__ = [
+    "CLUSTER_GROUP",
+    "NODE_GROUP",
+    "ComponentDiff",
+    "ComponentPlan",
+    "EnvironmentTable",
+    "FlexiblePlacementStrategy",
+    "HardwareUnit",
+    "HasTopology",
+    "Node",
+    "NodeEnvironment",
+    "NodeGroup",
+    "NodePlacementStrategy",
+    "PackedPlacementStrategy",
+    "Place",
+    "Placement",
+    "PlacementRule",
+    "PlacementStrategy",
+    "Plan",
+    "PlanDiff",
+    "PlanWarning",
+    "ProcessEnvironment",
+    "RankMove",
+    "RankRange",
+    "Resource",
+    "ResourceTable",
+    "Run",
+    "Segment",
+    "SharedDevice",
+    "Sharing",
+    "Topology",
+    "diff_plans",
+    "format_segments",
+    "parse_ranks",
+    "parse_segments",
+    "plan_as_data",
+    "plan_components",
+    "plan_rule",
+    "plan_warnings",
+    "shared_devices",
+    "strategy_of",
+    "topology_of",
+    "try_plan_components",
+]

@@ -1,0 +1,69 @@
+"""The event bus: whoever finds something out emits it at once; listeners hear it on a thread of their own."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+
+from rlinf.scheduler.events import Event, Listener
+
+_log = logging.getLogger(__name__)
+
+
+class EventBus:
+    """Hands events to listeners, in order, on one thread: a listener that blocks holds up no message.
+
+    The thread is there from the first listener on: most processes have none, and what happens there is told to nobody.
+    """
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
+        # One entry for each event that some listener may not have heard yet.
+        self._unheard: deque[Event] = deque()
+        self._listeners: list[Listener] = []
+        self._thread = threading.Thread(target=self._run, name="rlinf-events", daemon=True)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Have every later event handed to `listener`; what it raises is logged and goes no further."""
+        self._listeners.append(listener)
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def emit(self, event: Event) -> None:
+        """Tell every listener; returns at once."""
+        if self._listeners:
+            self._unheard.append(event)
+            self._events.put(event)
+
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        """Wait until the listeners have heard everything emitted so far; False when they take longer."""
+        if not self._unheard:
+            return True
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            return False
+        heard = threading.Event()
+        self._events.put(heard)
+        return heard.wait(timeout_s)
+
+    def close(self) -> None:
+        """Deliver what is queued, then end the thread."""
+        self._events.put(None)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            if isinstance(event, threading.Event):
+                event.set()
+            else:
+                self._tell(event)
+                self._unheard.popleft()
+
+    def _tell(self, event: Event) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # noqa: BLE001 - a listener's fault must not end the events of all others
+                _log.exception("a listener failed on %r", event)

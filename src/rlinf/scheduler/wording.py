@@ -1,0 +1,126 @@
+"""Numbers, names and tables in texts for people: errors, warnings, the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+_SHOWN_RANGES = 6
+_SHOWN_NAMES = 12
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The known name that is spelt most like `name`, capitals aside; "" where none is near.
+
+    >>> nearest_name("nodegroup", ["node_group", "placement"]), nearest_name("ROBOT", ["Robot"])
+    ('node_group', 'Robot')
+    """
+    by_folded = {each.casefold(): each for each in known}
+    # Of a very long name only the start is compared: the comparison is quadratic.
+    found = difflib.get_close_matches(name[:80].casefold(), list(by_folded), n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The hint of an error about a name that is not there; "" where no known name is near.
+
+    >>> did_you_mean("rolout", ["actor", "rollout"])
+    "did you mean 'rollout'?"
+    """
+    near = nearest_name(name, known)
+    return f"did you mean '{near}'?" if near else ""
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names for an error text: quoted, and only the first of very many.
+
+    >>> list_names(["actor", "rollout"])
+    "'actor', 'rollout'"
+    """
+    every = list(names)
+    shown = ", ".join(f"'{name}'" for name in every[:_SHOWN_NAMES])
+    rest = len(every) - _SHOWN_NAMES
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def text_table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    r"""The lines of a table, every column as wide as its widest cell and two blanks from the next.
+
+    Args:
+        lines: the cells of every line, as many in each; the headings are one of them.
+        right: the columns whose cells stand at their right edge, such as numbers.
+
+    >>> print(*text_table([("rank", "node"), ("0-15", "1"), ("16", "2")], right={0}), sep="\n")
+    rank  node
+    0-15  1
+      16  2
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        yield "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(cells)
+        ).rstrip()
+
+
+def rank_range(first: int, last: int) -> str:
+    """Two ranks and what lies between them: "3", "0-7"."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def rank_ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers as first and last of ascending neighbours.
+
+    >>> rank_ranges((0, 1, 2, 5))
+    [(0, 2), (5, 5)]
+    """
+    if not numbers:
+        return []
+    breaks = [index for index, (a, b) in enumerate(pairwise(numbers), start=1) if b != a + 1]
+    starts, ends = [0, *breaks], [*breaks, len(numbers)]
+    return [(numbers[a], numbers[b - 1]) for a, b in zip(starts, ends, strict=True)]
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Ascending numbers, neighbours joined: (0, 1, 2, 5) is "0-2,5"."""
+    return ",".join(rank_range(first, last) for first, last in rank_ranges(numbers))
+
+
+def node_list(node_ranks: Iterable[int], *, as_given: bool = False) -> str:
+    """Nodes in a sentence, the first of very many; in ascending order, or in the order given.
+
+    >>> node_list([2, 0, 1, 5]), node_list([3]), node_list(range(0, 40, 2))
+    ('nodes 0-2, 5', 'node 3', 'nodes 0, 2, 4, 6, 8, 10 and 14 more')
+    """
+    ordered = list(node_ranks) if as_given else sorted(node_ranks)
+    ranges = rank_ranges(ordered)
+    text = ", ".join(rank_range(first, last) for first, last in ranges[:_SHOWN_RANGES])
+    rest = sum(last - first + 1 for first, last in ranges[_SHOWN_RANGES:])
+    return f"node{'s' if len(ordered) > 1 else ''} {text}" + (f" and {rest} more" if rest else "")
+
+
+def name_list(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> name_list(["actor", "critic", "env"])
+    'actor, critic and env'
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def printable(text: str) -> str:
+    r"""The text without what would break a line or steer a terminal: a name may hold anything.
+
+    >>> printable("actor\n")
+    'actor\ufffd'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def counted(number: int, noun: str, plural: str = "s") -> str:
+    """A number with its noun: "1 node", "2 nodes"."""
+    return f"{number} {noun}{'' if number == 1 else plural}"
