@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from call_peers import Caller, Rank
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import WorkerError
@@ -81,3 +82,16 @@ def test_what_an_async_method_raises_comes_to_the_caller_and_the_loop_lives_on(g
 
 def test_a_plain_method_may_return_a_coroutine(group):
     assert group.make_coroutine().wait(DEADLINE_S) == [0, 1]
+
+
+def test_an_async_method_does_not_stand_behind_a_plain_one_that_came_first(new_messenger):
+    """Also when both come before the loop of plain methods runs."""
+    rank = Rank(new_messenger("calc:0"), runs=False)
+    caller = Caller(new_messenger("driver"), [rank.messenger.endpoint], warm=False)
+    held = caller("hold", 0)
+    assert caller("give_async").wait(DEADLINE_S) == [1]
+    assert not held.done()
+    rank.run()
+    rank.worker.gate.set()
+    assert held.wait(DEADLINE_S) == [0]
+    rank.close()

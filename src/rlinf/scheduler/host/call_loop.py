@@ -77,7 +77,7 @@ class CallLoop:
             self._calls.put(job)
 
     def _runs_beside(self, call: protocol.Call) -> bool:
-        """Whether it is an `async def` method; one that comes before the worker is known stands in line once."""
+        """Whether it is an `async def` method."""
         method = getattr(type(self._worker), call.method, None)
         return call.kind != "get" and (
             inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
@@ -122,9 +122,12 @@ class CallLoop:
             if job.demand is not None:
                 self._cancel(job)
 
-    def run(self, worker: Any, max_concurrency: int = 1) -> None:
-        """Run calls on `worker` until `stop`."""
+    def take(self, worker: Any) -> None:
+        """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
         self._worker = worker
+
+    def run(self, max_concurrency: int = 1) -> None:
+        """Run calls on the worker until `stop`."""
         self._num_threads = max(1, max_concurrency)
         for index in range(1, self._num_threads):
             threading.Thread(target=self._serve, name=f"rlinf-call-{index}", daemon=True).start()
@@ -144,9 +147,6 @@ class CallLoop:
             del entry, job  # else the arguments of the last call stay until the next one comes
 
     def _execute(self, job: Job) -> None:
-        if self._runs_beside(job.request.head):
-            self._begin_task(job)
-            return
         if not job.claim():
             return
         try:
