@@ -247,7 +247,7 @@ def test_a_launch_that_is_late_says_which_rank_waits_for_what(ray_cluster):
 
 def test_a_class_that_forgets_super_init_works(ray_cluster):
     group = Forgetful.create_group().launch(ray_cluster, placement_strategy=NodePlacementStrategy([1]))
-    assert group.get().wait(30) == [0]
+    assert group.find().wait(30) == [0]
     group.terminate()
 
 
