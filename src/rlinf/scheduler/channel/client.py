@@ -14,6 +14,7 @@ from rlinf.scheduler.channel.arguments import (
     checked_queue_name,
     checked_timeout,
     checked_weight,
+    or_forever,
 )
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
 from rlinf.scheduler.channel.connections import Connections
@@ -90,23 +91,21 @@ class Channel:
         return cls(ChannelRef(spec, current_session().service(Starter).start(wanted)))
 
     @classmethod
-    def connect(cls, name: str, timeout_s: float | None = None) -> Channel:
+    def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
         """Return the channel `name`, as soon as somebody has created it.
 
         Args:
             name: its name in the cluster.
-            timeout_s: how long to wait for that, in seconds; 120 by default.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
 
         Raises:
             ChannelNotFound: nobody created it within `timeout_s` seconds.
             ChannelLost: it was there, and its process is gone.
         """
         limit_s = checked_timeout(name, timeout_s)
-        if limit_s is None:
-            limit_s = CONNECT_TIMEOUT_S
         session = current_session()
         try:
-            entry = session.directory.lookup(address_of(checked_name(name)), limit_s)
+            entry = session.directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
         except PeerNotFound as error:
             problem = f"nobody created it within {error.waited_s:.1f} s; {_what_there_is(session, name)}"
             raise ChannelNotFound(name, problem) from error
@@ -351,20 +350,20 @@ class Channel:
         """
         self._connection().ask(wire.Close())
 
-    def delete(self, timeout_s: float | None = None) -> None:
+    def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
         """Close the channel, drop what it holds, end its process and free its name.
 
         What waits fails, with ChannelClosed or ChannelLost; later operations raise ChannelLost. To lose
         nothing, `close` it and take what is there first.
 
         Args:
-            timeout_s: how long that may take, in seconds; 60 by default.
+            timeout_s: how long that may take, in seconds; None: as long as it takes.
 
         Raises:
             ChannelUnanswered: the channel's process did not answer in time.
         """
-        limit_s = checked_timeout(self._name, timeout_s)
-        self._connection().ask(wire.Delete(), timeout_s=DELETE_TIMEOUT_S if limit_s is None else limit_s)
+        limit_s = or_forever(checked_timeout(self._name, timeout_s))
+        self._connection().ask(wire.Delete(), timeout_s=limit_s)
 
     def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
         queue = checked_queue_name(self._name, queue_name, key)
