@@ -48,6 +48,9 @@ class Probe(Worker):
             "main_thread": threading.current_thread() is threading.main_thread(),
         }
 
+    def threads(self):
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith(("rlinf", "comm"))]
+
     def fail_on(self, rank):
         if self.rank == rank:
             raise LookupError(f"no such thing on rank {rank}")

@@ -56,6 +56,10 @@ def test_every_rank_knows_who_it_is(probes):
     assert len({w["pid"] for w in who}) == 4
 
 
+def test_a_worker_has_one_thread_of_the_librarys(probes):
+    assert probes.threads().wait(30) == [[f"comm-probes:{rank}"] for rank in range(4)]
+
+
 def test_methods_run_on_the_main_thread(probes):
     assert all(w["main_thread"] for w in probes.who().wait(30))
 
