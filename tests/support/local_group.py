@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from rlinf.scheduler.comm import ClusterSecret
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.info import Role, WorkerAddress
 from rlinf.scheduler.planning import Placement, Topology
@@ -13,7 +14,7 @@ from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.worker.device_lock import DeviceDesk
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf.scheduler.worker.supervision import Supervision, groups_of
 
 DEADLINE_S = 20.0
 
@@ -52,7 +53,9 @@ class LocalJob:
             ranks.append(launched)
             workers.append(worker)
             loops.append(loop)
-        group = WorkerGroup(self.session, name, worker_class, ranks)
+        launched = Promise()
+        launched.set_result(Supervision(self.session, name, ranks, "fail"))
+        group = WorkerGroup(name, worker_class, len(ranks), launched)
         group.workers, group.loops = workers, loops
         return group
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,7 @@ from rlinf.scheduler.session import Session, current_or_none, set_current
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
+from rlinf.scheduler.worker.starting import Launches
 from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
@@ -143,6 +145,20 @@ class Cluster:
     def weights(self) -> dict[str, PublishedWeights]:
         """The weights that living processes publish, with their present versions, by name."""
         return published_weights(self.session)
+
+    def starting(self) -> AbstractContextManager[None]:
+        """A block in which groups start side by side; at its end all of them are ready.
+
+        `launch` returns at once in it, and a call of a group that is not ready yet waits until it is.
+
+        Raises:
+            LaunchError: at the end of the block, if a launch failed; the block's other groups are ended then.
+
+            with cluster.starting():
+                actor = Actor.create_group().launch(cluster, name="actor")
+                rollout = Rollout.create_group().launch(cluster, name="rollout")
+        """
+        return self.session.service(Launches).side_by_side()
 
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     CallArgumentError,
     CodecError,
@@ -26,7 +27,6 @@ from rlinf.scheduler.planning import (
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
-from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.signatures import (
     check_arguments,
@@ -35,6 +35,7 @@ from rlinf.scheduler.worker.signatures import (
     kind_of,
     public_methods,
 )
+from rlinf.scheduler.worker.starting import Launches
 from rlinf.scheduler.worker.stream import GroupStream
 from rlinf.scheduler.worker.stream_call import Slot, StreamCall
 from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
@@ -124,12 +125,17 @@ def launch_group(
     # What holds a channel is no group of workers that anything could be placed beside.
     about = {} if options.registers_itself else {"world_size": len(placements)}
     claimed = _claim_name(session, name, factory.worker_class.__name__, about)
-    try:
-        ranks = launch_ranks(session, placements, factory, claimed, options)
-    except BaseException:
-        session.directory.unregister(group_entry(claimed))
-        raise
-    return WorkerGroup(session, claimed, factory.worker_class, ranks, on_failure)
+
+    def launch() -> Supervision:
+        try:
+            ranks = launch_ranks(session, placements, factory, claimed, options)
+        except BaseException:
+            session.directory.unregister(group_entry(claimed))
+            raise
+        return Supervision(session, claimed, ranks, on_failure)
+
+    launched = session.service(Launches).begin(launch)
+    return WorkerGroup(claimed, factory.worker_class, len(placements), launched)
 
 
 def _claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:
@@ -175,28 +181,31 @@ class WorkerGroup(Generic[T]):
     """
 
     def __init__(
-        self,
-        session: Session,
-        name: str,
-        worker_class: type[T],
-        ranks: Sequence[LaunchedRank],
-        on_failure: OnFailure = "fail",
+        self, name: str, worker_class: type[T], world_size: int, launched: Promise[Supervision]
     ) -> None:
-        self._shared = Supervision(session, name, ranks, on_failure)
+        self._name = name
+        self._launched = launched
         self._worker_class = worker_class
-        self._selected: tuple[int, ...] = tuple(range(len(ranks)))
+        self._world_size = world_size
+        self._selected: tuple[int, ...] = tuple(range(world_size))
         # Of a view made by `scatter`: what each rank's call begins with.
         self._scattered: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] | None = None
 
     @property
     def name(self) -> str:
         """Its name in the job."""
-        return self._shared.name
+        return self._name
+
+    @property
+    def _shared(self) -> Supervision:
+        """Its processes, once they have been launched; raises what the launch failed with."""
+        self._launched.wait()
+        return self._launched.result(0)
 
     @property
     def world_size(self) -> int:
         """How many ranks it has, whatever a view selects."""
-        return len(self._shared.ranks)
+        return self._world_size
 
     @property
     def placements(self) -> list[Placement]:
@@ -264,7 +273,9 @@ class WorkerGroup(Generic[T]):
 
     def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
         view = object.__new__(type(self))
-        view._shared = self._shared
+        view._name = self._name
+        view._launched = self._launched
+        view._world_size = self._world_size
         view._worker_class = self._worker_class
         view._selected = ranks
         view._scattered = None
