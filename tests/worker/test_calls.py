@@ -58,7 +58,7 @@ def new_caller(new_messenger):
 @pytest.fixture
 def start(secret):
     """Starts a process of `call_peers`; gives it, its pipe and what it said first."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with contextlib.ExitStack() as stack:
 
         def run(function, *args):
