@@ -13,7 +13,7 @@ settings.load_profile("scheduler")
 
 # What shares something that is made once: all tests of a group run in one process, one after the other.
 GROUPS = ("ray",)
-# What the children of tests run. A process that has them already is forked for each; a fresh interpreter takes a second.
+# What the children of tests run: they are forked from a process that has it; a fresh interpreter takes a second.
 PRELOADED = (
     "arena_peers",
     "broadcast_peers",

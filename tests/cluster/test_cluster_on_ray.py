@@ -152,9 +152,7 @@ def start_driver():
     ],
     ids=["exit status", "Ctrl-C", "SIGTERM"],
 )
-def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(
-    start_driver, end, number, status, text
-):
+def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver, end, number, status, text):
     process, worker = start_driver(end)
     if number is not None:
         os.kill(process.pid, number)

@@ -9,18 +9,24 @@ from rlinf.scheduler.errors import WorkerDied, WorkerError
 pytestmark = pytest.mark.ray
 
 
+@pytest.fixture(scope="module")
+def actors(ray_cluster):
+    """Two ranks on each node that fetch."""
+    group = Actor.create_group().launch(
+        ray_cluster, placement_strategy=PackedPlacementStrategy(2, 5), name="fetchers"
+    )
+    yield group
+    group.terminate()
+
+
 @pytest.fixture
-def groups(ray_cluster):
-    """One learner, and two ranks on each node that fetch from it."""
+def groups(ray_cluster, actors):
+    """One learner, and those that fetch from it."""
     learner = Learner.create_group().launch(
         ray_cluster, placement_strategy=PackedPlacementStrategy(0, 0), name="learner"
     )
-    actors = Actor.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(2, 5), name="fetchers"
-    )
     yield learner, actors
     learner.terminate()
-    actors.terminate()
 
 
 def test_every_rank_gets_every_version_whole(groups):
