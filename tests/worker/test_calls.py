@@ -22,8 +22,7 @@ from call_peers import (
     living,
     serve_calls,
 )
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.errors import ResultTimeout, WorkerDied, WorkerError
 
 

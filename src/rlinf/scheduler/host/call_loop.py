@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 
