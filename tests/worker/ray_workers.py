@@ -10,6 +10,17 @@ import numpy as np
 from rlinf.scheduler import Cluster, Worker
 
 
+class RaisesInInit(Worker):
+    """Raises what it is given, with a cause."""
+
+    def __init__(self, error):
+        super().__init__()
+        try:
+            raise LookupError("the cause")
+        except LookupError as cause:
+            raise error from cause
+
+
 class Probe(Worker):
     """Says what it sees."""
 

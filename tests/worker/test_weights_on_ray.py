@@ -3,6 +3,7 @@
 import pytest
 from weights_workers import Actor, Learner
 
+from launched import launched
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerDied, WorkerError
 
@@ -12,21 +13,15 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def actors(ray_cluster):
     """Two ranks on each node that fetch."""
-    group = Actor.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(2, 5), name="fetchers"
-    )
-    yield group
-    group.terminate()
+    with launched(ray_cluster, fetchers=(Actor, PackedPlacementStrategy(2, 5))) as (group,):
+        yield group
 
 
 @pytest.fixture
 def groups(ray_cluster, actors):
     """One learner, and those that fetch from it."""
-    learner = Learner.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(0, 0), name="learner"
-    )
-    yield learner, actors
-    learner.terminate()
+    with launched(ray_cluster, learner=(Learner, PackedPlacementStrategy(0, 0))) as (learner,):
+        yield learner, actors
 
 
 def test_every_rank_gets_every_version_whole(groups):

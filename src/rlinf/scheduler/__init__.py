@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     )
     from rlinf.scheduler.worker import Worker, WorkerAddress, WorkerGroup, WorkerInfo
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "Channel": "channel",
     "Cluster": "cluster",
@@ -64,7 +66,11 @@ def __getattr__(name: str) -> Any:
         message = f"module 'rlinf.scheduler' has no attribute '{name}'"
         raise AttributeError(message)
     # The one place that loads on demand, so that importing the package stays cheap.
-    value = getattr(import_module(f"rlinf.scheduler.{home}"), name)
+    try:
+        value = getattr(import_module(f"rlinf.scheduler.{home}"), name)
+    except ModuleNotFoundError as error:
+        message = f"{name} needs '{error.name}', which is not installed: only planning does without it"
+        raise ModuleNotFoundError(message, name=error.name) from error
     globals()[name] = value
     return value
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from rlinf.scheduler.channel.client import Channel
 from rlinf.scheduler.channel.server import ChannelServer, host_channel
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, channels_of
 from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.queueing import QueueDepth
 
@@ -25,5 +25,6 @@ __all__ = [
     "QueueDepth",
     "StartChannel",
     "Starter",
+    "channels_of",
     "host_channel",
 ]

@@ -37,6 +37,11 @@ def checked_timeout(channel: str, timeout_s: Any) -> float | None:
     raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
 
+def or_forever(timeout_s: float | None) -> float:
+    """Return a deadline as a number, where one is needed."""
+    return FOREVER_S if timeout_s is None else timeout_s
+
+
 def checked_weight(channel: str, weight: Any) -> float:
     """Return an item's weight."""
     if type(weight) is int and 0 <= weight <= MAX_INTEGER:

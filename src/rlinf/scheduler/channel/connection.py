@@ -1,4 +1,4 @@
-"""One process's connection to one channel, as its users' threads see it.
+"""The channel connection: what one process has of one channel, as its users' threads see it.
 
 All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item,
 hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the
@@ -31,6 +31,7 @@ from rlinf.scheduler.channel.shortcut import (
 )
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
@@ -255,9 +256,8 @@ class Connection:
             shell.direct.append(operation)
             if not shell.looks_soon:
                 self._messenger.submit_once(self._drain)
-        try:
-            answer = shortcut.exchange(call, operation.ticket, operation.left_s)
-        except (TimeoutError, ShortcutBroken):
+        answer = self._answer_by(shortcut, call, operation)
+        if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)
         self._own.__dict__["shortcut"] = shortcut
@@ -271,6 +271,7 @@ class Connection:
                 return [Arrived(list(islice(frames, count))) for count in counts]
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
+                self._hand_over(shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.fate.taken = True
@@ -279,19 +280,28 @@ class Connection:
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
                 raise _BeginAnew
 
+    def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer | None:
+        try:
+            return shortcut.exchange(call, operation.ticket, operation.left_s)
+        except (TimeoutError, ShortcutBroken) as error:
+            if raised_by_signal_handler(error):
+                raise
+            return None
+
     def _wait_for_recalled(self, operation: Operation) -> Any:
         try:
             return self._wait(operation)
-        except CancelledError:
+        except CancelledError as error:
+            if raised_by_signal_handler(error):
+                raise
             raise _BeginAnew from None
 
     def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
-        request: ShortcutRequest | None = own.get("request")
-        if request is None:
-            request = own["request"] = ShortcutRequest()
+        # Out of everybody's hands, too.
+        request: ShortcutRequest = own.pop("request", None) or ShortcutRequest()
         if request.shortcut is not None:
-            del own["request"]
             return request.shortcut
+        own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
             self._hand_over(self._shell.open_shortcut, request)

@@ -9,9 +9,7 @@ import msgspec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
-# Services of the launching process.
-HELLO = "launch.hello"
-PROGRESS = "launch.progress"
+# A service of the job's home.
 LOG = "worker.log"
 # Services of a worker's host.
 CALL = "worker.call"
@@ -28,40 +26,40 @@ READY = "ready"
 FAILED = "failed"
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A rank's process runs. The answer's frames: its assignment and the topology, pickled, and its class, encoded.
 
     Attributes:
-        launch_id: which launch it belongs to.
         rank: its rank.
         endpoint: how its process is reached.
         pid: its process id.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
     """
 
-    launch_id: str
     rank: int
     endpoint: Endpoint
     pid: int
     port: int
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """How far a rank's launch has come; with FAILED, its frame is what `dump_failure` wrote.
 
     Attributes:
-        launch_id: which launch it belongs to.
         rank: its rank.
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
     """
 
-    launch_id: str
     rank: int
     reached: str
     took_s: float = 0.0
     failed_in: str = ""
+
+
+# What hosts tell the launch that they belong to, which serves it under its own name.
+Report: TypeAlias = Hello | Progress
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -122,7 +120,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     """What a host's process is started with: enough to report to the launching process.
 
     Attributes:
-        launch_id: which launch it belongs to.
+        launch: the service, of the process below, to which it reports.
         group: its group's name.
         rank: its rank.
         launcher: the process that launches the group.
@@ -137,7 +135,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         registers_itself: the worker makes its name known; otherwise the host does, before it constructs the worker.
     """
 
-    launch_id: str
+    launch: str
     group: str
     rank: int
     launcher: Endpoint

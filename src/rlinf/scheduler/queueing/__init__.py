@@ -4,6 +4,7 @@ weights.py       what a weight may be, and sums of weights without rounding
 fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 state.py         all queues of one channel, by name, and all clients, by id
+direct.py        one client's operations that come by shortcuts, beside those that come the usual way
 client.py        the other side: one process's operations, until each has ended
 instructions.py  what the shell around the state has to do
 """
@@ -21,6 +22,7 @@ from rlinf.scheduler.queueing.client import (
     Send,
     Withdraw,
 )
+from rlinf.scheduler.queueing.direct import DirectOperations
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
@@ -34,6 +36,7 @@ __all__ = [
     "ClientState",
     "Confirm",
     "Deliver",
+    "DirectOperations",
     "End",
     "Ending",
     "Fill",

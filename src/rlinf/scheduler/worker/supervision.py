@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -190,6 +191,28 @@ class LaunchedGroups:
 def groups_of(session: Session) -> set[Supervision]:
     """The groups that this process launched and that are not stopped."""
     return session.service(LaunchedGroups).groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A group of workers.
+
+    Attributes:
+        name: its name.
+        world_size: how many ranks it has.
+    """
+
+    name: str
+    world_size: int
+
+
+def groups_in(session: Session) -> dict[str, GroupEntry]:
+    """The worker groups of the job, by name; one that is being launched too."""
+    prefix = group_entry("")
+    entries = session.directory.list(prefix)
+    # What holds a channel is launched as a group, but says no size.
+    sizes = {e.name.removeprefix(prefix): e.info["world_size"] for e in entries if "world_size" in e.info}
+    return {name: GroupEntry(name, size) for name, size in sizes.items()}
 
 
 def _wait_until(rank: LaunchedRank, deadline: float) -> None:
