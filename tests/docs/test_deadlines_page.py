@@ -10,7 +10,7 @@ from test_api_reference import documented
 from rlinf.scheduler import Channel, errors
 from rlinf.scheduler.channel.operation import ANSWER_S
 from rlinf.scheduler.channel.starting import START_TIMEOUT_S
-from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
+from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf.scheduler.comm.transport.session import GRACE_S
 from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S
 from rlinf.testing import LocalRuntime
@@ -18,18 +18,6 @@ from rlinf.testing import LocalRuntime
 PAGE = (Path(__file__).parents[2] / "docs/reference/deadlines.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w.]+)` \| `(\w+_s)` \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 FIXED = dict(re.findall(r"^\| (.+?) \| (\d+) s \|$", PAGE, re.MULTILINE))
-
-# What None stands for, where it does not stand for no deadline.
-NONE_STANDS_FOR = {
-    "Worker.connect_channel": 120,
-    **dict.fromkeys(
-        (
-            f"Worker.{name}"
-            for name in ("send", "recv", "send_tensor", "recv_tensor", "broadcast", "fetch_weights")
-        ),
-        DEFAULT_TIMEOUT_S,
-    ),
-}
 
 
 def written(seconds):
@@ -50,9 +38,7 @@ def options():
 
 
 def test_every_deadline_stands_in_the_table_with_its_default():
-    there = {
-        (call, option, written(NONE_STANDS_FOR.get(call, default))) for call, option, default in options()
-    }
+    there = {(call, option, written(default)) for call, option, default in options()}
     assert {row[:3] for row in ROWS} == there
     assert len(ROWS) == len(there)
 
@@ -85,3 +71,8 @@ def test_connecting_without_a_deadline_waits_for_the_channel(no_deadline):
         assert asked[0] >= 1e9
         Channel.connect("rollouts")
         assert asked[1] == 120
+
+
+@pytest.mark.parametrize("no_deadline", [None, float("inf")])
+def test_exchanges_without_a_deadline_have_none(no_deadline):
+    assert checked_timeout(no_deadline) == FOREVER_S

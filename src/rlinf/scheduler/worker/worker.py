@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
 
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel.client import CONNECT_TIMEOUT_S
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
+from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
 from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
@@ -154,7 +156,7 @@ class Worker:
         dst_group_name: str,
         dst_rank: int,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> AsyncHandle[None] | None:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
@@ -164,7 +166,7 @@ class Worker:
             dst_group_name: the receiver's group.
             dst_rank: its rank there.
             async_op: return a handle at once; else return when the receiver's process holds the object.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Raises:
             PeerNotFound: no such worker at the deadline.
@@ -177,7 +179,11 @@ class Worker:
         return handle if async_op else handle.wait()
 
     def recv(
-        self, src_group_name: str, src_rank: int, async_op: bool = False, timeout_s: float | None = None
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """The next object that a worker sent to this one.
 
@@ -185,7 +191,7 @@ class Worker:
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Raises:
             PeerDied: the sender is gone, and nothing of it is left to receive.
@@ -200,7 +206,7 @@ class Worker:
         dst_group_name: str,
         dst_rank: int,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
         handle = self._mailbox.send_tensor(
@@ -214,7 +220,7 @@ class Worker:
         src_group_name: str,
         src_rank: int,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
 
@@ -223,7 +229,7 @@ class Worker:
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Raises:
             CommError: shape or dtype differ; nothing is taken.
@@ -256,7 +262,7 @@ class Worker:
         into: Any,
         min_version: int | None = None,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """Copy the newest published weights into tensors that are there already; the version's number.
 
@@ -267,7 +273,7 @@ class Worker:
             min_version: wait for this version or a newer one; None: for any.
             async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
                 thread that does so, when the handle is waited for.
-            timeout_s: how long to wait, in seconds; None: half an hour; 0: take what is there now.
+            timeout_s: how long to wait, in seconds; None: as long as it takes; 0: take what is there now.
 
         Raises:
             WeightsMismatch: keys or shapes differ from those of `into`; nothing was written.
@@ -288,7 +294,7 @@ class Worker:
         groups: Groups = (),
         src: tuple[str, SupportsIndex] | None = None,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
 
@@ -304,7 +310,7 @@ class Worker:
             groups: the members, the source among them: groups' names with a rank, or a list of ranks.
             src: the source's group and rank; None: the first member in `groups`.
             async_op: return an `AsyncHandle` of the object at once.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Returns:
             The object: on the source `obj` itself, once every member's process holds it.
@@ -347,14 +353,16 @@ class Worker:
         )
 
     @classmethod
-    def connect_channel(cls, channel_name: str, timeout_s: float | None = None) -> Channel:
+    def connect_channel(cls, channel_name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
         """This process's end of a channel that someone created, or creates before the deadline.
+
+        Args:
+            channel_name: its name in the job.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
 
         Raises:
             ChannelNotFound: no channel of that name at the deadline.
         """
-        if timeout_s is None:
-            return Channel.connect(channel_name)
         return Channel.connect(channel_name, timeout_s=timeout_s)
 
 
