@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 import warnings
 
 import pytest
@@ -62,11 +63,17 @@ def ray_cluster():
     cluster.close()
 
 
+@pytest.fixture(autouse=True)
+def session_of_this_process(request):
+    """Tests of Ray find its cluster as this process's, the others find none, whatever the test before has left."""
+    wanted = request.getfixturevalue("ray_cluster").session if "ray_cluster" in request.fixturenames else None
+    if wanted is not None or "rlinf.scheduler.session" in sys.modules:
+        from rlinf.scheduler.session import set_current
+
+        set_current(wanted)
+
+
 @pytest.fixture
 def driver(ray_cluster):
-    """The cluster, as this process's; tests of channels without Ray have others in between."""
-    from rlinf.scheduler.session import set_current
-
-    set_current(ray_cluster.session)
-    yield ray_cluster
-    set_current(None)
+    """The cluster, with channels usable in this process."""
+    return ray_cluster
