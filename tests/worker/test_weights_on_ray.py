@@ -10,18 +10,15 @@ from rlinf.scheduler.errors import WorkerDied, WorkerError
 pytestmark = pytest.mark.ray
 
 
-@pytest.fixture(scope="module")
-def actors(ray_cluster):
-    """Two ranks on each node that fetch."""
-    with launched(ray_cluster, fetchers=(Actor, PackedPlacementStrategy(2, 5))) as (group,):
-        yield group
-
-
 @pytest.fixture
-def groups(ray_cluster, actors):
-    """One learner, and those that fetch from it."""
-    with launched(ray_cluster, learner=(Learner, PackedPlacementStrategy(0, 0))) as (learner,):
-        yield learner, actors
+def groups(ray_cluster):
+    """One learner, and two ranks on each node that fetch from it."""
+    with launched(
+        ray_cluster,
+        learner=(Learner, PackedPlacementStrategy(0, 0)),
+        fetchers=(Actor, PackedPlacementStrategy(2, 5)),
+    ) as groups:
+        yield groups
 
 
 def test_every_rank_gets_every_version_whole(groups):
