@@ -2,7 +2,6 @@
 
 import multiprocessing
 import signal
-import sys
 import warnings
 
 import pytest
@@ -63,17 +62,18 @@ def ray_cluster():
     cluster.close()
 
 
-@pytest.fixture(autouse=True)
-def session_of_this_process(request):
-    """Tests of Ray find its cluster as this process's, the others find none, whatever the test before has left."""
-    wanted = request.getfixturevalue("ray_cluster").session if "ray_cluster" in request.fixturenames else None
-    if wanted is not None or "rlinf.scheduler.session" in sys.modules:
-        from rlinf.scheduler.session import set_current
-
-        set_current(wanted)
-
-
 @pytest.fixture
 def driver(ray_cluster):
-    """The cluster, with channels usable in this process."""
+    """The cluster, in a test that uses it as this process's: to create channels, say."""
     return ray_cluster
+
+
+@pytest.fixture(autouse=True)
+def current_session_of_the_test(request):
+    """A test that uses the cluster has its session; what others make current ends with them."""
+    from rlinf.scheduler.session import set_current
+
+    if "ray_cluster" in request.fixturenames:
+        set_current(request.getfixturevalue("ray_cluster").session)
+    yield
+    set_current(None)

@@ -56,6 +56,10 @@ def test_every_rank_knows_who_it_is(probes):
     assert len({w["pid"] for w in who}) == 4
 
 
+def test_a_worker_has_one_thread_of_the_librarys(probes):
+    assert probes.threads().wait(30) == [[f"comm-probes:{rank}"] for rank in range(4)]
+
+
 def test_methods_run_on_the_main_thread(probes):
     assert all(w["main_thread"] for w in probes.who().wait(30))
 
@@ -244,7 +248,7 @@ def test_a_launch_that_is_late_says_which_rank_waits_for_what(ray_cluster):
 
 def test_a_class_that_forgets_super_init_works(ray_cluster):
     group = Forgetful.create_group().launch(ray_cluster, placement_strategy=NodePlacementStrategy([1]))
-    assert group.get().wait(30) == [0]
+    assert group.find().wait(30) == [0]
     group.terminate()
 
 

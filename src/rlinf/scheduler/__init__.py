@@ -22,7 +22,17 @@ if TYPE_CHECKING:
         PlacementStrategy,
         Topology,
     )
-    from rlinf.scheduler.worker import Worker, WorkerAddress, WorkerGroup, WorkerInfo
+    from rlinf.scheduler.worker import (
+        GroupResult,
+        GroupStream,
+        Worker,
+        WorkerAddress,
+        WorkerGroup,
+        WorkerInfo,
+        as_completed,
+        wait_all,
+        wait_first,
+    )
 
 __version__ = "0.1.0"
 
@@ -31,6 +41,8 @@ _HOMES = {
     "Cluster": "cluster",
     "ComponentPlacement": "placement",
     "FlexiblePlacementStrategy": "planning",
+    "GroupResult": "worker",
+    "GroupStream": "worker",
     "NodePlacementStrategy": "planning",
     "PackedPlacementStrategy": "planning",
     "Placement": "planning",
@@ -40,6 +52,9 @@ _HOMES = {
     "WorkerAddress": "worker",
     "WorkerGroup": "worker",
     "WorkerInfo": "worker",
+    "as_completed": "worker",
+    "wait_all": "worker",
+    "wait_first": "worker",
 }
 
 __all__ = [
@@ -47,6 +62,8 @@ __all__ = [
     "Cluster",
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
+    "GroupResult",
+    "GroupStream",
     "NodePlacementStrategy",
     "PackedPlacementStrategy",
     "Placement",
@@ -56,7 +73,10 @@ __all__ = [
     "WorkerAddress",
     "WorkerGroup",
     "WorkerInfo",
+    "as_completed",
     "errors",
+    "wait_all",
+    "wait_first",
 ]
 
 

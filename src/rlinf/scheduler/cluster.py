@@ -30,6 +30,7 @@ from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, current_or_none, set_current
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
+from rlinf.scheduler.worker.device_lock import DeviceDesk
 from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
@@ -237,6 +238,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption:
         session.provide(Topology, fleet.topology)
         receive_log_lines(session)
         session.provide(Starter, session.service(ChannelStarter))
+        session.service(DeviceDesk)
         set_current(session)
     except BaseException:
         session.close()

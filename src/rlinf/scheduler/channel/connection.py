@@ -30,6 +30,7 @@ from rlinf.scheduler.channel.shortcut import (
     encode_call,
 )
 from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.framing import Buffer, flat
@@ -282,7 +283,7 @@ class Connection:
 
     def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer | None:
         try:
-            return shortcut.exchange(call, operation.ticket, operation.left_s)
+            return _exchange_in_scope(shortcut, call, operation)
         except (TimeoutError, ShortcutBroken) as error:
             if raised_by_signal_handler(error):
                 raise
@@ -350,3 +351,15 @@ class Connection:
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self._shell.abandon(ChannelLost(self.ref.spec.name, reason))
+
+
+def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer:
+    """As `Shortcut.exchange`; it is broken when the call that this thread works at is cancelled."""
+    scope = current_scope()
+    if scope is None:
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    try:
+        scope.begin_wait(shortcut.end)
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    finally:
+        scope.end_wait(shortcut.end)

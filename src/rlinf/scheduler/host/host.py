@@ -73,8 +73,10 @@ class Hosting:
             assignment, frames = self._say_hello(self._reserved_port())
             worker = self._construct(assignment, frames)
             if worker is not None:
+                # Before anybody can call it.
+                self.calls.take(worker)
                 self._report(protocol.READY, took_s=time.monotonic() - self._started_at)
-                self.calls.run(worker, assignment.max_concurrency)
+                self.calls.run(assignment.max_concurrency)
         finally:
             self.session.close()
 

@@ -34,7 +34,7 @@ def rank_environment(
     rendezvous = (
         placement.rank,
         world_size,
-        _device_index(placement),
+        device_index(placement),
         placement.local_world_size,
         placement.placement_node_rank,
         master_address,
@@ -50,7 +50,8 @@ def rank_environment(
     }
 
 
-def _device_index(placement: Placement) -> int:
+def device_index(placement: Placement) -> int:
+    """The number of a rank's first device among those that its process sees: LOCAL_RANK."""
     if not placement.has_accelerators:
         return placement.local_rank
     return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ray.exceptions import RayError
 
@@ -77,7 +77,7 @@ class Supervision:
             # Not here: what ends a process waits for it.
             threading.Thread(target=self.stop, name="rlinf-stop-group", daemon=True).start()
 
-    def begin(self, call: Call, result: GroupResult) -> None:
+    def begin(self, call: Call, result: GroupResult[Any]) -> None:
         """Start a call, in one step: all ranks get it or none does.
 
         Raises:
@@ -120,7 +120,7 @@ class Supervision:
         """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self])
 
-    def _watch_unread(self, call: Call, result: GroupResult) -> None:
+    def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed.
 
         The driver may be waiting for something that will never come because of it.
