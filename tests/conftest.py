@@ -1,5 +1,7 @@
-"""Fixtures that all tests share: one Ray for the whole session."""
+"""Fixtures that all tests share: one Ray for the whole session, one place from which processes are forked."""
 
+import multiprocessing
+import signal
 import warnings
 
 import pytest
@@ -11,6 +13,27 @@ settings.load_profile("scheduler")
 
 # What shares something that is made once: all tests of a group run in one process, one after the other.
 GROUPS = ("ray",)
+# What the children of tests run: they are forked from a process that has it; a fresh interpreter takes a second.
+PRELOADED = (
+    "arena_peers",
+    "broadcast_peers",
+    "call_peers",
+    "channel_processes",
+    "comm_peers",
+    "crowd_peers",
+    "interruption_roles",
+    "job_processes",
+    "machine_peers",
+    "regression_roles",
+    "weights_peers",
+)
+
+
+def pytest_configure():
+    """Let Ctrl-C interrupt, as tests expect, wherever they were started; say what children begin with."""
+    # What starts tests in the background may have it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups

@@ -103,7 +103,6 @@ class Sockets(Backend):
 
     def __init__(self):
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["channel_processes"])
         self.runtime = LocalRuntime()
         self.runtime.provide(Starter, StarterOf(self.ask_host))
         self.children = []

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import statistics
 import time
 
 import numpy as np
@@ -61,7 +60,7 @@ def test_cancelled_gets_leave_nothing_behind():
 
         cancel(500)
         there, here = cancel(500)
-        there_after, here_after = cancel(5000)
+        there_after, here_after = cancel(2000)
         assert there_after < there + SPARE_OBJECTS
         assert here_after < here + SPARE_OBJECTS
 
@@ -81,7 +80,7 @@ def test_dead_clients_leave_nothing_behind():
             return count(holder)
 
         before = die(2)
-        assert die(8) < before + SPARE_OBJECTS
+        assert die(6) < before + SPARE_OBJECTS
 
 
 def test_deleted_channels_leave_nothing_behind():
@@ -141,7 +140,7 @@ def test_an_item_costs_the_same_however_many_are_in_shared_memory():
         item = np.zeros(70_000, np.uint8)
 
         def seconds_for_one():
-            """The median of 100 puts and of as many gets."""
+            """What the cheapest of 100 puts and of as many gets took: the one that nobody disturbed."""
             puts, gets = [], []
             for _ in range(100):
                 started = time.perf_counter()
@@ -150,7 +149,7 @@ def test_an_item_costs_the_same_however_many_are_in_shared_memory():
                 channel.get(timeout_s=DEADLINE_S)
                 puts.append(middle - started)
                 gets.append(time.perf_counter() - middle)
-            return statistics.median(puts), statistics.median(gets)
+            return min(puts), min(gets)
 
         for _ in range(10):
             channel.put(item)

@@ -1,5 +1,6 @@
 """The cluster as a driver meets it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -117,19 +118,28 @@ def test_a_forked_child_leaves_its_parents_cluster_alone(monkeypatch):
     session.messenger.close()
 
 
-def start_driver(end):
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER.format(end=end)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    for line in process.stdout:
-        if line.startswith("pid"):
-            return process, int(line.split()[1])
-    raise AssertionError(process.stderr.read())
+@pytest.fixture
+def start_driver():
+    """Starts a driver that ends as it is told; gives its process and its worker's process id."""
+    with contextlib.ExitStack() as stack:
+
+        def start(end):
+            process = subprocess.Popen(
+                [sys.executable, "-c", DRIVER.format(end=end)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            for line in process.stdout:
+                if line.startswith("pid"):
+                    return process, int(line.split()[1])
+            raise AssertionError(process.stderr.read())
+
+        yield start
 
 
 @pytest.mark.ray
@@ -142,7 +152,7 @@ def start_driver(end):
     ],
     ids=["exit status", "Ctrl-C", "SIGTERM"],
 )
-def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(end, number, status, text):
+def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver, end, number, status, text):
     process, worker = start_driver(end)
     if number is not None:
         os.kill(process.pid, number)

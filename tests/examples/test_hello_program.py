@@ -22,13 +22,8 @@ def run_hello(tmp_path, *overrides, **environment):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    ("overrides", "environment"),
-    [((), {"RLINF_SIMULATE": "1x8"}), (("+cluster.simulate=1x8",), {})],
-    ids=["from the environment", "from the config"],
-)
-def test_hello_prints_one_line_a_rank(tmp_path, overrides, environment):
-    done = run_hello(tmp_path, *overrides, **environment)
+def test_hello_prints_one_line_a_rank(tmp_path):
+    done = run_hello(tmp_path, RLINF_SIMULATE="1x8")
     assert done.returncode == 0, done.stderr
     output = done.stdout + done.stderr
     for rank in range(4):

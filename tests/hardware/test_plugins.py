@@ -21,7 +21,8 @@ try:
     print(hardware_names())
     for placement in placed.placements("env"):
         print(placement.node_rank, placement.hardware_type, views_of(placed.topology, placement))
-    check_reachable(HardwareTable(placed.topology).units_of_all(placed.placements("env")))
+    table = HardwareTable(placed.topology)
+    check_reachable([unit for placement in placed.placements("env") for unit in table.units_of(placement)])
 except SchedulerError as error:
     print(error)
 """

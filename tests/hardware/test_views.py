@@ -53,8 +53,12 @@ def test_robot_of_two_groups_is_one_robot():
     placed = place(rules, left, both)
     assert [[v.address for v in own] for own in views(placed, "left")] == [["l"]]
     assert [[v.address for v in own] for own in views(placed, "both")] == [["r"], ["l"]]
-    every = placed.placements("left") + placed.placements("both")
-    assert [unit.config.address for unit in HardwareTable(placed.topology).units_of_all(every)] == ["l", "r"]
+    table = HardwareTable(placed.topology)
+    (left_unit,) = table.units_of(placed.placements("left")[0])
+    assert [table.units_of(placement)[0] is left_unit for placement in placed.placements("both")] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("isolate_gpu", [True, False])

@@ -82,8 +82,9 @@ def test_an_interrupted_reader_never_takes_half_a_version_for_a_whole_one(job, i
 
 
 def test_an_interrupted_publisher_shows_whole_versions_only_and_goes_on(job, interrupt, rounds):
-    victim = job.start(roles.interrupted_publications, "policy", rounds, SEED, interrupt)
-    readers = [job.start(roles.fetch_continually, "policy", rounds, where=THERE) for _ in range(2)]
+    last = 3 * rounds // 2  # a publication has more steps than any other call
+    victim = job.start(roles.interrupted_publications, "policy", last, SEED, interrupt)
+    readers = [job.start(roles.fetch_continually, "policy", last, where=THERE) for _ in range(2)]
     assert victim.result(LIMIT_S) > rounds // 10
     for reader in readers:
         seen = reader.result()

@@ -46,7 +46,7 @@ def driver(new_messenger):
 @pytest.fixture
 def start_member(secret, driver):
     """Starts a function of `broadcast_peers`: a member's name and machine, and what else it takes."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with contextlib.ExitStack() as stack:
 
         def start(function, name, machine, *args):

@@ -5,6 +5,9 @@ import signal
 
 import pytest
 
+# A signal between the interpreter's last look for one and the thread's sleep does not wake it; the next one does.
+AGAIN_AFTER_S = 0.05
+
 
 class Interrupted(BaseException):
     """What the signal's handler raises."""
@@ -33,13 +36,15 @@ class Alarms:
         """Call it, and interrupt it perhaps; whether it came to its end."""
         try:
             self._armed = True
-            signal.setitimer(signal.ITIMER_REAL, self._random.uniform(1e-6, self._max_delay_s))
+            first_s = self._random.uniform(1e-6, self._max_delay_s)
+            signal.setitimer(signal.ITIMER_REAL, first_s, AGAIN_AFTER_S)
             call()
             self._armed = False
         except Interrupted:
             return False
         finally:
             self._armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
         return True
 
 

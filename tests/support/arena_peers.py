@@ -284,7 +284,6 @@ class Reader:
 
     def __init__(self, arena):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["arena_peers"])
         self._pipe, theirs = context.Pipe()
         place = (OWNER.process_id, os.getpid(), arena.fd)
         self.process = context.Process(target=_read, args=(theirs, place), daemon=True)
@@ -329,7 +328,6 @@ def changing(size_bytes):
     """Memory that another process changes all the time."""
     fd = kernel.create(size_bytes)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["arena_peers"])
     ours, theirs = context.Pipe()
     process = context.Process(target=change_again_and_again, args=(theirs, os.getpid(), fd), daemon=True)
     process.start()
@@ -391,7 +389,6 @@ class Peer:
 
     def __init__(self, prepare, secret, directory, name, options):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["arena_peers"])
         self._pipe, theirs = context.Pipe()
         args = (theirs, prepare, secret, directory, name, options)
         self.process = context.Process(target=_serve, args=args, daemon=True)

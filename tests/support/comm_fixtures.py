@@ -52,7 +52,7 @@ def names(pair):
 @pytest.fixture
 def start_process(secret, transport):
     """Starts a function of `comm_peers` in a process of its own; gives the process and what it sent first."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with contextlib.ExitStack() as stack:
 
         def start(function, *args):

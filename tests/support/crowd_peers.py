@@ -12,8 +12,7 @@ from rlinf.scheduler.session import Session
 def hold_channel(pipe, secret, tcp):
     """Hold the channel; answer questions about this process."""
     session = Session(secret, "holder:0", tcp=tcp, machine_id="there" if tcp else None)
-    server = host_channel(session, ChannelSpec("crowd"))
-    pipe.send(server.ref)
+    pipe.send(host_channel(session, ChannelSpec("crowd")).ref)
     while True:
         try:
             pipe.recv()

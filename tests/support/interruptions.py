@@ -13,10 +13,10 @@ import sys
 import threading
 
 # What one run of the suite affords; `make interrupt N=5000` sets more.
-NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "150"))
+NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "100"))
 SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-# Steps are many and cheap: a call has some hundreds of them.
-NUM_STEPS = 4 * NUM_ROUNDS
+# A call has up to 270 steps, that of a publication 400.
+NUM_STEPS = 3 * NUM_ROUNDS
 # How long an interrupted process may take for all its calls.
 LIMIT_S = 30 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.

@@ -105,7 +105,6 @@ class Job:
         self._tcp = transport == "tcp"
         self._secret = ClusterSecret.generate()
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["job_processes"])
         self._peers = []
         self.driver = Member(self._secret, "driver", self._machine(HERE))
 

@@ -18,7 +18,7 @@ class Job:
         self._secret = secret
         self._new_messenger = new_messenger
         self._stack = stack
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
         self.driver = new_messenger("driver", "here")
         DirectoryServer(self.driver)
         self.messengers = {}

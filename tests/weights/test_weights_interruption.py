@@ -14,6 +14,8 @@ from rlinf.scheduler.weights.state_dicts import StateDictWriter
 from weights_job import DEADLINE_S, parked, wait_until
 from weights_peers import numbers_in, state
 
+A_DAY_S = 86_400.0
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.timeout(60, method="thread"),  # the other method needs the signal that these tests use
@@ -167,9 +169,7 @@ def test_a_fetch_that_is_interrupted_while_it_waits_leaves_nothing_at_its_publis
     alarm = alarms(5, max_delay_s=0.003)
     for _ in range(50):
         alarm.interrupt(
-            lambda: rollout.fetch(
-                "policy", state(-1, elements=10), min_version=2, timeout_s=DEADLINE_S
-            ).wait()
+            lambda: rollout.fetch("policy", state(-1, elements=10), min_version=2, timeout_s=A_DAY_S).wait()
         )
     wait_until(lambda: not parked(actor), job.driver)
     actor.publish("policy", state(2), 2)

@@ -51,6 +51,6 @@ if __name__ == "__main__":
         time.sleep(0.05)
     show("channel:", raised_by(channel.qsize))
     show("cluster:", raised_by(lambda: cluster.session))
-    with Cluster(simulate="1x1"):
+    with Cluster({"num_nodes": 1, "component_placement": {"sleeper": "0"}, "simulate": "1x1"}):
         Channel.create("again").put(1)
         show("another one works")

@@ -22,8 +22,7 @@ from call_peers import (
     living,
     serve_calls,
 )
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.errors import ResultTimeout, WorkerDied, WorkerError
 
 
@@ -58,7 +57,7 @@ def new_caller(new_messenger):
 @pytest.fixture
 def start(secret):
     """Starts a process of `call_peers`; gives it, its pipe and what it said first."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with contextlib.ExitStack() as stack:
 
         def run(function, *args):

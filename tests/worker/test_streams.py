@@ -12,7 +12,7 @@ from test_calls import living
 
 from local_group import DEADLINE_S, wait_until
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
 from rlinf.scheduler.worker.group import PREFETCH
 

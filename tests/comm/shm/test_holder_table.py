@@ -177,7 +177,6 @@ def test_an_owner_that_renews_and_a_process_that_holds_never_both_succeed(shared
     """Each as fast as it can: the process says of which generation it is sure; the owner finds none but the last."""
     fd, table = shared
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["arena_peers"])
     ours, theirs = context.Pipe()
     args = (theirs, os.getpid(), fd, NUM_BLOCKS)
     process = context.Process(target=arena_peers.hold_again_and_again, args=args, daemon=True)

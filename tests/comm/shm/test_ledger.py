@@ -76,7 +76,6 @@ def _take(pipe, directory, size_bytes):
 def taker(tmp_path):
     """Starts processes that take so many bytes, and live on."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["arena_peers"])
     started = []
 
     def start(size_bytes):

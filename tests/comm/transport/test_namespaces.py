@@ -24,7 +24,6 @@ DEADLINE_S = 20.0
 def processes():
     """Starts processes quickly; its helper must not be started on one of the machines."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["machine_peers"])
     forkserver.ensure_running()
     return context
 

@@ -18,8 +18,7 @@ from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.queueing import QueueName
 
 if TYPE_CHECKING:
-    from rlinf.scheduler.comm.shm.parcel import Arrived
-    from rlinf.scheduler.comm.shm.parcels import Parcel
+    from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 
 _NO_FATE = Fate()
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlinf.scheduler.errors import ConfigError
@@ -67,15 +66,6 @@ class HardwareTable:
         if placement.has_accelerators or not placement.hardware_type:
             return ()
         return tuple(self._unit(placement, index) for index in placement.local_hardware_ranks)
-
-    def units_of_all(self, placements: Iterable[Placement]) -> tuple[HardwareUnit, ...]:
-        """The declared pieces that some processes were given, each once, in the order of the processes."""
-        found: dict[tuple[int, str, int], HardwareUnit] = {}
-        for placement in placements:
-            indexes = placement.local_hardware_ranks
-            for index, unit in zip(indexes, self.units_of(placement), strict=False):
-                found[placement.node_rank, placement.hardware_type, index] = unit
-        return tuple(found.values())
 
     def views_of(self, placement: Placement) -> tuple[object, ...]:
         """What a process finds in `self.hardware`; as the function of that name."""

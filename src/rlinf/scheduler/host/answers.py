@@ -9,7 +9,7 @@ from typing import Any
 
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.failure import dump_failure
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.job import Demand, Job
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.replication import Key
-from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf.scheduler.comm.transfer import OwnedPromise, end
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf.scheduler.mailbox.outbox import Outbox, Sending

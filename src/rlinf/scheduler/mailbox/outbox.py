@@ -12,7 +12,8 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Key, Publisher
-from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf.scheduler.comm.transfer import Transfer, Transfers
 from rlinf.scheduler.errors import CommError, PeerDied
 from rlinf.scheduler.mailbox.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication import Answer, Key, Kind, Publisher
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import WeightsError
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
 

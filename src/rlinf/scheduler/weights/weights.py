@@ -14,7 +14,8 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.session import Session

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeAlias
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.errors import CallCancelled, SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress

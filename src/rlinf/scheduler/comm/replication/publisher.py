@@ -11,7 +11,8 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication.publication import Give, Instruction, Publication, Reader
 from rlinf.scheduler.comm.replication.records import Answer, Drop, Kept, Key, Kind, Want
-from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 
 
 class _Question(NamedTuple):

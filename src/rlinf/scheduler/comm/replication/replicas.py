@@ -17,8 +17,8 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.publisher import give
 from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import WAIT_S, Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)

@@ -8,12 +8,14 @@ the descriptor opens it there. The frames follow each other in the block, each a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.comm.codec import Encoded, decode
+from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.blocks import Block
@@ -114,6 +116,59 @@ class Written:
     def frames(self) -> list[Buffer]:
         """The object's frames; they keep the block."""
         return frames_of(self._block.memory, self._sizes)
+
+
+class Parcel:
+    """An object that is sent, from the call until nobody here needs its bytes; refers to them until dropped.
+
+    Args:
+        own_id: the process id of this process.
+        reads_ours: whether the process of that id can read this one's arena.
+        frames: its bytes where they are not in the arena.
+        written: where it lies in the arena, if it does.
+        shared: several processes will read it.
+
+    Attributes:
+        size_bytes: how large it is.
+    """
+
+    __slots__ = ("_frames", "_own_id", "_reads_ours", "_shared", "_written", "size_bytes")
+
+    def __init__(
+        self,
+        own_id: str,
+        reads_ours: Callable[[str], bool],
+        frames: list[Buffer],
+        written: Written | None,
+        *,
+        size_bytes: int,
+        shared: bool,
+    ) -> None:
+        self._own_id = own_id
+        self._reads_ours = reads_ours
+        self._frames = frames
+        self._written = written
+        self._shared = shared
+        self.size_bytes = size_bytes
+
+    @property
+    def in_shared_memory(self) -> bool:
+        """Whether its bytes lie in this process's arena."""
+        return self._written is not None
+
+    def goes_as_descriptor(self, peer: Endpoint) -> bool:
+        """Whether `frames_for` gives a descriptor."""
+        return self._written is not None and self._reads_ours(peer.process_id)
+
+    def frames_for(self, peer: Endpoint) -> list[Buffer]:
+        """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
+        if self._written is None or not self._reads_ours(peer.process_id):
+            return self.bytes_frames()
+        return [self._written.descriptor(self._own_id, os.getpid(), shared=self._shared).to_frame()]
+
+    def bytes_frames(self) -> list[Buffer]:
+        """What to send to a peer that could not read a descriptor: always the bytes."""
+        return self._frames if self._written is None else self._written.frames()
 
 
 class Arrived:

@@ -19,7 +19,14 @@ from rlinf.scheduler.comm.shm.home import Carrier, run_at
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.offers import SERVICE, Offers, Returned
 from rlinf.scheduler.comm.shm.owners import OwnerWatch
-from rlinf.scheduler.comm.shm.parcel import Arrived, Descriptor, Written, frame_offsets, is_descriptor
+from rlinf.scheduler.comm.shm.parcel import (
+    Arrived,
+    Descriptor,
+    Parcel,
+    Written,
+    frame_offsets,
+    is_descriptor,
+)
 from rlinf.scheduler.comm.shm.readers import OpenArenas
 from rlinf.scheduler.comm.shm.trimming import Trimmer
 from rlinf.scheduler.errors import SharedMemoryUnreadable
@@ -35,51 +42,6 @@ WAIT_S = 1.0
 SWEEP_AFTER_S = 0.5
 # A process that ended may have its slots for some time after its connection has closed.
 ENDED_AFTER_S = (0.02, 0.2, 2.0)
-
-
-class Parcel:
-    """An object that is sent, from the call until nobody here needs its bytes; refers to them until dropped.
-
-    Attributes:
-        size_bytes: how large it is.
-    """
-
-    __slots__ = ("_frames", "_parcels", "_shared", "_written", "size_bytes")
-
-    def __init__(
-        self,
-        parcels: Parcels,
-        frames: list[Buffer],
-        written: Written | None,
-        *,
-        size_bytes: int,
-        shared: bool,
-    ) -> None:
-        self._parcels = parcels
-        self._frames = frames
-        self._written = written
-        self._shared = shared
-        self.size_bytes = size_bytes
-
-    @property
-    def in_shared_memory(self) -> bool:
-        """Whether its bytes lie in this process's arena."""
-        return self._written is not None
-
-    def goes_as_descriptor(self, peer: Endpoint) -> bool:
-        """Whether `frames_for` gives a descriptor."""
-        return self._written is not None and self._parcels.reads_ours(peer.process_id)
-
-    def frames_for(self, peer: Endpoint) -> list[Buffer]:
-        """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
-        if self._written is None or not self._parcels.reads_ours(peer.process_id):
-            return self.bytes_frames()
-        own_id = self._parcels.own_id
-        return [self._written.descriptor(own_id, os.getpid(), shared=self._shared).to_frame()]
-
-    def bytes_frames(self) -> list[Buffer]:
-        """What to send to a peer that could not read a descriptor: always the bytes."""
-        return self._frames if self._written is None else self._written.frames()
 
 
 class Parcels:
@@ -167,7 +129,9 @@ class Parcels:
         frames: list[Buffer] = []
         if written is None:
             frames = (encoded.detached() if snapshot else encoded).frames()
-        return Parcel(self, frames, written, size_bytes=encoded.size_bytes, shared=shared)
+        return Parcel(
+            self.own_id, self.reads_ours, frames, written, size_bytes=encoded.size_bytes, shared=shared
+        )
 
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
         arena = self.arena
