@@ -44,9 +44,13 @@ def test_groups_of_a_block_start_together_and_are_ready_at_its_end(ray_cluster):
 
 
 def test_a_launch_that_fails_ends_the_others_of_its_block(ray_cluster):
-    with pytest.raises(LaunchError, match="no luck"), ray_cluster.starting():
-        launch(ray_cluster, "good")
-        launch(ray_cluster, "bad", 0.0, "no luck")
+    def start_both():
+        with ray_cluster.starting():
+            launch(ray_cluster, "good")
+            launch(ray_cluster, "bad", 0.0, "no luck")
+
+    with pytest.raises(LaunchError, match="no luck"):
+        start_both()
     # Both names are free again.
     deadline = time.monotonic() + DEADLINE_S
     while "good" in ray_cluster.groups:

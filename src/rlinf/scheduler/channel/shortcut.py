@@ -9,6 +9,7 @@ Whoever is interrupted in between drops the socket, and the I/O thread asks the 
 from __future__ import annotations
 
 import socket
+import struct
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -18,6 +19,7 @@ import msgspec
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import on_fork_in_child
+from rlinf.scheduler.comm.promise import SLICE_S
 
 # Larger calls and answers go the usual way. The kernel takes datagrams up to its default size of a buffer, 208 KiB.
 MAX_DATAGRAM_BYTES = 160 << 10
@@ -77,6 +79,7 @@ class Shortcut:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(SLICE_S), 0))
         self._connection = connection
         self._timeout_s: float | None = None
         self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
@@ -101,7 +104,7 @@ class Shortcut:
             self._timeout_s = timeout_s
         try:
             connection.send(call)
-            count = connection.recv_into(self._memory)
+            count = self._receive()
             answer = _decode(self._memory[:count])
         except (OSError, msgspec.DecodeError) as error:
             if isinstance(error, TimeoutError) or raised_by_signal_handler(error):
@@ -111,6 +114,14 @@ class Shortcut:
             message = f"it answered {answer.answer.ticket} instead of {ticket}"
             raise ShortcutBroken(message)
         return answer
+
+    def _receive(self) -> int:
+        while True:
+            try:
+                return self._connection.recv_into(self._memory)
+            except BlockingIOError as error:  # a slice is over
+                if self._timeout_s is not None or raised_by_signal_handler(error):
+                    raise
 
     def is_welcome(self) -> bool:
         """Whether the server's first word is here and is what it should be; from the I/O thread."""

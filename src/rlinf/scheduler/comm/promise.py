@@ -7,7 +7,9 @@ a lock of its own.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -24,6 +26,8 @@ logger = Reporter(__name__)
 
 T = TypeVar("T")
 
+# A signal that comes just before a wait begins does not end it: its handler runs when the thread looks again.
+SLICE_S = 1.0
 _NOWHERE = bytearray(1)
 _CANCELLED = object()
 
@@ -137,10 +141,11 @@ class Promise(Generic[T]):
             if scope is not None:
                 scope.begin_wait(waker)
             # Completed before the gate was there: then nobody opens it.
-            if not self._outcome:
-                gate.acquire(
-                    timeout=-1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX))
-                )
+            deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+            while not self._outcome:
+                left_s = min(SLICE_S, deadline - time.monotonic())
+                if left_s <= 0 or gate.acquire(timeout=left_s):
+                    break
         finally:
             with suppress(ValueError):  # it was opened
                 self._gates.remove(gate)
