@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.copying import copy_bytes
 from rlinf.scheduler.comm.codec.sources import Part, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.comm.framing import Buffer
@@ -175,8 +176,17 @@ class StateDictWriter:
                 if isinstance(target, np.ndarray):
                     self._write_array(target, row, data)
                 else:
-                    with self._torch.no_grad():
-                        target.copy_(_as_tensor(self._torch, row, data))
+                    self._write_tensor(target, row, data)
+
+    def _write_tensor(self, target: Any, row: Row, data: np.ndarray[Any, Any]) -> None:
+        torch = self._torch
+        source = _as_tensor(torch, row, data)
+        with torch.no_grad():
+            if target.device.type == "cpu" and target.dtype == source.dtype and target.is_contiguous():
+                # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
+                copy_bytes(data, target.detach().reshape(-1).view(torch.uint8).numpy())
+            else:
+                target.copy_(source)
 
     def _write_array(self, target: np.ndarray[Any, Any], row: Row, data: np.ndarray[Any, Any]) -> None:
         dtype = row.in_numpy
