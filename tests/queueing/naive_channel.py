@@ -31,16 +31,37 @@ class NaiveQueue:
     gets: list = field(default_factory=list)
     deliveries: dict = field(default_factory=dict)  # (client, ticket) -> items
     arrived: set = field(default_factory=set)
+    ended: bool = False
+    flushed: int = 0
 
 
 class NaiveChannel:
     def __init__(self, maxsize):
         self.maxsize = maxsize
         self.closed = False
+        self.all_ended = False
         self.queues = {}
 
     def queue(self, name):
         return self.queues.setdefault(name, NaiveQueue())
+
+    def end(self, name):
+        self.queue(name).ended = True
+        return self.settle(self.queue(name))
+
+    def end_all(self):
+        self.all_ended = True
+        return [event for queue in self.queues.values() for event in self.settle(queue)]
+
+    def flush(self, name):
+        self.queue(name).flushed = self.queue(name).entered
+        return self.settle(self.queue(name))
+
+    def is_last(self, queue):
+        return self.closed or ((self.all_ended or queue.ended) and not queue.puts)
+
+    def why_over(self):
+        return "closed" if self.closed else "ended"
 
     def has_room(self, queue):
         with_room = sum(put.has_room for put in queue.puts)
@@ -50,6 +71,8 @@ class NaiveChannel:
         if self.closed:
             return [("refuse", client, ticket, "closed")]
         queue = self.queue(name)
+        if self.all_ended or queue.ended:
+            return [("refuse", client, ticket, "ended")]
         if not wait and not self.has_room(queue):
             return [("refuse", client, ticket, "full")]
         queue.puts.append(NaivePut(client, ticket, payload, weight, complete))
@@ -135,9 +158,9 @@ class NaiveChannel:
             taken, queue.items = queue.items[:count], queue.items[count:]
             queue.deliveries[get.client, get.ticket] = taken
             event = ("deliver", get.client, get.ticket, tuple(payload for _, payload, _ in taken))
-        elif self.closed and not queue.deliveries.keys() - queue.arrived:
-            event = ("refuse", get.client, get.ticket, "closed")
-        elif get.batch_weight and not self.closed and 0 < self.maxsize <= len(queue.items):
+        elif self.is_last(queue) and not queue.deliveries.keys() - queue.arrived:
+            event = ("refuse", get.client, get.ticket, self.why_over())
+        elif get.batch_weight and not self.is_last(queue) and 0 < self.maxsize <= len(queue.items):
             event = ("refuse", get.client, get.ticket, "impossible")
         else:
             return []
@@ -150,7 +173,8 @@ class NaiveChannel:
         for count in range(1, len(queue.items) + 1):
             if sum(Fraction(weight) for _, _, weight in queue.items[:count]) >= Fraction(get.batch_weight):
                 return count
-        return len(queue.items) if self.closed else 0
+        flushed = queue.items and queue.items[0][0] < queue.flushed
+        return len(queue.items) if self.is_last(queue) or flushed else 0
 
     def admit(self, queue):
         events = []

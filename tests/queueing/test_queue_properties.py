@@ -24,7 +24,7 @@ def as_event(instruction):
             return ("accept", client, ticket)
         case Grant(client, ticket):
             return ("grant", client, ticket)
-        case Deliver(client, ticket, items):
+        case Deliver(client, ticket, items, _):
             return ("deliver", client, ticket, tuple(item.payload for item in items))
         case Refuse(client, ticket, reason, _):
             return ("refuse", client, ticket, reason.value)
@@ -145,6 +145,20 @@ class ChannelMachine(RuleBasedStateMachine):
     def close(self, rarely):
         if rarely == 0:
             self.check(self.state.close(), self.model.close())
+
+    @rule(name=QUEUES, rarely=st.integers(0, 5))
+    def end(self, name, rarely):
+        if rarely == 0:
+            self.check(self.state.end(name), self.model.end(name))
+
+    @rule(rarely=st.integers(0, 9))
+    def end_all(self, rarely):
+        if rarely == 0:
+            self.check(self.state.end_all(), self.model.end_all())
+
+    @rule(name=QUEUES)
+    def flush(self, name):
+        self.check(self.state.flush(name), self.model.flush(name))
 
     @invariant()
     def accepted_items_are_in_exactly_one_place(self):

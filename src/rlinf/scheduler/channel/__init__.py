@@ -3,6 +3,7 @@
 - `client.py`: what users hold; `arguments.py`: what it accepts
 - `connections.py`, `connection.py`, `shell.py`, `operation.py`, `refusals.py`: a process's side, operations under way
 - `server.py`: the process that holds the queues, around the state machine of `queueing`
+- `batch.py`, `producer.py`: what `get_batch` and `producer` return; `producer_desk.py`: the server's side of the latter
 - `wire.py`: what the two say to each other
 - `spec.py`: what a channel is, as data
 - `runtime.py`: what a channel needs of the process it is used in
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+from rlinf.scheduler.channel.batch import Batch
 from rlinf.scheduler.channel.client import Channel
 from rlinf.scheduler.channel.runtime import Runtime, current_runtime, set_runtime
 from rlinf.scheduler.channel.server import ChannelServer, host_channel
@@ -17,6 +19,7 @@ from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats
 from rlinf.scheduler.queueing import QueueDepth
 
 __all__ = [
+    "Batch",
     "Channel",
     "ChannelRef",
     "ChannelServer",

@@ -37,6 +37,12 @@ def checked_timeout(channel: str, timeout_s: Any) -> float | None:
     raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 
 
+def checked_successor(channel: str, successor_s: Any) -> float:
+    """Return how long a producer's place is kept, in seconds."""
+    limit_s = checked_timeout(channel, successor_s)
+    return FOREVER_S if limit_s is None else limit_s
+
+
 def checked_weight(channel: str, weight: Any) -> float:
     """Return an item's weight."""
     if type(weight) is int and 0 <= weight <= MAX_INTEGER:
@@ -56,6 +62,16 @@ def checked_batch_weight(channel: str, batch_weight: Any, target_weight: Any) ->
 def checked_maxsize(channel: str, maxsize: Any) -> int:
     """Return a bound in items per queue."""
     return int(_checked(channel, check_maxsize, maxsize))
+
+
+def checked_producers(channel: str, producers: Any) -> int:
+    """Return how many producers are counted; 0 for none."""
+    if producers is None:
+        return 0
+    if isinstance(producers, int) and not isinstance(producers, bool) and producers > 0:
+        return producers
+    problem = f"producers is how many there will be, an integer of at least 1, not {producers!r}"
+    raise ChannelArgumentError(channel, problem)
 
 
 def checked_name(name: Any) -> str:

@@ -11,14 +11,18 @@ from rlinf.scheduler.channel.arguments import (
     checked_batch_weight,
     checked_maxsize,
     checked_name,
+    checked_producers,
     checked_queue_name,
+    checked_successor,
     checked_timeout,
     checked_weight,
 )
+from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
-from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation
+from rlinf.scheduler.channel.producer import Producer
 from rlinf.scheduler.channel.runtime import current_connections, current_runtime
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.channel.spec import SUCCESSOR_S, ChannelRef, ChannelSpec, ChannelStats, address_of
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -68,6 +72,9 @@ class Channel:
         maxsize: int = 0,
         group_affinity: str | None = None,
         group_rank_affinity: int | None = None,
+        *,
+        producers: int | None = None,
+        successor_s: float = SUCCESSOR_S,
     ) -> Channel:
         """Make a channel, held by a process of its own whose address is `name:0`.
 
@@ -77,11 +84,18 @@ class Channel:
             group_affinity: the worker group on whose node and device it is held; by default the caller's own
                 (node 0 from the driver).
             group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
+            producers: how many there will be (see `producer`); the channel ends when the last of them is done.
+            successor_s: how long a producer that failed or died may be replaced before it counts as done.
 
         Raises:
             ChannelExists: the name is taken.
         """
-        spec = ChannelSpec(checked_name(name), checked_maxsize(name, maxsize))
+        spec = ChannelSpec(
+            checked_name(name),
+            checked_maxsize(name, maxsize),
+            producers=checked_producers(name, producers),
+            successor_s=checked_successor(name, successor_s),
+        )
         endpoint = current_runtime().start_channel_server(name, spec, group_affinity, group_rank_affinity)
         return cls(ChannelRef(spec, endpoint))
 
@@ -250,7 +264,7 @@ class Channel:
         *,
         key: QueueName | None = None,
         target_weight: float | None = None,
-    ) -> list[Any]: ...
+    ) -> Batch: ...
     @overload
     def get_batch(
         self,
@@ -261,7 +275,7 @@ class Channel:
         timeout_s: float | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
-    ) -> AsyncHandle[list[Any]]: ...
+    ) -> AsyncHandle[Batch]: ...
     def get_batch(
         self,
         batch_weight: float | None = None,
@@ -275,7 +289,8 @@ class Channel:
         """Take the shortest run of first items whose weights reach `batch_weight`, all at once, as a list.
 
         Nothing is taken before the batch is complete. An item heavier than the target is a batch of its
-        own. A closed channel gives what is left. `target_weight=` is another name of `batch_weight=`.
+        own. When the queue has ended, or the channel is closed, what is left comes as a last batch, whose `complete`
+        is False. `target_weight=` is another name of `batch_weight=`.
 
         Raises:
             ChannelTimeout: the batch was not complete in time.
@@ -338,6 +353,57 @@ class Channel:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         return ChannelStats.from_wire(self._connection().ask(wire.Stats(), wire.ChannelState))
+
+    def end(
+        self,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        timeout_s: float | None = None,
+        *,
+        key: QueueName | None = None,
+    ) -> None:
+        """Say that nothing will be put into a queue any more, once this process's puts are over.
+
+        What it holds is delivered, what is left of a batch as an incomplete one; after that, and for puts at once,
+        ChannelClosed is raised, and iterating ends. Puts of other processes that wait for room still enter. A queue
+        stays ended as long as there is the channel.
+
+        Args:
+            queue_name: the queue.
+            timeout_s: how long puts of this process may take that still wait for room, in seconds.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelTimeout: they took longer; the queue has not ended.
+            ChannelUnanswered: the channel's process did not answer within 5 s; the queue may have ended or not.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        connection = self._connection()
+        connection.finish_puts("end", checked_timeout(self._name, timeout_s))
+        connection.ask(wire.EndQueue(queue))
+
+    def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
+        """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
+
+        Raises:
+            ChannelTimeout, ChannelUnanswered: as of `end`.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        connection = self._connection()
+        connection.finish_puts("flush", ANSWER_S)
+        connection.ask(wire.Flush(queue))
+
+    def producer(self) -> Producer:
+        """Be one of the channel's `producers` for the time of a `with` block.
+
+        The channel ends, as if each queue were ended, when all of them have left their blocks. Leaving one waits for
+        this process's puts. Who leaves by an exception, or dies, may be replaced for `successor_s` seconds: by another
+        thread or process that enters such a block, first of all one of the same name (`rollout:3`).
+
+            with channel.producer():
+                for item in items:
+                    channel.put(item)
+        """
+        return Producer(self._connection(), current_runtime().own_name)
 
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
@@ -411,7 +477,7 @@ def _load_first(items: list[Arrived]) -> Any:
     return items[0].load()
 
 
-def _load_all(items: list[Arrived]) -> list[Any]:
+def _load_all(items: list[Arrived]) -> Batch:
     values: list[Any] = []
     problems: list[tuple[int, str]] = []
     for place, item in enumerate(items):
@@ -421,4 +487,4 @@ def _load_all(items: list[Arrived]) -> list[Any]:
             problems.append((place, str(error)))
     if problems:
         raise BatchUndecodable(problems, values)
-    return values
+    return Batch(values, not isinstance(items, Delivery) or items.complete)

@@ -35,6 +35,8 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
     match reason:
         case Reason.CLOSED.value:
             return ChannelClosed(channel)
+        case Reason.ENDED.value:
+            return ChannelClosed(channel, f"{queue} has ended")
         case Reason.FULL.value:
             return ChannelFull(channel, f"{queue} is full: {state}")
         case Reason.EMPTY.value:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import is_marked
+from rlinf.scheduler.channel.producer_desk import ProducerDesk
 from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
@@ -24,7 +25,15 @@ from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, Reason, Refuse
+from rlinf.scheduler.queueing import (
+    Accept,
+    ChannelState,
+    Deliver,
+    Grant,
+    Instruction,
+    Reason,
+    Refuse,
+)
 
 logger = Reporter(__name__)
 
@@ -86,6 +95,7 @@ class ChannelServer:
         self._directory = directory
         self._messenger = messenger
         self._state = ChannelState(spec.maxsize)
+        self._producers = ProducerDesk(messenger, spec, self._on_producers_done)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}
         self._flush_due = False
@@ -190,8 +200,7 @@ class ChannelServer:
         if now >= known.bytes_until:
             known.bytes_until = now + known.pause_s
             known.pause_s = min(2 * known.pause_s, MAX_PAUSE_S)
-        items = self._state.items_in_delivery(client, resend.ticket)
-        return [Deliver(client, resend.ticket, items)] if items else []
+        return self._state.deliver_again(client, resend.ticket)
 
     def _recall(self, client: str, recall: wire.Recall, _frames: Iterator[Buffer]) -> list[Instruction]:
         """Say what became of an operation that came, or comes, by a shortcut; nobody listens there any more."""
@@ -244,7 +253,7 @@ class ChannelServer:
             )
             counts.append(len(frames))
             known.frames.extend(frames)
-        known.answers.append(wire.Delivered(instruction.ticket, counts))
+        known.answers.append(wire.Delivered(instruction.ticket, counts, instruction.complete))
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.Answer(answer, [])):
@@ -284,6 +293,11 @@ class ChannelServer:
             case wire.Close():
                 self._carry_out(self._state.close())
                 request.reply(None)
+            case wire.EndQueue() | wire.Flush():
+                self._carry_out(self._change(request.head))
+                request.reply(None)
+            case wire.Join() | wire.Leave():
+                request.reply(self._producers.answer(request.peer_id, request.head))
             case wire.Delete():
                 self._delete(request)
             case wire.Query(queue):
@@ -294,6 +308,13 @@ class ChannelServer:
             case wire.Invite():
                 known = request.peer_id in self._clients
                 request.reply(self._door.invite(request.peer_id) if known else wire.Invitation("", b""))
+
+    def _change(self, message: wire.EndQueue | wire.Flush) -> list[Instruction]:
+        queue = wire.as_name(message.queue)
+        return self._state.flush(queue) if isinstance(message, wire.Flush) else self._state.end(queue)
+
+    def _on_producers_done(self) -> None:
+        self._carry_out(self._state.end_all())
 
     def _delete(self, request: Request) -> None:
         """Refuse puts, free the name, answer, and leave."""
@@ -328,6 +349,7 @@ class ChannelServer:
             # It had these, and may have written into them, and did not come to say so.
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
+            self._producers.lose(process_id)
 
     def _stop(self) -> None:
         if self._stopped:
@@ -357,7 +379,8 @@ def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
     if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:
         parts = [item.frames() for item in items]
         frames: list[Any] = [frame for part in parts for frame in part]
-        delivered = wire.Delivered(instruction.ticket, [len(part) for part in parts])
+        counts = [len(part) for part in parts]
+        delivered = wire.Delivered(instruction.ticket, counts, instruction.complete)
         if end.answer(wire.Answer(delivered, frames)):
             return True
     end.answer(wire.Answer(wire.Elsewhere(instruction.ticket), []))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from rlinf.scheduler.errors import ChannelNotFound
 from rlinf.scheduler.queueing import QueueDepth
 
 KIND = "channel"
+SUCCESSOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,15 @@ class ChannelSpec:
     Attributes:
         name: its name; its server's address is `name:0`.
         maxsize: how many items each of its queues holds; 0 is unbounded.
+        producers: how many producers it has, and ends after the last of them; 0: they are not counted.
+        successor_s: how long the place of a producer that failed is kept for a successor.
         channel_id: tells this channel from others of the same name, before and after it.
     """
 
     name: str
     maxsize: int = 0
+    producers: int = 0
+    successor_s: float = SUCCESSOR_S
     channel_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -38,7 +43,7 @@ class ChannelSpec:
 
     def to_info(self) -> dict[str, Any]:
         """What the directory keeps about the channel."""
-        return {"kind": KIND, "channel_id": self.channel_id, "maxsize": self.maxsize}
+        return {"kind": KIND, "spec": asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,7 @@ class ChannelRef:
         """
         if entry.info.get("kind") != KIND:
             raise ChannelNotFound(name, f"'{entry.name}' is there, but it is not a channel")
-        spec = ChannelSpec(name, entry.info["maxsize"], entry.info["channel_id"])
-        return cls(spec, entry.endpoint)
+        return cls(ChannelSpec(**entry.info["spec"]), entry.endpoint)
 
 
 @dataclass(frozen=True, slots=True)

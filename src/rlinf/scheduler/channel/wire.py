@@ -103,10 +103,11 @@ class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
 
 
 class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
-    """The items of a get: the number of frames of each."""
+    """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left."""
 
     ticket: int
     num_frames: list[int]
+    complete: bool = True
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -190,7 +191,39 @@ class Invite(msgspec.Struct, tag=5, array_like=True):
     """Ask for a shortcut for one thread -> `Invitation`."""
 
 
-Control = Open | Close | Delete | Query | Stats | Invite
+class EndQueue(msgspec.Struct, tag=6, array_like=True):
+    """End a queue -> None."""
+
+    queue: Any
+
+
+class Flush(msgspec.Struct, tag=7, array_like=True):
+    """Let batches take what a queue holds now -> None."""
+
+    queue: Any
+
+
+class Join(msgspec.Struct, tag=8, array_like=True):
+    """Be one of the channel's producers -> `Joined`."""
+
+    number: int
+    name: str
+
+
+class Leave(msgspec.Struct, tag=9, array_like=True):
+    """Be a producer no more: done, or failed -> None."""
+
+    number: int
+    failed: bool
+
+
+Control = Open | Close | Delete | Query | Stats | Invite | EndQueue | Flush | Join | Leave
+
+
+class Joined(msgspec.Struct, array_like=True):
+    """Why there is no place for this producer; empty if there is."""
+
+    problem: str
 
 
 class Invitation(msgspec.Struct, array_like=True):

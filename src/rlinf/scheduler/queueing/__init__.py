@@ -5,6 +5,7 @@ fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 state.py         all queues of one channel, by name, and all clients, by id
 client.py        the other side: one process's operations, until each has ended
+producers.py     who still has something to put
 instructions.py  what the shell around the state has to do
 """
 
@@ -24,6 +25,7 @@ from rlinf.scheduler.queueing.client import (
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
+from rlinf.scheduler.queueing.producers import Producers
 from rlinf.scheduler.queueing.state import ChannelState
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
@@ -40,6 +42,7 @@ __all__ = [
     "Grant",
     "Instruction",
     "Item",
+    "Producers",
     "QueueDepth",
     "QueueName",
     "Reason",

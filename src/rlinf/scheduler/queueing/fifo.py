@@ -45,13 +45,13 @@ class WeightedFifo:
     ['short', 'long']
     """
 
-    __slots__ = ("_entered", "_items", "_returned", "num_items", "size_bytes", "weight")
+    __slots__ = ("_items", "_returned", "num_entered", "num_items", "size_bytes", "weight")
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         # What was taken and came back, by its order: all of it stands before what never left.
         self._returned: list[tuple[int, Item]] = []
-        self._entered = 0
+        self.num_entered = 0
         self.num_items = 0
         self.weight: Exact = 0
         self.size_bytes = 0
@@ -61,8 +61,8 @@ class WeightedFifo:
 
     def push(self, item: Item) -> None:
         """Put an item at the tail."""
-        item.order = self._entered
-        self._entered += 1
+        item.order = self.num_entered
+        self.num_entered += 1
         self._items.append(item)
         self.num_items += 1
         self.weight += item.weight

@@ -14,6 +14,7 @@ class Reason(Enum):
     FULL = "full"  # put without waiting: no room
     EMPTY = "empty"  # get without waiting: nothing there, or others came first
     CLOSED = "closed"  # the channel is closed (and, for getters, drained)
+    ENDED = "ended"  # the queue has ended (and, for getters, is drained)
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
     CANCELLED = "cancelled"  # its own client withdrew it
 
@@ -33,11 +34,15 @@ class Grant(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken)."""
+    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken).
+
+    A batch that is not `complete` is what was left when its queue had ended or was flushed.
+    """
 
     client: str
     ticket: int
     items: list[Item]
+    complete: bool = True
 
 
 class Refuse(NamedTuple):

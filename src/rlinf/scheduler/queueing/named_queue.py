@@ -6,6 +6,9 @@ Rules:
 - Puts enter in order of arrival. Those that find no room wait in line.
 - A put may announce its item and send the bytes once it has room (a *reservation*). Later puts of the same
   client enter behind it, other clients' pass it: a slow producer holds up nobody else.
+- A queue that has ended takes no further put. Those that came before still enter; then a batch gets what is left,
+  and who asks after that is told that the queue has ended.
+- A flush says that a batch need not wait for more than what came before it.
 - Items in delivery (taken, not yet confirmed) do not count against the bound. Otherwise every put to a full
   queue would wait for a consumer's confirmation. Giving back never waits: it may exceed the bound, and
   no put enters until the queue is below it again.
@@ -62,7 +65,7 @@ class Client:
 class Getter:
     """A `get` (batch_weight None) or `get_batch`: waiting while `items` is None, in delivery after."""
 
-    __slots__ = ("arrived", "batch_weight", "client", "items", "queue", "ticket")
+    __slots__ = ("arrived", "batch_weight", "client", "complete", "items", "queue", "ticket")
 
     def __init__(self, client: Client, ticket: int, queue: NamedQueue, batch_weight: Exact | None) -> None:
         self.client = client
@@ -70,6 +73,7 @@ class Getter:
         self.queue = queue
         self.batch_weight = batch_weight
         self.items: list[Item] | None = None
+        self.complete = True  # its items are what was asked for, and not what is left
         self.arrived = False  # the items are in the client's process; they may still come back
 
 
@@ -102,7 +106,9 @@ class NamedQueue:
 
     __slots__ = (
         "delivering",
+        "ended",
         "fifo",
+        "flushed",
         "getters",
         "max_bytes",
         "maxsize",
@@ -120,7 +126,9 @@ class NamedQueue:
         self.maxsize = maxsize
         self.max_bytes = max_bytes
         self.tally = tally
+        self.ended = False
         self.fifo = WeightedFifo()
+        self.flushed = 0  # items numbered below are not to wait for others
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
         self.getters: OrderedDict[Getter, None] = OrderedDict()
         self.putters: OrderedDict[Putter, None] = OrderedDict()
@@ -223,6 +231,15 @@ class NamedQueue:
         while self.putters and self._admit(out):
             self._serve(closed, out)
 
+    def flush(self) -> None:
+        """Let batches take what came until now, whether it reaches their weight or not."""
+        self.flushed = self.fifo.num_entered
+
+    @staticmethod
+    def why_over(closed: bool) -> Reason:
+        """Why nothing can be put any more."""
+        return Reason.CLOSED if closed else Reason.ENDED
+
     def refuse_puts(self, out: list[Instruction]) -> None:
         """Fail every unfinished put: the channel is closed."""
         waiting = [putter for stream in self.streams.values() for putter in stream]
@@ -309,7 +326,7 @@ class NamedQueue:
             getter.items = items
             self.delivering += 1
             self.on_the_way += 1
-            out.append(Deliver(getter.client.name, getter.ticket, items))
+            out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete))
 
     def _match(self, getter: Getter, closed: bool) -> list[Item] | None:
         """Take what the first getter in line asked for; None when it is not all there."""
@@ -318,17 +335,28 @@ class NamedQueue:
         if getter.batch_weight is None:
             return [self.fifo.take()]
         batch = self.fifo.take_batch(getter.batch_weight)
-        return self.fifo.take_all() if batch is None and closed else batch
+        if batch is None and (self._is_last(closed) or self._is_flushed()):
+            getter.complete = False
+            return self.fifo.take_all()
+        return batch
+
+    def _is_last(self, closed: bool) -> bool:
+        """Whether nothing will be put any more."""
+        return (closed or self.ended) and not (self.putters or self.reserved)
+
+    def _is_flushed(self) -> bool:
+        head = self.fifo.head()
+        return head is not None and head.order < self.flushed
 
     def _hopeless(self, getter: Getter, closed: bool) -> Reason | None:
         """Return why the first getter in line can never be served; None while it may.
 
         Only the items at hand count for a full queue. Waiting puts cannot enter before this getter is served,
-        and items in delivery come back only when their consumer is lost. A closed channel waits for those on
-        their way: each arrives or comes back.
+        and items in delivery come back only when their consumer is lost. A closed channel, and an ended queue, waits
+        for those on their way: each arrives or comes back.
         """
-        if closed:
-            return None if self.on_the_way else Reason.CLOSED
+        if self._is_last(closed):
+            return None if self.on_the_way else self.why_over(closed)
         if getter.batch_weight is not None and (
             0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes
         ):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from rlinf.scheduler.queueing.fifo import Item
-from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.named_queue import (
     Client,
     Getter,
@@ -32,13 +32,15 @@ class ChannelState:
     >>> for instruction in state.put("producer", 7, "default", "payload"):
     ...     print(instruction)
     Accept(client='producer', ticket=7)
-    Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)])
+    Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)], complete=True)
     """
 
     def __init__(self, maxsize: int = 0, max_bytes: int = 0) -> None:
         self.maxsize = check_maxsize(maxsize)
         self.max_bytes = max_bytes
         self.closed = False
+        self._all_ended = False
+        self._ended: set[QueueName] = set()
         self._tally = Tally()
         self._queues: dict[QueueName, NamedQueue] = {}
         self._clients: dict[str, Client] = {}
@@ -176,6 +178,31 @@ class ChannelState:
         self._settle(touched, out)
         return out
 
+    def end(self, queue_name: QueueName) -> list[Instruction]:
+        """Take no further put into a queue; what came before is still delivered, and then getters are refused."""
+        self._ended.add(queue_name)
+        queue = self._queues.get(queue_name)
+        return [] if queue is None else self._end((queue,))
+
+    def end_all(self) -> list[Instruction]:
+        """End every queue, also those that nobody has used yet."""
+        self._all_ended = True
+        return self._end(list(self._queues.values()))
+
+    def has_ended(self, queue_name: QueueName) -> bool:
+        """Return whether a queue was ended, alone or with all."""
+        return self._all_ended or queue_name in self._ended
+
+    def flush(self, queue_name: QueueName) -> list[Instruction]:
+        """Let batches take what this queue holds now, whether it reaches their weight or not."""
+        queue = self._queues.get(queue_name)
+        if queue is None:
+            return []
+        queue.flush()
+        out: list[Instruction] = []
+        self._settle((queue,), out)
+        return out
+
     def close(self) -> list[Instruction]:
         """Refuse puts from now on, waiting ones too; getters drain what is there."""
         if self.closed:
@@ -197,10 +224,12 @@ class ChannelState:
         """How many bytes were put since the beginning."""
         return self._tally.size_bytes
 
-    def items_in_delivery(self, client: str, ticket: int) -> list[Item]:
-        """Return what was delivered to a getter and is not confirmed."""
+    def deliver_again(self, client: str, ticket: int) -> list[Instruction]:
+        """Deliver once more what was delivered to a getter and is not confirmed."""
         getter = self._delivery(client, ticket)
-        return [] if getter is None or getter.items is None else getter.items
+        if getter is None or getter.items is None:
+            return []
+        return [Deliver(client, ticket, getter.items, getter.complete)]
 
     def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
         """Return the tickets of a client whose items were delivered and are not confirmed, with these items."""
@@ -239,8 +268,8 @@ class ChannelState:
     def _put(
         self, client: str, ticket: int, queue_name: QueueName, item: Item, *, complete: bool, wait: bool
     ) -> list[Instruction]:
-        if self.closed:
-            return [Refuse(client, ticket, Reason.CLOSED, self.describe(queue_name))]
+        if self.closed or self._all_ended or queue_name in self._ended:
+            return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
         queue = self._queue(queue_name)
         if not wait and (queue.putters or not queue.has_room(item.size_bytes)):
             return [Refuse(client, ticket, Reason.FULL, queue.describe())]
@@ -267,10 +296,17 @@ class ChannelState:
 
     def _after_delivery(self, queue: NamedQueue) -> list[Instruction]:
         out: list[Instruction] = []
-        # In an open channel the fate of a delivery moves nobody.
-        if self.closed:
-            queue.settle(True, out)
+        # As long as more can come the fate of a delivery moves nobody.
+        if self.closed or queue.ended:
+            queue.settle(self.closed, out)
         self._drop_if_idle(queue)
+        return out
+
+    def _end(self, queues: Collection[NamedQueue]) -> list[Instruction]:
+        out: list[Instruction] = []
+        for queue in queues:
+            queue.ended = True
+        self._settle(queues, out)
         return out
 
     def _settle(self, queues: Iterable[NamedQueue], out: list[Instruction]) -> None:
@@ -282,6 +318,7 @@ class ChannelState:
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = NamedQueue(name, self.maxsize, self.max_bytes, self._tally)
+            queue.ended = self._all_ended or name in self._ended
         return queue
 
     def _client(self, name: str) -> Client:
