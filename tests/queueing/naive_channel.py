@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from rlinf.scheduler.queueing import Limits
+
 
 @dataclass(eq=False)
 class NaivePut:
@@ -21,6 +23,8 @@ class NaiveGet:
     client: str
     ticket: int
     batch_weight: float | None
+    limits: Limits | None = None  # of a batch
+    waited: bool = False
 
 
 @dataclass
@@ -86,15 +90,23 @@ class NaiveChannel:
                     return self.settle(queue)
         return []
 
-    def get(self, client, ticket, name, batch_weight, wait):
+    def get(self, client, ticket, name, batch_weight, wait, limits=None):
         queue = self.queue(name)
-        getter = NaiveGet(client, ticket, batch_weight)
+        getter = NaiveGet(client, ticket, batch_weight, limits)
         queue.gets.append(getter)
         events = self.settle(queue)
         if not wait and getter in queue.gets:
             queue.gets.remove(getter)
             events.append(("refuse", client, ticket, "empty"))
         return events
+
+    def ripen(self, client, ticket):
+        for queue in self.queues.values():
+            for get in queue.gets:
+                if (get.client, get.ticket) == (client, ticket):
+                    get.waited = True
+                    return self.settle(queue)
+        return []
 
     def withdraw(self, client, ticket):
         for queue in self.queues.values():
@@ -158,9 +170,10 @@ class NaiveChannel:
             taken, queue.items = queue.items[:count], queue.items[count:]
             queue.deliveries[get.client, get.ticket] = taken
             event = ("deliver", get.client, get.ticket, tuple(payload for _, payload, _ in taken))
+            event += (self.is_complete(get, taken),)
         elif self.is_last(queue) and not queue.deliveries.keys() - queue.arrived:
             event = ("refuse", get.client, get.ticket, self.why_over())
-        elif get.batch_weight and not self.is_last(queue) and 0 < self.maxsize <= len(queue.items):
+        elif get.limits and not self.is_last(queue) and 0 < self.maxsize <= len(queue.items):
             event = ("refuse", get.client, get.ticket, "impossible")
         else:
             return []
@@ -168,13 +181,29 @@ class NaiveChannel:
         return [event]
 
     def batch_size(self, queue, get):
-        if get.batch_weight is None:
+        if get.limits is None:
             return min(1, len(queue.items))
-        for count in range(1, len(queue.items) + 1):
-            if sum(Fraction(weight) for _, _, weight in queue.items[:count]) >= Fraction(get.batch_weight):
-                return count
-        flushed = queue.items and queue.items[0][0] < queue.flushed
-        return len(queue.items) if self.is_last(queue) or flushed else 0
+        complete = [
+            count for count in range(1, len(queue.items) + 1) if self.is_enough(get, queue.items[:count])
+        ]
+        bound = get.limits.max_items or len(queue.items)
+        if get.limits.max_items and len(queue.items) >= bound:
+            return min([*(complete if get.batch_weight else []), bound])
+        full = 0 < self.maxsize <= len(queue.items)
+        over = self.is_last(queue) or (queue.items and queue.items[0][0] < queue.flushed)
+        waited = get.waited or (full and get.limits.max_wait_s is not None)
+        waited = waited and len(queue.items) >= get.limits.min_items
+        if get.batch_weight is None:
+            at_once = complete and get.limits.max_wait_s is None
+            return len(queue.items) if at_once or over or waited else 0
+        return complete[0] if complete else len(queue.items) if over or waited else 0
+
+    def is_enough(self, get, items):
+        weight = sum(Fraction(weight) for _, _, weight in items)
+        return len(items) >= get.limits.min_items and weight >= Fraction(get.batch_weight or 0)
+
+    def is_complete(self, get, items):
+        return get.limits is None or self.is_enough(get, items) or len(items) == get.limits.max_items
 
     def admit(self, queue):
         events = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rlinf.scheduler.channel import wire
 from rlinf.scheduler.errors import ChannelArgumentError
 from rlinf.scheduler.queueing import QueueName, check_batch_weight, check_maxsize, check_weight
 
@@ -28,13 +29,13 @@ def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
     return name
 
 
-def checked_timeout(channel: str, timeout_s: Any) -> float | None:
+def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> float | None:
     """Return a deadline in seconds, or None."""
     if timeout_s is None:
         return None
     if isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return None if timeout_s > FOREVER_S else float(timeout_s)
-    raise ChannelArgumentError(channel, f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
+    raise ChannelArgumentError(channel, f"{what} is a number of seconds of at least 0, not {timeout_s!r}")
 
 
 def checked_successor(channel: str, successor_s: Any) -> float:
@@ -50,13 +51,48 @@ def checked_weight(channel: str, weight: Any) -> float:
     return _sendable(_checked(channel, check_weight, weight))
 
 
-def checked_batch_weight(channel: str, batch_weight: Any, target_weight: Any) -> float:
-    """Return the weight that is meant by `batch_weight` and its other name `target_weight`."""
-    if (batch_weight is None) == (target_weight is None):
-        problem = "get_batch takes batch_weight, or target_weight, which is another name of it"
-        raise ChannelArgumentError(channel, problem)
+def checked_batch_weight(
+    channel: str, batch_weight: Any, target_weight: Any, limits: wire.Limits | None
+) -> float | None:
+    """Return the weight that is meant by `batch_weight` and its other name `target_weight`; None with limits only."""
     given = target_weight if batch_weight is None else batch_weight
+    if given is None and limits is not None:
+        return None
+    if (batch_weight is None) == (target_weight is None):
+        problem = (
+            "get_batch takes batch_weight, or target_weight, which is another name of it, or max_items, max_bytes, "
+            "min_items, max_wait_s"
+        )
+        raise ChannelArgumentError(channel, problem)
     return _sendable(_checked(channel, check_batch_weight, given))
+
+
+def checked_limits(
+    channel: str, maxsize: int, max_items: Any, max_bytes: Any, min_items: Any, max_wait_s: Any
+) -> wire.Limits | None:
+    """Return what a batch has to be besides its weight; None if nothing was said."""
+    if max_items is None and max_bytes is None and min_items == 1 and max_wait_s is None:
+        return None
+    limits = wire.Limits(
+        checked_count(channel, "min_items", min_items),
+        0 if max_items is None else checked_count(channel, "max_items", max_items),
+        0 if max_bytes is None else checked_count(channel, "max_bytes", max_bytes),
+        checked_timeout(channel, max_wait_s, "max_wait_s"),
+    )
+    if 0 < limits.max_items < limits.min_items:
+        problem = f"no batch has at least {min_items} and at most {max_items} items"
+        raise ChannelArgumentError(channel, problem)
+    if 0 < maxsize < limits.min_items:
+        problem = f"no batch has {min_items} items where a queue holds at most {maxsize}"
+        raise ChannelArgumentError(channel, problem)
+    return limits
+
+
+def checked_count(channel: str, what: str, number: Any) -> int:
+    """Return a whole number of at least 1."""
+    if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_INTEGER:
+        return number
+    raise ChannelArgumentError(channel, f"{what} is an integer of at least 1, not {number!r}")
 
 
 def checked_maxsize(channel: str, maxsize: Any) -> int:
@@ -68,10 +104,7 @@ def checked_producers(channel: str, producers: Any) -> int:
     """Return how many producers are counted; 0 for none."""
     if producers is None:
         return 0
-    if isinstance(producers, int) and not isinstance(producers, bool) and producers > 0:
-        return producers
-    problem = f"producers is how many there will be, an integer of at least 1, not {producers!r}"
-    raise ChannelArgumentError(channel, problem)
+    return checked_count(channel, "producers", producers)
 
 
 def checked_name(name: Any) -> str:

@@ -9,6 +9,7 @@ from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
     checked_batch_weight,
+    checked_limits,
     checked_maxsize,
     checked_name,
     checked_producers,
@@ -262,6 +263,10 @@ class Channel:
         async_op: Literal[False] = False,
         timeout_s: float | None = None,
         *,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        min_items: int = 1,
+        max_wait_s: float | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
     ) -> Batch: ...
@@ -273,6 +278,10 @@ class Channel:
         *,
         async_op: Literal[True],
         timeout_s: float | None = None,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        min_items: int = 1,
+        max_wait_s: float | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
     ) -> AsyncHandle[Batch]: ...
@@ -283,26 +292,46 @@ class Channel:
         async_op: bool = False,
         timeout_s: float | None = None,
         *,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        min_items: int = 1,
+        max_wait_s: float | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
     ) -> Any:
-        """Take the shortest run of first items whose weights reach `batch_weight`, all at once, as a list.
+        """Take the first items of a queue whose weights reach `batch_weight`, all at once, as a list.
 
-        Nothing is taken before the batch is complete. An item heavier than the target is a batch of its
-        own. When the queue has ended, or the channel is closed, what is left comes as a last batch, whose `complete`
-        is False. `target_weight=` is another name of `batch_weight=`.
+        Nothing is taken before the batch is ready: its weight is reached, one of its bounds is, or `max_wait_s` is
+        over. Without a `batch_weight` it is what is there, as soon as that is `min_items`, and with `max_wait_s` as
+        soon as a bound is reached too. An item heavier than the target, or larger than `max_bytes`, is a batch of its
+        own. When the queue has ended, or the channel is closed, what is left comes as a last batch. The list's
+        `complete` is False for this, and for what has not reached its weight when `max_wait_s` was over.
+
+        Args:
+            batch_weight: the weight that it has to reach.
+            queue_name: the queue.
+            async_op: see the class, like the rest.
+            timeout_s: seconds.
+            max_items: at most so many items; any number by default.
+            max_bytes: at most so many bytes; any number by default.
+            min_items: at least so many items.
+            max_wait_s: how long a batch that has `min_items` waits for more, in seconds; None as long as it takes for
+                its weight, and not at all without one.
+            key: another name of `queue_name`.
+            target_weight: another name of `batch_weight`.
 
         Raises:
-            ChannelTimeout: the batch was not complete in time.
-            ChannelClosed: the channel is closed, and the queue is drained.
-            BatchImpossible: the queue is full, and all its weight does not reach the target.
+            BatchTimeout: the batch was not ready in time, a ChannelTimeout.
+            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
+            BatchImpossible: the queue is full, and what it holds makes no such batch.
             BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
                 the others, which the error holds.
         """
         queue = checked_queue_name(self._name, queue_name, key)
-        target = checked_batch_weight(self._name, batch_weight, target_weight)
+        limits = checked_limits(self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s)
+        target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
-        return self._get(Operation("get_batch", queue, limit_s, batch_weight=target), async_op)
+        return self._get(Operation("get_batch", queue, limit_s, batch_weight=target, limits=limits), async_op)
 
     def __iter__(self) -> Iterator[Any]:
         """Take the items of the default queue, until the channel is closed and drained."""
@@ -445,7 +474,7 @@ class Channel:
         return AsyncHandle(connection.start(operation, encoded), None, self._what(operation))
 
     def _get(self, operation: Operation, async_op: bool) -> Any:
-        load = _load_first if operation.batch_weight is None else _load_all
+        load = _load_all if operation.is_batch else _load_first
         connection = self._connection()
         if not async_op:
             return connection.run(operation, load=load)

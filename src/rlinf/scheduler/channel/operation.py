@@ -39,7 +39,8 @@ class Operation:
         queue_name: its queue.
         timeout_s: its deadline, in seconds after `started`; None without.
         wait: whether the server may keep it waiting.
-        batch_weight: what a batch has to reach.
+        batch_weight: what a batch has to reach; None without.
+        limits: what else a batch has to be; None for any, and for what is no batch.
         weight: of the item of a put.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
@@ -57,6 +58,7 @@ class Operation:
         "fate",
         "find_promise",
         "kind",
+        "limits",
         "parcel",
         "queue_name",
         "recalled",
@@ -76,6 +78,7 @@ class Operation:
         *,
         wait: bool = True,
         batch_weight: float | None = None,
+        limits: wire.Limits | None = None,
         weight: float = 0,
     ) -> None:
         self.kind = kind
@@ -84,6 +87,7 @@ class Operation:
         # Who waits no time at all gets what is there.
         self.wait = wait and timeout_s != 0
         self.batch_weight = batch_weight
+        self.limits = limits
         self.weight = weight
         self.parcel: Parcel | None = None
         self.ticket = _next_ticket()
@@ -103,6 +107,7 @@ class Operation:
             self.timeout_s,
             wait=self.wait,
             batch_weight=self.batch_weight,
+            limits=self.limits,
             weight=self.weight,
         )
         again.started = self.started
@@ -112,7 +117,24 @@ class Operation:
         """How it begins at the server, with its item in so many frames."""
         if self.kind == "put":
             return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames)
-        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight)
+        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a `get_batch`."""
+        return self.kind == "get_batch"
+
+    def describe_batch(self) -> str:
+        """What batch it asks for, in a phrase."""
+        text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
+        if self.limits is None:
+            return text
+        parts = [f"at least {self.limits.min_items} items"] if self.limits.min_items > 1 else []
+        if self.limits.max_items:
+            parts.append(f"at most {self.limits.max_items} items")
+        if self.limits.max_bytes:
+            parts.append(f"at most {self.limits.max_bytes} bytes")
+        return " of ".join([text, " and ".join(parts)]) if parts else text
 
     @property
     def waited_s(self) -> float:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.operation import is_marked
@@ -26,13 +29,16 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
 from rlinf.scheduler.queueing import (
+    NO_LIMITS,
     Accept,
     ChannelState,
     Deliver,
     Grant,
     Instruction,
+    Limits,
     Reason,
     Refuse,
+    Ripen,
 )
 
 logger = Reporter(__name__)
@@ -216,9 +222,10 @@ class ChannelServer:
 
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(get.queue)
-        if get.batch_weight is None:
+        if get.batch_weight is None and get.limits is None:
             return self._state.get(client, get.ticket, queue, wait=get.wait)
-        return self._state.get_batch(client, get.ticket, queue, get.batch_weight, wait=get.wait)
+        limits = NO_LIMITS if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
+        return self._state.get_batch(client, get.ticket, queue, get.batch_weight, limits, wait=get.wait)
 
     # -- instructions ----------------------------------------------------------------------------
 
@@ -228,6 +235,9 @@ class ChannelServer:
             instructions.sort(key=_is_accept)
         for instruction in instructions:
             client, ticket = instruction[0], instruction[1]
+            if isinstance(instruction, Ripen):
+                self._messenger.call_later(instruction.after_s, partial(self._ripen, client, ticket))
+                continue
             known = self._clients[client]
             end = known.direct.pop(ticket, None) if known.direct else None
             if isinstance(instruction, Accept):
@@ -241,6 +251,9 @@ class ChannelServer:
             else:
                 known.unreadable.pop(ticket, None)
                 self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state), end)
+
+    def _ripen(self, client: str, ticket: int) -> None:
+        self._carry_out(self._state.ripen(client, ticket))
 
     def _deliver(self, instruction: Deliver) -> None:
         known = self._with_news_for(instruction.client)

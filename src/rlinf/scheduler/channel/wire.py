@@ -56,13 +56,23 @@ class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
     num_frames: int
 
 
+class Limits(msgspec.Struct, array_like=True, gc=False):
+    """`queueing.Limits` as they travel."""
+
+    min_items: int
+    max_items: int
+    max_bytes: int
+    max_wait_s: float | None
+
+
 class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """Get one item, or a batch of a weight -> `Delivered` or `Refused`."""
+    """Get one item, or a batch (of a weight, with limits, or both) -> `Delivered` or `Refused`."""
 
     ticket: int
     queue: Any
     wait: bool
     batch_weight: float | int | None
+    limits: Limits | None = None
 
 
 class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):

@@ -1,6 +1,7 @@
 """The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O.
 
 weights.py       what a weight may be, and sums of weights without rounding
+wanted.py        what a batch has to be
 fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 state.py         all queues of one channel, by name, and all clients, by id
@@ -23,13 +24,15 @@ from rlinf.scheduler.queueing.client import (
     Withdraw,
 )
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
-from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
 from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
 from rlinf.scheduler.queueing.producers import Producers
 from rlinf.scheduler.queueing.state import ChannelState
+from rlinf.scheduler.queueing.wanted import NO_LIMITS, Limits
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
+    "NO_LIMITS",
     "Accept",
     "ChannelState",
     "ClientInstruction",
@@ -42,12 +45,14 @@ __all__ = [
     "Grant",
     "Instruction",
     "Item",
+    "Limits",
     "Producers",
     "QueueDepth",
     "QueueName",
     "Reason",
     "Recall",
     "Refuse",
+    "Ripen",
     "Send",
     "WeightedFifo",
     "Withdraw",

@@ -54,4 +54,12 @@ class Refuse(NamedTuple):
     state: str
 
 
-Instruction = Accept | Grant | Deliver | Refuse
+class Ripen(NamedTuple):
+    """Call `ripen` after so many seconds: a batch may have what is there then."""
+
+    client: str
+    ticket: int
+    after_s: float
+
+
+Instruction = Accept | Grant | Deliver | Refuse | Ripen

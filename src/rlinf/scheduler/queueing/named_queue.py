@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
-from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.weights import Exact, rounded
+from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
+from rlinf.scheduler.queueing.wanted import Wanted
+from rlinf.scheduler.queueing.weights import rounded
 
 # A string, an int, or a tuple of such names.
 QueueName: TypeAlias = str | int | tuple["QueueName", ...]
@@ -63,15 +64,17 @@ class Client:
 
 
 class Getter:
-    """A `get` (batch_weight None) or `get_batch`: waiting while `items` is None, in delivery after."""
+    """A `get` (wanted None) or `get_batch`: waiting while `items` is None, in delivery after."""
 
-    __slots__ = ("arrived", "batch_weight", "client", "complete", "items", "queue", "ticket")
+    __slots__ = ("arrived", "client", "complete", "items", "queue", "ripens", "ticket", "waited", "wanted")
 
-    def __init__(self, client: Client, ticket: int, queue: NamedQueue, batch_weight: Exact | None) -> None:
+    def __init__(self, client: Client, ticket: int, queue: NamedQueue, wanted: Wanted | None) -> None:
         self.client = client
         self.ticket = ticket
         self.queue = queue
-        self.batch_weight = batch_weight
+        self.wanted = wanted
+        self.ripens = False  # the least of a batch is there: its `max_wait_s` has begun
+        self.waited = False  # and is over
         self.items: list[Item] | None = None
         self.complete = True  # its items are what was asked for, and not what is left
         self.arrived = False  # the items are in the client's process; they may still come back
@@ -318,6 +321,7 @@ class NamedQueue:
             if items is None:
                 reason = self._hopeless(getter, closed)
                 if reason is None:
+                    self._let_ripen(getter, out)
                     break
                 self.withdraw_get(getter)
                 out.append(Refuse(getter.client.name, getter.ticket, reason, self.describe()))
@@ -328,17 +332,41 @@ class NamedQueue:
             self.on_the_way += 1
             out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete))
 
+    def _let_ripen(self, getter: Getter, out: list[Instruction]) -> None:
+        """Let the time run that a batch waits for more than the least of it."""
+        if getter.wanted is None or getter.ripens:
+            return
+        limits = getter.wanted.limits
+        if limits.max_wait_s is not None and self.fifo.num_items >= limits.min_items:
+            getter.ripens = True
+            out.append(Ripen(getter.client.name, getter.ticket, limits.max_wait_s))
+
     def _match(self, getter: Getter, closed: bool) -> list[Item] | None:
         """Take what the first getter in line asked for; None when it is not all there."""
         if not self.fifo.num_items:
             return None
-        if getter.batch_weight is None:
+        if getter.wanted is None:
             return [self.fifo.take()]
-        batch = self.fifo.take_batch(getter.batch_weight)
-        if batch is None and (self._is_last(closed) or self._is_flushed()):
-            getter.complete = False
-            return self.fifo.take_all()
-        return batch
+        return self._match_batch(getter, getter.wanted, closed)
+
+    def _match_batch(self, getter: Getter, wanted: Wanted, closed: bool) -> list[Item] | None:
+        waited = getter.waited or (wanted.limits.max_wait_s is not None and self._is_stuck())
+        if not (wanted.is_ready(self.fifo, waited=waited) or self._is_last(closed) or self._is_flushed()):
+            return None
+        items, getter.complete = wanted.take(self.fifo)
+        return items
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing can enter before something is taken.
+
+        Only the items at hand count. Waiting puts cannot enter before the first getter is served, and items in
+        delivery come back only when their consumer is lost.
+        """
+        if 0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes:
+            return True
+        if not self.putters or self.reserved:
+            return False
+        return not self.has_room(next(iter(self.putters)).item.size_bytes)
 
     def _is_last(self, closed: bool) -> bool:
         """Whether nothing will be put any more."""
@@ -351,14 +379,8 @@ class NamedQueue:
     def _hopeless(self, getter: Getter, closed: bool) -> Reason | None:
         """Return why the first getter in line can never be served; None while it may.
 
-        Only the items at hand count for a full queue. Waiting puts cannot enter before this getter is served,
-        and items in delivery come back only when their consumer is lost. A closed channel, and an ended queue, waits
-        for those on their way: each arrives or comes back.
+        A closed channel, and an ended queue, waits for the items on their way: each arrives or comes back.
         """
         if self._is_last(closed):
             return None if self.on_the_way else self.why_over(closed)
-        if getter.batch_weight is not None and (
-            0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes
-        ):
-            return Reason.IMPOSSIBLE
-        return None
+        return Reason.IMPOSSIBLE if getter.wanted is not None and self._is_stuck() else None

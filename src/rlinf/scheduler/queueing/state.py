@@ -16,7 +16,11 @@ from rlinf.scheduler.queueing.named_queue import (
     QueueName,
     Tally,
 )
+from rlinf.scheduler.queueing.wanted import NO_LIMITS, Limits, Wanted
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, exact
+
+# So many other queues are named to a batch that does not come.
+NUM_NAMED = 3
 
 
 class ChannelState:
@@ -103,14 +107,40 @@ class ChannelState:
         return self._get(client, ticket, queue_name, None, wait)
 
     def get_batch(
-        self, client: str, ticket: int, queue_name: QueueName, batch_weight: float, *, wait: bool = True
+        self,
+        client: str,
+        ticket: int,
+        queue_name: QueueName,
+        batch_weight: float | None,
+        limits: Limits = NO_LIMITS,
+        *,
+        wait: bool = True,
     ) -> list[Instruction]:
         """A consumer asks for the shortest run of first items that reaches `batch_weight`: Deliver or Refuse.
+
+        Args:
+            client: its name.
+            ticket: its operation's.
+            queue_name: of which queue.
+            batch_weight: the weight; None for what is there.
+            limits: what else the batch has to be.
+            wait: whether it may be delivered later.
 
         Raises:
             ValueError: the batch weight is not a finite number above 0.
         """
-        return self._get(client, ticket, queue_name, check_batch_weight(batch_weight), wait)
+        weight = None if batch_weight is None else exact(check_batch_weight(batch_weight))
+        return self._get(client, ticket, queue_name, Wanted(weight, limits), wait)
+
+    def ripen(self, client: str, ticket: int) -> list[Instruction]:
+        """A batch has waited as long as it was to wait for more than the least of it."""
+        getter = self._operation(client, ticket)
+        if not isinstance(getter, Getter) or getter.items is not None:
+            return []
+        getter.waited = True
+        out: list[Instruction] = []
+        self._settle((getter.queue,), out)
+        return out
 
     def withdraw(self, client: str, ticket: int) -> list[Instruction]:
         """Its client gives an operation up: Refuse(CANCELLED), and it has put or taken nothing.
@@ -129,7 +159,8 @@ class ChannelState:
             queue.withdraw_get(operation)
         else:
             queue.give_back((operation,))
-        out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, queue.describe())]
+        state = self._describe_for(operation)
+        out: list[Instruction] = [Refuse(client, ticket, Reason.CANCELLED, state)]
         queue.release_stream(operation.client, out)
         self._settle((queue,), out)
         return out
@@ -280,19 +311,31 @@ class ChannelState:
         return out
 
     def _get(
-        self, client: str, ticket: int, queue_name: QueueName, batch_weight: float | None, wait: bool
+        self, client: str, ticket: int, queue_name: QueueName, wanted: Wanted | None, wait: bool
     ) -> list[Instruction]:
         queue = self._queue(queue_name)
-        target = None if batch_weight is None else exact(batch_weight)
-        getter = Getter(self._client(client), ticket, queue, target)
+        getter = Getter(self._client(client), ticket, queue, wanted)
         queue.get(getter)
         out: list[Instruction] = []
         queue.settle(self.closed, out)
         if not wait and ticket in getter.client.operations and getter.items is None:
             queue.withdraw_get(getter)
-            out.append(Refuse(client, ticket, Reason.EMPTY, queue.describe()))
+            out.append(Refuse(client, ticket, Reason.EMPTY, self._describe_for(getter)))
         self._drop_if_idle(queue)
         return out
+
+    def _describe_for(self, operation: Getter | Putter) -> str:
+        """What the queue of an operation looks like; for a batch also what the others hold: it may have meant one."""
+        text = operation.queue.describe()
+        if isinstance(operation, Putter) or operation.wanted is None:
+            return text
+        others = [
+            queue for queue in self._queues.values() if queue is not operation.queue and queue.fifo.num_items
+        ]
+        named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
+        if len(others) > NUM_NAMED:
+            named.append(f"{len(others) - NUM_NAMED} more hold something")
+        return "; ".join([text, *named])
 
     def _after_delivery(self, queue: NamedQueue) -> list[Instruction]:
         out: list[Instruction] = []
