@@ -20,7 +20,7 @@ import numpy as np
 from measure import KIB, Table, duration_text, ratio_text, stopwatch
 from rlinf.scheduler.channel import Channel, wire
 from rlinf.scheduler.channel.connections import Connections
-from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.session import Session
 from rlinf.testing import LocalRuntime
 from rlinf.testing.local import LocalAddress
 
@@ -65,12 +65,13 @@ def _hold_queues(channel: Channel, size: int, _address: LocalAddress) -> None:
         handle.wait()
 
 
-def _join(channel: Channel, size: int, address: LocalAddress) -> list[Messenger]:
+def _join(channel: Channel, size: int, address: LocalAddress) -> list[Session]:
     """Further processes, as far as the channel's server can tell, that have used it and do nothing now."""
-    messengers = [Messenger(address.secret, name=f"client:{number}") for number in range(size)]
-    for messenger in messengers:
-        Connections(messenger).to(channel._ref).ask(wire.Query("held"))
-    return messengers
+    home = address.directory
+    sessions = [Session(address.secret, f"client:{number}", home=home) for number in range(size)]
+    for session in sessions:
+        session.service(Connections).to(channel._ref).ask(wire.Query("held"))
+    return sessions
 
 
 AXES = (

@@ -39,19 +39,11 @@ def ray_cluster():
     cluster.close()
 
 
-@pytest.fixture(scope="session")
-def driver_runtime(ray_cluster):
-    """What `Cluster` installed in this process; tests of channels without Ray install others in between."""
-    from rlinf.scheduler.worker.driver_runtime import DriverRuntime
-
-    return DriverRuntime(ray_cluster.session)
-
-
 @pytest.fixture
-def driver(ray_cluster, driver_runtime):
-    """The cluster, with channels usable in this process."""
-    from rlinf.scheduler.channel import set_runtime
+def driver(ray_cluster):
+    """The cluster, as this process's; tests of channels without Ray have others in between."""
+    from rlinf.scheduler.session import set_current
 
-    set_runtime(driver_runtime)
+    set_current(ray_cluster.session)
     yield ray_cluster
-    set_runtime(None)
+    set_current(None)

@@ -18,22 +18,17 @@ LAYERS = (
     ("config",),
     ("placement",),
     ("comm",),
-    ("channel", "mailbox", "weights"),
     ("session",),
+    ("channel", "mailbox", "weights"),
     ("engine",),
-    ("worker", "host"),
+    ("host",),
+    ("worker",),
     ("cluster",),
     ("observe",),
     ("(face)",),  # rlinf/scheduler/__init__.py: the public names
     ("(testing)", "(cli)"),
 )
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
-
-# Imports that go up or aside, as pairs of parts. To be emptied: session and start of Ray still lie in `cluster`, and
-# a channel's runtime knows what a process has of weights.
-KNOWN_UPWARDS = {("worker", "cluster"), ("channel", "weights")}
-# Circles that are known, each named by two of its members. To be emptied too.
-KNOWN_CIRCLES = {("rlinf.scheduler.cluster.cluster", "rlinf.scheduler.worker.driver_runtime")}
 
 IMPORTS = imports_of(SOURCE)
 
@@ -50,32 +45,20 @@ def goes_up(each):
     return "" not in (importer, imported) and importer != imported and LEVELS[imported] >= LEVELS[importer]
 
 
-def unknown(found):
-    return [circle for circle in found if not any(known <= set(circle) for known in map(set, KNOWN_CIRCLES))]
-
-
 def test_every_module_has_a_place_among_the_layers():
     assert {part_of(module) for module in module_files(SOURCE)} - {""} <= set(LEVELS)
 
 
 def test_no_import_goes_up():
-    upwards = [each for each in IMPORTS if goes_up(each)]
-    assert [str(e) for e in upwards if (part_of(e.importer), part_of(e.imported)) not in KNOWN_UPWARDS] == []
+    assert [str(each) for each in IMPORTS if goes_up(each)] == []
 
 
 def test_there_is_no_circle():
-    assert unknown(circles([each for each in IMPORTS if not each.types_only])) == []
+    assert circles([each for each in IMPORTS if not each.types_only]) == []
 
 
 def test_there_is_no_circle_with_the_imports_for_types_either():
-    assert unknown(circles(IMPORTS)) == []
-
-
-def test_known_exceptions_are_still_there():
-    pairs = {(part_of(each.importer), part_of(each.imported)) for each in IMPORTS if goes_up(each)}
-    assert pairs >= KNOWN_UPWARDS
-    found = [set(circle) for circle in circles(IMPORTS)]
-    assert all(any(set(known) <= circle for circle in found) for known in KNOWN_CIRCLES)
+    assert circles(IMPORTS) == []
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlinf.scheduler.channel import Starter
 from rlinf.testing.local import LocalRuntime
 
 
@@ -10,11 +11,11 @@ def hold_channels(address, pipe):
     with LocalRuntime(address, own_name="channels") as runtime:
         while True:
             try:
-                name, spec = pipe.recv()
+                wanted = pipe.recv()
             except EOFError:
                 return
             try:
-                pipe.send((runtime.start_channel_server(name, spec), None))
+                pipe.send((runtime.service(Starter).start(wanted), None))
             except Exception as error:  # noqa: BLE001 - the parent raises it
                 pipe.send((None, error))
 

@@ -1,7 +1,8 @@
 """Workers that the tests of channels launch on Ray."""
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.channel import Channel, current_runtime, host_channel
+from rlinf.scheduler.channel import Channel, host_channel
+from rlinf.scheduler.session import current_session
 
 
 class Holder(Worker):
@@ -12,9 +13,9 @@ class Holder(Worker):
         self.servers = []
 
     def hold(self, spec):
-        runtime = current_runtime()
-        self.servers.append(host_channel(runtime.messenger, runtime.directory, spec))
-        return runtime.messenger.endpoint
+        session = current_session()
+        self.servers.append(host_channel(session, spec))
+        return session.messenger.endpoint
 
 
 class Runner(Worker):

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, set_runtime
+from rlinf.scheduler.channel import Channel, Starter
 from rlinf.scheduler.errors import WorkerError
+from rlinf.scheduler.session import Session, set_current
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 30.0
@@ -90,15 +91,11 @@ class Task:
         self.process.join(DEADLINE_S)
 
 
-class HostedRuntime(LocalRuntime):
-    """The test's own runtime: channels are held by a child process."""
+class StarterOf(Starter):
+    """Lets channels be held by whoever a backend says."""
 
-    def __init__(self, backend):
-        super().__init__()
-        self.backend = backend
-
-    def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
-        return self.backend.ask_host(name, spec)
+    def __init__(self, start):
+        self.start = start
 
 
 class Sockets(Backend):
@@ -107,7 +104,8 @@ class Sockets(Backend):
     def __init__(self):
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["channel_processes"])
-        self.runtime = HostedRuntime(self)
+        self.runtime = LocalRuntime()
+        self.runtime.provide(Starter, StarterOf(self.ask_host))
         self.children = []
         self.host = None
 
@@ -130,8 +128,8 @@ class Sockets(Backend):
 
         return self.spawn(run_function, f"task:{next(_numbers)}", function, args)
 
-    def ask_host(self, name, spec):
-        self.host.pipe.send((name, spec))
+    def ask_host(self, wanted):
+        self.host.pipe.send(wanted)
         assert self.host.pipe.poll(DEADLINE_S)
         endpoint, error = self.host.pipe.recv()
         if error is not None:
@@ -166,9 +164,9 @@ def socket_processes():
 
 @pytest.fixture
 def sockets(socket_processes):
-    set_runtime(socket_processes.runtime)
+    set_current(socket_processes.runtime)
     yield socket_processes
-    set_runtime(None)
+    set_current(None)
 
 
 @pytest.fixture
@@ -192,19 +190,6 @@ class OnRay(Backend):
             except WorkerError as error:
                 raise (error.cause or error) from error
 
-    class _Runtime:
-        """The driver's runtime, with the channels held by one worker: a process each would take a second each."""
-
-        own_name = "driver"
-
-        def __init__(self, session, holder):
-            self.messenger = session.messenger
-            self.directory = session.directory
-            self._holder = holder
-
-        def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
-            return OnRay._Task(self._holder.hold(spec)).result(DEADLINE_S)
-
     def __init__(self, cluster):
         from channel_workers import Holder, Runner
 
@@ -214,13 +199,20 @@ class OnRay(Backend):
         self.runners = Runner.create_group().launch(
             cluster, NodePlacementStrategy([0, 1]), name="runners", max_concurrency=8
         )
-        self.runtime = self._Runtime(cluster.session, self.holder)
+        # Channels are held by one worker: a process each would take a second each.
+        driver = cluster.session
+        self.session = Session(driver.secret, "driver", home=driver.home)
+        self.session.provide(Starter, StarterOf(self._hold))
+
+    def _hold(self, wanted):
+        return self._Task(self.holder.hold(wanted.spec)).result(DEADLINE_S)
 
     def run(self, function, *args):
         runner = self.runners.execute_on(next(_numbers) % 2)
         return self._Task(runner.run(function, *args))
 
     def close(self):
+        self.session.close()
         self.runners.terminate()
         self.holder.terminate()
 
@@ -234,9 +226,9 @@ def ray_workers(ray_cluster):
 
 @pytest.fixture
 def on_ray(ray_workers):
-    set_runtime(ray_workers.runtime)
+    set_current(ray_workers.session)
     yield ray_workers
-    set_runtime(None)
+    set_current(None)
 
 
 @pytest.fixture(params=["in_process", "sockets", pytest.param("on_ray", marks=pytest.mark.ray)])

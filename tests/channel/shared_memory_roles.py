@@ -12,15 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf.scheduler.channel import Channel, current_runtime
+from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.session import current_session
 
 DEADLINE_S = 30.0
 MIB = 1 << 20
 
 
 def parcels():
-    return current_runtime().messenger.parcels
+    return current_session().messenger.parcels
 
 
 def make_ready(channel):
@@ -147,7 +148,7 @@ def hold_without_descriptors(ready, name):
 
     def refuse(pid, fd):
         # Offers come before items.
-        if current_runtime().messenger.on_io_thread() and "receive" in _callers():
+        if current_session().messenger.on_io_thread() and "receive" in _callers():
             raise OSError(errno.EMFILE, "too many open files")
         return known(pid, fd)
 

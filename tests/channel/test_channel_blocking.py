@@ -8,8 +8,9 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import set_runtime
+from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.errors import ChannelClosed, ChannelLost, ChannelTimeout
+from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 30.0
 
@@ -165,10 +166,11 @@ def test_what_a_thread_took_does_not_come_back_when_the_thread_ends(sockets):
 
 
 def test_threads_that_wait_are_woken_when_the_process_leaves(sockets):
-    channel = sockets.create()
-    thread, outcome = in_a_thread(channel.get)
-    wait_until_it_waits(channel)
-    set_runtime(None)
+    name = sockets.create().name
+    with LocalRuntime(sockets.runtime.address, own_name="leaving"):
+        channel = Channel.connect(name)
+        thread, outcome = in_a_thread(channel.get)
+        wait_until_it_waits(channel)
     thread.join(DEADLINE_S)
     assert isinstance(outcome[0], ChannelLost)
 

@@ -9,7 +9,7 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, ChannelSpec, current_runtime, host_channel, set_runtime
+from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
@@ -19,6 +19,8 @@ from rlinf.scheduler.errors import (
     ChannelNotFound,
     ClusterError,
 )
+from rlinf.scheduler.session import current_session
+from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 30.0
 
@@ -52,14 +54,14 @@ def test_a_server_that_leaves_ends_every_wait(in_process):
     channel.put("x")
     waits = channel.get("q", async_op=True)
     channel.qsize()
-    current_runtime().stop_channel_server(channel.name)
+    current_session().stop_channel_server(channel.name)
     for operation in (waits.wait, channel.get, channel.stats):
         with pytest.raises(ChannelLost):
             operation()
 
 
 def test_what_is_no_channel_is_not_connected_to(in_process):
-    runtime = current_runtime()
+    runtime = current_session()
     runtime.directory.register("worker:0", runtime.messenger.endpoint)
     with pytest.raises(ChannelNotFound, match="not a channel"):
         Channel.connect("worker")
@@ -69,15 +71,14 @@ def test_a_process_without_a_cluster_is_told_so(in_process):
     channel = in_process.create()
     channel.put("x")
     handle = channel.get("q", async_op=True)
-    before = current_runtime()
-    set_runtime(None)
+    current_session().close()
     with pytest.raises(ChannelLost, match="left the cluster"):
         handle.wait(DEADLINE_S)
     for operation in (channel.get, lambda: Channel.create("a"), lambda: Channel.connect("a")):
         with pytest.raises(ClusterError, match="no cluster in this process"):
             operation()
-    set_runtime(before)
-    assert channel.get(timeout_s=DEADLINE_S) == "x"
+    with LocalRuntime():
+        Channel.create("a")
 
 
 def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_waiting_for_ever(in_process):
@@ -91,7 +92,7 @@ def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_waiting_for_ever
             except ChannelError as error:
                 outcomes.put(error)
 
-    current_runtime().messenger.submit(call)
+    current_session().messenger.submit(call)
     for _ in range(3):
         assert "async_op=True" in str(outcomes.get(timeout=DEADLINE_S))
 
@@ -166,15 +167,13 @@ def test_a_queue_name_that_is_no_whole_number_is_refused(in_process, name):
 
 
 def test_the_process_of_a_deleted_channel_is_told_once_that_it_may_end(in_process):
-    runtime = current_runtime()
+    runtime = current_session()
     stopped = []
     spec = ChannelSpec("short-lived")
-    server = host_channel(runtime.messenger, runtime.directory, spec, on_stopped=lambda: stopped.append(1))
+    server = host_channel(runtime, spec, on_stopped=lambda: stopped.append(1))
     channel = Channel.connect("short-lived")
     with pytest.raises(ChannelExists):
-        host_channel(
-            runtime.messenger, runtime.directory, ChannelSpec("short-lived"), on_stopped=stopped.append
-        )
+        host_channel(runtime, ChannelSpec("short-lived"), on_stopped=stopped.append)
     assert stopped == []
     channel.delete()
     server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import threading
@@ -12,10 +11,10 @@ import pytest
 import shared_memory_roles as roles
 from shared_memory_roles import contents, full_of, in_shared_memory
 
-from rlinf.scheduler.channel import current_runtime
-from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.channel import Starter
 from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.errors import ChannelLost, SharedMemoryUnreadable
+from rlinf.scheduler.session import current_session
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 30.0
@@ -30,23 +29,11 @@ def eventually(condition):
         os.sched_yield()
 
 
-class SmallRuntime(LocalRuntime):
-    """A runtime whose channels are held by a child process."""
-
-    def __init__(self, backend):
-        super().__init__(backend.runtime.address, own_name="small")
-        self.backend = backend
-
-    def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
-        return self.backend.ask_host(name, spec)
-
-
 @pytest.fixture
-def small(sockets, monkeypatch):
+def small(sockets):
     """Every part is a process; this one has an arena of 8 MiB."""
-    limited = functools.partial(Messenger, arena_limit_bytes=8 * MIB)
-    monkeypatch.setattr("rlinf.testing.local.Messenger", limited)
-    with SmallRuntime(sockets):
+    with LocalRuntime(sockets.runtime.address, own_name="small", arena_limit_bytes=8 * MIB) as session:
+        session.provide(Starter, sockets.runtime.service(Starter))
         yield sockets
 
 
@@ -313,7 +300,7 @@ def test_a_batch_that_cannot_be_opened_does_not_shift_what_comes_with_it(in_proc
     monkeypatch.setattr(Parcels, "receive", receive_all_but_one)
     # What is put while the I/O thread is held up goes there and back in one message.
     written = threading.Event()
-    current_runtime().messenger.submit(lambda: written.wait(DEADLINE_S))
+    current_session().messenger.submit(lambda: written.wait(DEADLINE_S))
     for item, weight, queue_name in (
         (full_of(7), 1, "default"),
         ("text", 1, "default"),

@@ -56,6 +56,7 @@ def test_a_process_whose_io_thread_ended_has_left_the_job():
         waiting = channel.get(async_op=True)
         channel.qsize()
         holder.pipe.send("end")
+        assert holder.receive() == "ends when it wakes"
         channel.put("wakes it", async_op=True)
         with pytest.raises(ChannelLost):
             waiting.wait(DEADLINE_S)

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.errors import ChannelLost, CommError
+from rlinf.scheduler.errors import ChannelLost, ClusterError, CommError
+from rlinf.scheduler.weights import open_weights
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 20.0
@@ -50,10 +51,10 @@ def test_what_needs_a_runtime_whose_io_thread_has_ended_says_so():
         end_io_thread(runtime.messenger)
         assert "I/O thread ended" in runtime.messenger.why_closed
         for operation in (channel.qsize, lambda: channel.put(1), lambda: Channel.create("another")):
-            with pytest.raises((ChannelLost, CommError), match=r"I/O thread ended.*a mistake"):
+            with pytest.raises((ChannelLost, ClusterError), match=r"I/O thread ended.*a mistake"):
                 operation()
         with pytest.raises(CommError, match="I/O thread ended"):
-            runtime.weights.fetch("policy", {}).wait()
+            runtime.service(open_weights).fetch("policy", {}).wait()
     with LocalRuntime():
         channel = Channel.create("rollouts")
         channel.put(1)

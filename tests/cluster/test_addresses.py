@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from rlinf.scheduler.cluster import addresses
+from rlinf.scheduler.engine import addresses
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from rlinf.scheduler import Cluster, errors
-from rlinf.scheduler.cluster.bus import EventBus
-from rlinf.scheduler.cluster.session import Session, _forget_in_child, current_or_none
+from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.events import WorkerLogged
+from rlinf.scheduler.session import EventBus, Session, current_or_none, current_session
+from rlinf.scheduler.session.session import _abandon_in_child
 
 DRIVER = """
 import sys, threading
@@ -75,7 +76,7 @@ def test_a_view_takes_what_there_is_whatever_the_environment_simulates(ray_clust
 
 
 def test_a_mistake_in_the_groups_is_found_before_ray_is_started(monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.cluster.session._current", None)
+    monkeypatch.setattr("rlinf.scheduler.session.session._current", None)
     config = {
         "num_nodes": 1,
         "component_placement": {"a": 0},
@@ -93,7 +94,7 @@ def test_an_interrupted_close_undoes_everything_all_the_same():
         undone.append("interrupted")
         raise KeyboardInterrupt
 
-    session = Session(*[None] * 9)
+    session = Session(ClusterSecret.generate(), "driver")
     session.on_close(lambda: undone.append("first opened"))
     session.on_close(interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -104,13 +105,16 @@ def test_an_interrupted_close_undoes_everything_all_the_same():
 
 def test_a_forked_child_leaves_its_parents_cluster_alone(monkeypatch):
     undone = []
-    session = Session(*[None] * 9)
+    session = Session(ClusterSecret.generate(), "driver")
     session.on_close(lambda: undone.append("closed"))
-    monkeypatch.setattr("rlinf.scheduler.cluster.session._current", session)
-    _forget_in_child()
+    monkeypatch.setattr("rlinf.scheduler.session.session._current", session)
+    _abandon_in_child()
     assert current_or_none() is None
+    with pytest.raises(errors.ClusterError, match="forked child"):
+        current_session()
     session.close()
     assert undone == []
+    session.messenger.close()
 
 
 def start_driver(end):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.cluster import session as sessions
+from rlinf.scheduler.session import current_or_none
 
 DEADLINE_S = 20.0
 
@@ -20,7 +20,7 @@ def test_a_driver_whose_io_thread_ends_leaves_the_job_and_undoes_what_it_did(ses
     session.messenger.submit(fail)
     assert undone.wait(DEADLINE_S)
     assert session.closed
-    assert sessions.current_or_none() is None
+    assert current_or_none() is None
     assert "I/O thread ended: SystemExit('a mistake')" in session.failure
     assert any(
         record.levelname == "CRITICAL" and "leaves the job" in record.message for record in caplog.records

@@ -1,7 +1,7 @@
 import pytest
 
-from rlinf.scheduler.cluster.order import order_nodes
-from rlinf.scheduler.cluster.probe import NodeReport
+from rlinf.scheduler.engine.order import order_nodes
+from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from rlinf.scheduler.comm import Messenger, encode
 from rlinf.scheduler.errors import SharedMemoryUnreadable
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.call_loop import CallLoop
+from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.worker.call import Call, Target
-from rlinf.scheduler.worker.call_loop import CallLoop
-from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.result import GroupResult
 
 DEADLINE_S = 20.0

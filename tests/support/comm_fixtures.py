@@ -4,10 +4,9 @@ import multiprocessing
 import pytest
 
 from alarms import alarms  # noqa: F401
-from rlinf.scheduler.cluster import session as sessions
-from rlinf.scheduler.cluster.bus import EventBus
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
 from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.session import Session
 from weights_job import Job
 
 DEADLINE_S = 20.0
@@ -79,25 +78,8 @@ def job(secret, new_messenger):
 
 
 @pytest.fixture
-def session(secret, new_messenger):
+def session(secret):
     """A driver's place in a job of its own, without Ray; this process's session."""
-    messenger = new_messenger("driver", on_failed=sessions.fail_current)
-    DirectoryServer(messenger)
-    made = sessions.Session(
-        own_name="driver",
-        topology=Topology.parse("1"),
-        messenger=messenger,
-        directory=DirectoryClient(messenger, messenger.endpoint),
-        directory_endpoint=messenger.endpoint,
-        secret=secret,
-        crosses_machines=False,
-        bus=EventBus(),
-        log_bus=EventBus(),
-    )
-    for closer in (made.bus.close, made.log_bus.close):
-        made.on_close(closer)
-    before = sessions.current_or_none()
-    sessions.set_current(made)
-    yield made
-    made.close()
-    sessions.set_current(before)
+    with Session(secret, "driver") as made:
+        made.provide(Topology, Topology.parse("1"))
+        yield made

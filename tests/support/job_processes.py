@@ -17,10 +17,12 @@ import time
 import traceback
 from pathlib import Path
 
-from rlinf.scheduler.channel import Channel, host_channel, set_runtime
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
-from rlinf.scheduler.mailbox import Mailbox
-from rlinf.scheduler.weights import Weights
+from rlinf.scheduler.channel import Channel, Starter
+from rlinf.scheduler.comm import ClusterSecret
+from rlinf.scheduler.mailbox import open_mailbox
+from rlinf.scheduler.session import Session, set_current
+from rlinf.scheduler.weights import open_weights
+from rlinf.testing.local import HeldHere
 
 DEADLINE_S = 20.0
 HERE, THERE = "here", "there"
@@ -28,28 +30,17 @@ HERE, THERE = "here", "there"
 _numbers = itertools.count()
 
 
-class Member:
+class Member(Session):
     """This process's place in a job: channels, mailbox and weights of one process, without Ray."""
 
     def __init__(self, secret, name, machine=None, directory=None):
-        self.own_name = name
-        self.messenger = Messenger(secret, name=name, machine_id=machine, tcp=machine is not None)
-        if directory is None:
-            DirectoryServer(self.messenger)
-        self.directory = DirectoryClient(self.messenger, directory or self.messenger.endpoint)
-        self.weights = Weights(self.messenger, self.directory)
-        self.mailbox = Mailbox(self.messenger, self.directory, name)
+        super().__init__(secret, name, home=directory, machine_id=machine, tcp=machine is not None)
+        self.provide(Starter, HeldHere(self))
+        self.weights = self.service(open_weights)
+        self.mailbox = self.service(open_mailbox)
         if directory is not None:
             self.directory.register(name, self.messenger.endpoint)
-        set_runtime(self)
-
-    def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
-        host_channel(self.messenger, self.directory, spec)
-        return self.messenger.endpoint
-
-    def close(self):
-        set_runtime(None)
-        self.messenger.close()
+        set_current(self)
 
 
 class Peer:

@@ -1,21 +1,18 @@
 """What runs on the other machine; each function runs in a process of its own, started by `start_there`."""
 
-from rlinf.scheduler.channel import Channel, host_channel, set_runtime
-from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.mailbox import Mailbox
+from rlinf.scheduler.channel import Channel, StartChannel, Starter
+from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.mailbox import open_mailbox
+from rlinf.scheduler.session import Session, set_current
+from rlinf.testing.local import HeldHere
 
 
-class MachineRuntime:
-    """What channels need of a process: a messenger that listens on this machine's address, and the directory."""
-
-    def __init__(self, secret, address, name, directory=None):
-        self.own_name = name
-        self.messenger = Messenger(secret, name=name, host=address, tcp=True)
-        self.directory = DirectoryClient(self.messenger, directory or self.messenger.endpoint)
-
-    def start_channel_server(self, name, spec, group_affinity=None, group_rank_affinity=None):
-        host_channel(self.messenger, self.directory, spec)
-        return self.messenger.endpoint
+def join(secret, address, name, directory=None):
+    """This process's place in a job, listening on this machine's address."""
+    session = Session(secret, name, home=directory, host=address, tcp=True)
+    session.provide(Starter, HeldHere(session))
+    set_current(session)
+    return session
 
 
 def run(pipe, machine, function, secret, *args):
@@ -58,8 +55,8 @@ def serve(pipe, secret, address, unreachable_after_s=30.0):
 
 def trade(pipe, secret, address, directory, num_items):
     """Sends back whatever comes for it."""
-    runtime = MachineRuntime(secret, address, "rollout:0", directory)
-    mailbox = Mailbox(runtime.messenger, runtime.directory, "rollout:0")
+    runtime = join(secret, address, "rollout:0", directory)
+    mailbox = runtime.service(open_mailbox)
     runtime.directory.register("rollout:0", runtime.messenger.endpoint)
     pipe.send(runtime.messenger.endpoint)
     for _ in range(num_items):
@@ -68,15 +65,14 @@ def trade(pipe, secret, address, directory, num_items):
 
 
 def hold_channel(pipe, secret, address, directory, spec):
-    runtime = MachineRuntime(secret, address, "holder:0", directory)
-    pipe.send(runtime.start_channel_server(spec.name, spec))
+    runtime = join(secret, address, "holder:0", directory)
+    pipe.send(runtime.service(Starter).start(StartChannel(spec)))
     _stay(pipe)
 
 
 def use_channel(pipe, secret, address, directory, items):
     """Puts the items, then gives back what it gets from the queue 'back'."""
-    runtime = MachineRuntime(secret, address, "env:0", directory)
-    set_runtime(runtime)
+    runtime = join(secret, address, "env:0", directory)
     channel = Channel.connect("items", timeout_s=20)
     for item in items:
         channel.put(item, timeout_s=20)
@@ -87,8 +83,7 @@ def use_channel(pipe, secret, address, directory, items):
 
 def take_and_wait(pipe, secret, address, directory):
     """Waits for an item that it never gets to read."""
-    runtime = MachineRuntime(secret, address, "eater:0", directory)
-    set_runtime(runtime)
+    join(secret, address, "eater:0", directory)
     channel = Channel.connect("items", timeout_s=20)
     waiting = channel.get(async_op=True)
     pipe.send(channel.qsize())  # by now the server knows of the getter

@@ -55,6 +55,7 @@ def end_io_thread(pipe, _member, name):
         if thread.name.startswith("comm-"):
             ident = ctypes.c_ulong(thread.ident)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
+    pipe.send("ends when it wakes")
     stay(pipe)
     return channel
 

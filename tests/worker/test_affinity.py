@@ -2,9 +2,9 @@
 
 import pytest
 
-from rlinf.scheduler.channel import ChannelSpec
+from rlinf.scheduler.channel import ChannelSpec, StartChannel
 from rlinf.scheduler.errors import ChannelError
-from rlinf.scheduler.worker.driver_runtime import DriverRuntime
+from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.supervision import group_entry
 
 
@@ -13,7 +13,7 @@ def create(session):
     """Asks the driver for a channel's process beside a worker."""
 
     def ask(group, rank=None):
-        DriverRuntime(session).start_channel_server("rollouts", ChannelSpec("rollouts"), group, rank)
+        session.service(ChannelStarter).start(StartChannel(ChannelSpec("rollouts"), group, rank))
 
     return ask
 
@@ -46,7 +46,7 @@ def test_a_rank_that_the_group_has_not_is_an_error_at_once(session, create, rank
 
 
 def test_a_group_that_is_being_launched_is_waited_for(session, create, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.driver_runtime._AFFINITY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("rlinf.scheduler.worker.channel_starter._AFFINITY_TIMEOUT_S", 0.3)
     begin_launch(session, "actor", world_size=2)
     with pytest.raises(ChannelError, match=r"beside 'actor:1': .* after 0\.3"):
         create("actor", 1)

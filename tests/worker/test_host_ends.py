@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.worker.host import _Hosting
-from rlinf.scheduler.worker.protocol import HostSpec
+from rlinf.scheduler.host.host import Hosting
+from rlinf.scheduler.host.protocol import HostSpec
 
 DEADLINE_S = 20.0
 
@@ -15,13 +15,13 @@ def test_a_worker_whose_io_thread_ends_does_not_wait_for_calls_any_more(new_mess
     driver = new_messenger("driver")
     here = driver.endpoint
     spec = HostSpec("launch", "actor", 1, here, here, secret, "127.0.0.1", False, True, (), 30, 60.0)
-    hosting = _Hosting(spec)
-    calls = threading.Thread(target=hosting._calls.run, args=(object(),), daemon=True)
+    hosting = Hosting(spec)
+    calls = threading.Thread(target=hosting.calls.run, args=(object(),), daemon=True)
     calls.start()
 
     def die():
         raise SystemExit("the I/O thread")
 
-    hosting._messenger.submit(die)
+    hosting.session.messenger.submit(die)
     calls.join(DEADLINE_S)
     assert not calls.is_alive()

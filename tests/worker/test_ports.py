@@ -1,6 +1,6 @@
 import socket
 
-from rlinf.scheduler.worker.ports import ReservedPort, _ephemeral_range
+from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range
 
 
 def test_two_reservations_never_share_a_port():

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rlinf.scheduler import Worker
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
+from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.errors import ClusterError, CommError, CommTimeout, PeerNotFound
-from rlinf.scheduler.mailbox import Mailbox
-from rlinf.scheduler.worker.context import context_of_this_process, set_context
-from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.host.info import Role, WorkerAddress
+from rlinf.scheduler.mailbox import Mailbox, open_mailbox
+from rlinf.scheduler.session import Session, set_current
 
 GROUPS = [("actor", 0), ("rollout", [0, 1])]
 
@@ -20,24 +20,22 @@ GROUPS = [("actor", 0), ("rollout", [0, 1])]
 @pytest.fixture
 def workers():
     """actor:0, rollout:0 and rollout:1."""
-    alone = context_of_this_process()
+    alone = Role.alone().info
     secret = ClusterSecret.generate()
-    messengers, made = [], []
+    sessions, made = [], []
     for group, rank in (("actor", 0), ("rollout", 0), ("rollout", 1)):
-        name = f"{group}:{rank}"
-        messengers.append(Messenger(secret, name=name))
-        if len(messengers) == 1:
-            DirectoryServer(messengers[0])
-        directory = DirectoryClient(messengers[-1], messengers[0].endpoint)
-        mailbox = Mailbox(messengers[-1], directory, name, limit_bytes=1_000_000)
-        directory.register(name, messengers[-1].endpoint)
-        info = replace(alone.info, address=WorkerAddress(group, rank))
-        set_context(replace(alone, info=info, own_mailbox=mailbox))
+        session = Session(secret, f"{group}:{rank}", home=sessions[0].home if sessions else None)
+        mailbox = Mailbox(session.messenger, session.directory, session.name, limit_bytes=1_000_000)
+        session.provide(open_mailbox, mailbox)
+        session.provide(Role, Role(replace(alone, address=WorkerAddress(group, rank))))
+        session.directory.register(session.name, session.messenger.endpoint)
+        set_current(session)
+        sessions.append(session)
         made.append(Worker())
-    set_context(alone)
+    set_current(None)
     yield made
-    for messenger in messengers:
-        messenger.close()
+    for session in sessions:
+        session.close()
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ def test_send_tensor_and_recv_tensor_sync_and_async(workers):
 def test_a_sync_send_waits_for_shared_memory_and_an_async_one_does_not(workers, monkeypatch):
     actor, rollout, _ = workers
     asked = []
-    outbox = actor._context.mailbox._outbox
+    outbox = actor._mailbox._outbox
     arena = outbox.messenger.parcels.arena
     allocate = arena.allocate
 

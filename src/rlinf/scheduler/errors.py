@@ -234,7 +234,7 @@ class WorkerError(SchedulerError):
     Args:
         group: the worker group's name.
         rank: the worker's rank in its group.
-        method: the method that was called, "__init__" included.
+        method: the method that was called. (What `__init__` raises is the cause of a LaunchError.)
         remote_traceback: the traceback as the worker's process formatted it.
         cause: the exception itself, where it could be pickled.
     """
@@ -256,10 +256,10 @@ class WorkerError(SchedulerError):
 
 
 class WorkerDied(WorkerError):
-    """A worker's process is gone: killed, crashed, out of memory, or its node was lost."""
+    """A worker's process is gone: killed, crashed, out of memory, or its node was lost; `reason` says which."""
 
     def __init__(self, group: str, rank: int, method: str = "", reason: str = "") -> None:
-        super().__init__(group, rank, method, reason)
+        super().__init__(group, rank, method, "")
         self.args = (group, rank, method, reason)
         self.reason = reason
 

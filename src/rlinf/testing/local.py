@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 
-from rlinf.scheduler.channel import ChannelServer, ChannelSpec, host_channel, set_runtime
-from rlinf.scheduler.comm.directory import DirectoryClient, DirectoryServer
+from rlinf.scheduler.channel import ChannelServer, StartChannel, Starter, host_channel
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
-from rlinf.scheduler.weights import Weights
+from rlinf.scheduler.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +19,8 @@ class LocalAddress:
     directory: Endpoint
 
 
-class LocalRuntime:
-    """A runtime in this process: its own messenger, and channels that are held right here.
+class LocalRuntime(Session):
+    """A session without Ray: this process's place in a job of plain processes, and channels that are held right here.
 
     The first one also keeps the directory; others join it by its address, from this process's children:
 
@@ -51,61 +48,55 @@ class LocalRuntime:
     Args:
         address: whose directory to join; None to keep one.
         own_name: how this process is called.
+        arena_limit_bytes: how much shared memory it may use for what it sends; as `Messenger`'s.
     """
 
-    def __init__(self, address: LocalAddress | None = None, *, own_name: str = "driver") -> None:
+    def __init__(
+        self,
+        address: LocalAddress | None = None,
+        *,
+        own_name: str = "driver",
+        arena_limit_bytes: int | None = None,
+    ) -> None:
         secret = ClusterSecret.generate() if address is None else address.secret
-        self.messenger = Messenger(secret, name=own_name)
-        if address is None:
-            DirectoryServer(self.messenger)
-        self.address = LocalAddress(secret, self.messenger.endpoint) if address is None else address
-        self.directory = DirectoryClient(self.messenger, self.address.directory)
-        self.own_name = own_name
-        self.weights = Weights(self.messenger, self.directory)
+        home = None if address is None else address.directory
+        super().__init__(secret, own_name, home=home, arena_limit_bytes=arena_limit_bytes)
+        self.address = LocalAddress(secret, self.home)
+        self._servers = HeldHere(self)
+        self.provide(Starter, self._servers)
+
+    def stop_channel_server(self, name: str) -> None:
+        """End a channel of this process, as if the process that holds it had died."""
+        self._servers.stop(name)
+
+
+class HeldHere(Starter):
+    """Holds channels in a session's own process, whatever their affinity: there is no other."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._session = session
         self._servers: dict[str, ChannelServer] = {}
 
-    def start_channel_server(
-        self,
-        name: str,
-        spec: ChannelSpec,
-        group_affinity: str | None = None,
-        group_rank_affinity: int | None = None,
-    ) -> Endpoint:
-        """Hold a channel in this process, whatever its affinity: there is no other.
+    def start(self, wanted: StartChannel) -> Endpoint:
+        """Hold a channel.
 
         Raises:
             ChannelExists: the name is taken.
         """
-        if name in self._servers:
-            raise ChannelExists(name, "this process holds a channel of that name already")
-        self._servers[name] = host_channel(
-            self.messenger, self.directory, spec, on_stopped=lambda: self._forget(spec)
-        )
-        return self.messenger.endpoint
+        spec = wanted.spec
+        if spec.name in self._servers:
+            raise ChannelExists(spec.name, "this process holds a channel of that name already")
+        server = host_channel(self._session, spec, on_stopped=lambda: self._forget(spec.channel_id))
+        self._servers[spec.name] = server
+        return self._session.messenger.endpoint
 
-    def stop_channel_server(self, name: str) -> None:
-        """End a channel of this process, as if the process that holds it had died."""
-        self.directory.unregister(f"{name}:0")
+    def stop(self, name: str) -> None:
+        """End a channel."""
+        self._session.directory.unregister(f"{name}:0")
         self._servers.pop(name).stop()
 
-    def _forget(self, spec: ChannelSpec) -> None:
-        server = self._servers.get(spec.name)
-        if server is not None and server.spec == spec:
-            del self._servers[spec.name]
-
-    def close(self) -> None:
-        """Take the runtime out of this process and drop its connections."""
-        set_runtime(None)
-        self.messenger.close()
-
-    def __enter__(self) -> LocalRuntime:
-        set_runtime(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _forget(self, channel_id: str) -> None:
+        for name, server in tuple(self._servers.items()):
+            if server.spec.channel_id == channel_id:
+                del self._servers[name]

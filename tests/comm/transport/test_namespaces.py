@@ -10,9 +10,9 @@ from multiprocessing import forkserver
 import numpy as np
 import pytest
 
-from machine_peers import MachineRuntime, run
-from rlinf.scheduler.channel import Channel, ChannelSpec, set_runtime
-from rlinf.scheduler.comm import DirectoryServer, Messenger
+from machine_peers import join, run
+from rlinf.scheduler.channel import Channel, ChannelSpec
+from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.errors import CommTimeout, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
 from rlinf.testing.machines import MachinePair, MachinesUnavailable
@@ -55,12 +55,8 @@ def here(machines, secret):
 @pytest.fixture
 def runtime(machines, secret):
     """A runtime on this machine that keeps the directory."""
-    runtime = MachineRuntime(secret, machines.left.address, "driver")
-    DirectoryServer(runtime.messenger)
-    set_runtime(runtime)
-    yield runtime
-    set_runtime(None)
-    runtime.messenger.close()
+    with join(secret, machines.left.address, "driver") as session:
+        yield session
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@
 - `batch.py`, `producer.py`: what `get_batch` and `producer` return; `producer_desk.py`: the server's side of the latter
 - `wire.py`: what the two say to each other
 - `spec.py`: what a channel is, as data
-- `runtime.py`: what a channel needs of the process it is used in
+- `starting.py`: how the process that holds one is started
 """
 
 from __future__ import annotations
 
 from rlinf.scheduler.channel.batch import Batch
 from rlinf.scheduler.channel.client import Channel
-from rlinf.scheduler.channel.runtime import Runtime, current_runtime, set_runtime
 from rlinf.scheduler.channel.server import ChannelServer, host_channel
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats
+from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.queueing import QueueDepth
 
 __all__ = [
@@ -26,8 +26,7 @@ __all__ = [
     "ChannelSpec",
     "ChannelStats",
     "QueueDepth",
-    "Runtime",
-    "current_runtime",
+    "StartChannel",
+    "Starter",
     "host_channel",
-    "set_runtime",
 ]

@@ -20,10 +20,11 @@ from rlinf.scheduler.channel.arguments import (
 )
 from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
+from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.producer import Producer
-from rlinf.scheduler.channel.runtime import current_connections, current_runtime
 from rlinf.scheduler.channel.spec import SUCCESSOR_S, ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -37,6 +38,7 @@ from rlinf.scheduler.errors import (
     PeerNotFound,
 )
 from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.session import current_session
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -97,8 +99,8 @@ class Channel:
             producers=checked_producers(name, producers),
             successor_s=checked_successor(name, successor_s),
         )
-        endpoint = current_runtime().start_channel_server(name, spec, group_affinity, group_rank_affinity)
-        return cls(ChannelRef(spec, endpoint))
+        wanted = StartChannel(spec, group_affinity, group_rank_affinity)
+        return cls(ChannelRef(spec, current_session().service(Starter).start(wanted)))
 
     @classmethod
     def connect(cls, name: str, timeout_s: float | None = None) -> Channel:
@@ -116,7 +118,7 @@ class Channel:
         if limit_s is None:
             limit_s = CONNECT_TIMEOUT_S
         try:
-            entry = current_runtime().directory.lookup(address_of(checked_name(name)), limit_s)
+            entry = current_session().directory.lookup(address_of(checked_name(name)), limit_s)
         except PeerNotFound as error:
             there = ", ".join(error.known) or "nothing"
             problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
@@ -432,7 +434,7 @@ class Channel:
                 for item in items:
                     channel.put(item)
         """
-        return Producer(self._connection(), current_runtime().own_name)
+        return Producer(self._connection(), current_session().name)
 
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
@@ -488,7 +490,7 @@ class Channel:
     def _connection(self) -> Connection:
         connection = self._cached
         if connection is None or connection.lost is not None:
-            connection = self._cached = current_connections().to(self._ref)
+            connection = self._cached = current_session().service(Connections).to(self._ref)
         return connection
 
     def _what(self, operation: Operation) -> Callable[[], str]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from rlinf.scheduler.channel.connection import Connection
 from rlinf.scheduler.channel.spec import ChannelRef
-from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.forking import FORKED
+from rlinf.scheduler.session import Session
 
 # How long a process that leaves waits until the channels' servers have what it put.
 CLOSE_TIMEOUT_S = 5.0
 
 
 class Connections:
-    """The connections of one process, by channel."""
+    """The connections of one process, by channel; a service of its session."""
 
-    def __init__(self, messenger: Messenger) -> None:
-        self._messenger = messenger
+    def __init__(self, session: Session) -> None:
+        self._messenger = session.messenger
         self._by_id: dict[str, Connection] = {}
-        messenger.on_peer_lost(self._on_peer_lost)
-        messenger.at_end(self.close)
+        self._messenger.on_peer_lost(self._on_peer_lost)
+        self._messenger.at_end(self.close)
+        # While the messenger still sends: what this process took is confirmed.
+        session.on_close(self.close)
+        session.on_fork(self.abandon)
 
     def to(self, ref: ChannelRef) -> Connection:
         """Return the connection to a channel; a new one where there is none or it was lost."""
@@ -35,10 +39,10 @@ class Connections:
                 connection.settle_puts(CLOSE_TIMEOUT_S)
             connection.leave(self._messenger.why_closed or "this process left the cluster")
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self) -> None:
         """Make every connection unusable in a forked child; the parent's operations go on."""
         for connection in self._by_id.values():
-            connection.abandon(reason)
+            connection.abandon(FORKED)
 
     def _on_peer_lost(self, process_id: str) -> None:
         for connection in list(self._by_id.values()):

@@ -40,6 +40,7 @@ from rlinf.scheduler.queueing import (
     Refuse,
     Ripen,
 )
+from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
 
@@ -401,8 +402,7 @@ def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
 
 
 def host_channel(
-    messenger: Messenger,
-    directory: DirectoryClient,
+    session: Session,
     spec: ChannelSpec,
     about: Mapping[str, Any] | None = None,
     on_stopped: Callable[[], None] | None = None,
@@ -410,8 +410,7 @@ def host_channel(
     """Start the server of a channel in this process and make it known.
 
     Args:
-        messenger: this process's messenger.
-        directory: where the channel becomes known.
+        session: this process's.
         spec: the channel.
         about: what the directory shall know besides, msgpack-able.
         on_stopped: called once on the I/O thread when the channel was deleted or stopped: nobody needs this
@@ -420,10 +419,11 @@ def host_channel(
     Raises:
         ChannelExists: the name is taken.
     """
-    server = ChannelServer(messenger, spec, directory)
+    server = ChannelServer(session.messenger, spec, session.directory)
     server.on_stopped = on_stopped
     try:
-        directory.register(spec.address, messenger.endpoint, {**(about or {}), **spec.to_info()})
+        info = {**(about or {}), **spec.to_info()}
+        session.directory.register(spec.address, session.messenger.endpoint, info)
     except CommError as error:
         server.on_stopped = None  # it has never begun
         server.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,13 +14,13 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.errors import ChannelNotFound
 from rlinf.scheduler.queueing import QueueDepth
 
+# Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
 SUCCESSOR_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSpec:
-    """A channel to be.
+class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A channel to be: what was asked for at its creation, as it goes to its process and to whoever connects.
 
     Attributes:
         name: its name; its server's address is `name:0`.
@@ -34,7 +34,7 @@ class ChannelSpec:
     maxsize: int = 0
     producers: int = 0
     successor_s: float = SUCCESSOR_S
-    channel_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
     @property
     def address(self) -> str:
@@ -43,7 +43,7 @@ class ChannelSpec:
 
     def to_info(self) -> dict[str, Any]:
         """What the directory keeps about the channel."""
-        return {"kind": KIND, "spec": asdict(self)}
+        return {KIND: msgspec.to_builtins(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class ChannelRef:
         Raises:
             ChannelNotFound: what has that name is no channel.
         """
-        if entry.info.get("kind") != KIND:
+        if KIND not in entry.info:
             raise ChannelNotFound(name, f"'{entry.name}' is there, but it is not a channel")
-        return cls(ChannelSpec(**entry.info["spec"]), entry.endpoint)
+        return cls(msgspec.convert(entry.info[KIND], ChannelSpec), entry.endpoint)
 
 
 @dataclass(frozen=True, slots=True)

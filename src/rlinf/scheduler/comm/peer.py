@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rlinf.scheduler.comm import framing
+from rlinf.scheduler.comm.failure import dump_failure, load_failure
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Promise
@@ -18,8 +18,6 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.errors import CommError, PeerDied
 
 logger = Reporter(__name__)
-
-MAX_TEXT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ class Request:
         """Answer with an error, which the sender's future raises; False if nobody waits for it."""
         if not self._is_open:
             return False
-        pieces = framing.pack(framing.FAIL, self._ident, "", _sendable(error), [dump_error(error)])
+        pieces = framing.pack(framing.FAIL, self._ident, "", None, [dump_failure(error)])
         self._peer.run_soon(lambda: self._answer(pieces, None))
         return True
 
@@ -309,13 +307,18 @@ class Peer:
         if future.timer is not None:
             future.timer.cancel()
         if kind == framing.FAIL:
-            text = framing.decode_head(message.envelope.head)
-            future.set_exception(load_error(text, message.frames, self.title))
+            future.set_exception(self._error_of(message))
             return
         future.take(message)
         if kind == framing.REPLY_SETTLE:
             taken = not future.cancelled()
             self.send(framing.pack(framing.SETTLED if taken else framing.CANCEL, ident, "", None))
+
+    def _error_of(self, message: Message) -> BaseException:
+        try:
+            return load_failure(message.frames[0]).error(self.title)
+        except (IndexError, msgspec.DecodeError) as error:
+            return CommError(f"'{self.title}' failed, and why has another shape: {error}")
 
     def _take_cancel(self, ident: int) -> None:
         request = self.incoming.pop(ident, None)
@@ -348,27 +351,3 @@ def run_guarded(callback: Callable[..., None], *args: Any) -> None:
         callback(*args)
     except Exception:
         logger.exception("a callback on the I/O thread failed")
-
-
-def _sendable(error: BaseException) -> str:
-    """The error's text as a head can carry it: not too long, and without halves of surrogate pairs."""
-    return str(error)[:MAX_TEXT].encode(errors="backslashreplace").decode()
-
-
-def dump_error(error: BaseException) -> bytes:
-    """An exception as bytes; one that pickle cannot carry becomes a CommError with its text."""
-    try:
-        data = pickle.dumps(error, protocol=5)
-        pickle.loads(data)
-    except Exception:  # noqa: BLE001 - whatever a foreign exception's own pickling raises
-        return pickle.dumps(CommError(f"{type(error).__qualname__}: {error}"), protocol=5)
-    return data
-
-
-def load_error(text: Any, frames: list[Buffer], title: str) -> BaseException:
-    """The exception that `dump_error` wrote; its text alone if its class is not to be had here."""
-    try:
-        error = pickle.loads(frames[0])
-    except Exception as problem:  # noqa: BLE001 - whatever a foreign exception's own unpickling raises
-        return CommError(f"'{title}' failed with an error that cannot be read here ({problem!r}): {text}")
-    return error if isinstance(error, BaseException) else CommError(f"'{title}' failed: {text}")

@@ -35,6 +35,11 @@ class Vendor:
     tool: Tool | None = None
     device_files: str = ""
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Every variable that has a say in which of its devices a process sees."""
+        return (self.visibility_variable, *self.same_as, *self.applied_before)
+
     def read_mask(self, environment: Mapping[str, str]) -> tuple[str, ...] | None:
         """The devices that a process with these variables may use, in order; None: all that there are."""
         for variable in (self.visibility_variable, *self.same_as):

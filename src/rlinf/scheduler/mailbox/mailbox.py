@@ -16,6 +16,7 @@ from rlinf.scheduler.mailbox.mailing import Mailing
 from rlinf.scheduler.mailbox.members import Groups, parse_members
 from rlinf.scheduler.mailbox.outbox import Outbox
 from rlinf.scheduler.mailbox.records import TensorType
+from rlinf.scheduler.session import Session
 
 DEFAULT_LIMIT_BYTES = 256 << 20
 
@@ -221,6 +222,11 @@ class Mailbox:
             wait_s=wait_s,
         )
         return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
+
+
+def open_mailbox(session: Session) -> Mailbox:
+    """The mailbox of a session; `session.service(open_mailbox)` is always the same."""
+    return Mailbox(session.messenger, session.directory, session.name)
 
 
 def _load(letter: Letter) -> Any:

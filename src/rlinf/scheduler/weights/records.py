@@ -8,6 +8,8 @@ from rlinf.scheduler.comm.replication import Want
 
 SERVICE = "weights"
 FETCH = "weights.fetch"
+# Asks for the versions that a process publishes, by name.
+VERSIONS = "weights.versions"
 NO_VERSION = -1
 
 

@@ -7,7 +7,7 @@ from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication import Answer, Key, Kind, Publisher
 from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import WeightsError
-from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
+from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
 
 
 class _Weights:
@@ -32,6 +32,7 @@ class Versions:
         self._publisher = Publisher(messenger, SERVICE)
         self._weights: dict[str, _Weights] = {}
         messenger.serve(FETCH, self._on_fetch, FetchWeights)
+        messenger.serve(VERSIONS, self._on_versions, None)
 
     def expect(self, name: str) -> None:
         """Let readers of `name` wait for a version from now on; from any thread."""
@@ -64,6 +65,9 @@ class Versions:
         if asked.name not in self._weights:
             raise WeightsError(asked.name, f"'{self._messenger.name}' does not publish them")
         self._serve(request)
+
+    def _on_versions(self, request: Request) -> None:
+        request.reply({name: weights.version for name, weights in self._weights.items()})
 
     def _serve(self, request: Request) -> None:
         asked: FetchWeights = request.head

@@ -17,6 +17,7 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, Parcel
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
@@ -148,6 +149,11 @@ class Weights:
             name,
             (0 if arena is None else arena.limit_bytes) >> 20,
         )
+
+
+def open_weights(session: Session) -> Weights:
+    """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
+    return Weights(session.messenger, session.directory)
 
 
 def _checked_name(name: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rlinf.scheduler.host.info import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.group import WorkerGroup
-from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.worker import Worker
 

@@ -9,12 +9,13 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
+from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
-from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.info import WorkerAddress
 
 _next_number = itertools.count(1).__next__
 
@@ -26,15 +27,8 @@ class Target(NamedTuple):
     endpoint: Endpoint
 
 
-class RaisedThere(NamedTuple):
-    """What the method raised: its traceback as text, and the exception as pickle, empty if it has none."""
-
-    text: Buffer
-    cause: Buffer
-
-
-# What came of a call on one rank: its result, not decoded yet; what it raised; why there is no answer.
-Outcome: TypeAlias = Arrived | RaisedThere | BaseException
+# What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
+Outcome: TypeAlias = Arrived | Failure | BaseException
 
 
 class Call:
@@ -117,7 +111,7 @@ class Call:
                 self._messenger.parcels.distrust(self._endpoints[index].process_id, reason)
                 self._send(index)
             case protocol.Raised():
-                self._note(index, RaisedThere(*frames))
+                self._note(index, load_failure(frames[0]))
             case protocol.Returned():
                 self._take_result(index, frames)
 

@@ -6,28 +6,38 @@ import difflib
 import inspect
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
 from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError
+from rlinf.scheduler.host.protocol import WorkerFactory
 from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
     Placement,
     PlacementStrategy,
+    Topology,
 )
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
-from rlinf.scheduler.worker.protocol import WorkerFactory
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
 
-if TYPE_CHECKING:
-    from rlinf.scheduler.cluster import Cluster
-
 T = TypeVar("T")
+
+
+class OpenCluster(Protocol):
+    """What a launch needs of a `Cluster`."""
+
+    @property
+    def session(self) -> Session:
+        """This process's membership in the job."""
+
+    @property
+    def topology(self) -> Topology:
+        """The nodes, with node groups."""
 
 
 class GroupBuilder(Generic[T]):
@@ -39,7 +49,7 @@ class GroupBuilder(Generic[T]):
 
     def launch(
         self,
-        cluster: Cluster,
+        cluster: OpenCluster,
         placement_strategy: PlacementStrategy | None = None,
         name: str | None = None,
         isolate_gpu: bool = True,
@@ -75,10 +85,11 @@ class GroupBuilder(Generic[T]):
         return launch_group(cluster.session, self._factory, placements, name, options, on_failure)
 
 
-def _a_rank_a_resource(cluster: Cluster) -> PlacementStrategy:
-    if cluster.num_accelerators:
-        return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
-    return NodePlacementStrategy(list(range(cluster.num_nodes)))
+def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
+    topology = cluster.topology
+    if topology.num_accelerators:
+        return PackedPlacementStrategy(0, topology.num_accelerators - 1)
+    return NodePlacementStrategy(list(range(len(topology.nodes))))
 
 
 def launch_group(

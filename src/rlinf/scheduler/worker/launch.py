@@ -14,22 +14,23 @@ from typing import Any
 
 import ray
 
-from rlinf.scheduler.cluster.engine import on_node
-from rlinf.scheduler.cluster.log_lines import level_to_forward
-from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Buffer, Request, encode
+from rlinf.scheduler.comm.failure import Failure, load_failure
+from rlinf.scheduler.engine.engine import on_node, ray_errors
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.host import WorkerHost
+from rlinf.scheduler.host.info import WorkerAddress, job_topology
+from rlinf.scheduler.host.log_lines import level_to_forward
+from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.environment import rank_environment
-from rlinf.scheduler.worker.host import WorkerHost
-from rlinf.scheduler.worker.info import WorkerAddress
-from rlinf.scheduler.worker.launch_desk import desk_of
+from rlinf.scheduler.worker.launch_desk import LaunchDesk
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
-from rlinf.scheduler.worker.protocol import Assignment, HostSpec, WorkerFactory
 
 _WAITS = {
     protocol.STARTING: "waiting for its process to start",
@@ -38,6 +39,11 @@ _WAITS = {
     protocol.IMPORTING: "importing the worker's class",
     protocol.CONSTRUCTING: "still in __init__",
     protocol.READY: "waiting for the other ranks to be ready",
+}
+_PHASES = {
+    protocol.GREETED: "to join the job",
+    protocol.CHECKING: "to reach its hardware",
+    protocol.IMPORTING: "to import its class",
 }
 
 
@@ -99,7 +105,8 @@ class _Launch:
         self._placements = placements
         self._name = name
         self._options = options
-        topology = options.topology or session.topology
+        self._bare_topology = job_topology(session)
+        topology = options.topology or self._bare_topology
         self._environments = EnvironmentTable(topology.node_groups)
         self._hardware = HardwareTable(topology)
         self._started_at = time.monotonic()
@@ -122,14 +129,15 @@ class _Launch:
         return time.monotonic() - self._started_at
 
     def run(self) -> list[LaunchedRank]:
-        desk = desk_of(self._session)
+        desk = self._session.service(LaunchDesk)
         desk.open(self)
         try:
             # Whoever had these names before is gone: a look-up waits for the ranks to come.
             self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
-            self._ranks = [self._start(placement) for placement in self._placements]
-            for rank in self._ranks:
-                self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
+            with ray_errors(f"Ray does not start processes for group '{self._name}'"):
+                self._ranks.extend(map(self._start, self._placements))
+                for rank in self._ranks:
+                    self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
             self._wait_for(self._greeted)
             self._assign()
             self._wait_for(self._settled)
@@ -152,7 +160,7 @@ class _Launch:
         hello: protocol.Hello = request.head
         rank = self._ranks[hello.rank]
         with self._lock:
-            rank.endpoint = pickle.loads(request.frames[0])
+            rank.endpoint = hello.endpoint
             rank.pid = hello.pid
             rank.progress = protocol.GREETED
             rank.hello = request
@@ -163,7 +171,8 @@ class _Launch:
         if complete:
             self._greeted.set()
 
-    def on_progress(self, progress: protocol.Progress) -> None:
+    def on_progress(self, request: Request) -> None:
+        progress: protocol.Progress = request.head
         rank = self._ranks[progress.rank]
         rank.progress = progress.reached
         if progress.reached == protocol.READY:
@@ -176,8 +185,7 @@ class _Launch:
             if complete:
                 self._settled.set()
         elif progress.reached == protocol.FAILED:
-            problem = f"rank {progress.rank} failed {_phase_words(progress.failed_in)}"
-            self._fail(LaunchError(self._name, problem, progress.text.rstrip().splitlines()))
+            self._fail(_launch_error(self._name, progress, load_failure(request.frames[0])))
 
     def _start(self, placement: Placement) -> LaunchedRank:
         environment = self._environments.of(placement)
@@ -204,7 +212,7 @@ class _Launch:
             group=self._name,
             rank=rank.address.rank,
             launcher=session.messenger.endpoint,
-            directory=session.directory_endpoint,
+            home=session.home,
             secret=session.secret,
             node_ip=self._node_of(rank.placement).ip,
             crosses_machines=session.crosses_machines,
@@ -234,7 +242,7 @@ class _Launch:
         """Every rank has a process: tell each what it is."""
         first = self._ranks[0]
         master_address = self._node_of(first.placement).ip
-        topology = pickle.dumps(self._session.topology)
+        topology = pickle.dumps(self._bare_topology)
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
@@ -258,7 +266,7 @@ class _Launch:
                 rank.hello.reply(None, frames, snapshot=False)
 
     def _node_of(self, placement: Placement) -> Node:
-        return self._session.topology.nodes[placement.node_rank]
+        return self._bare_topology.nodes[placement.node_rank]
 
     def _fail(self, error: SchedulerError) -> None:
         with self._lock:
@@ -275,6 +283,10 @@ class _Launch:
         ]
 
 
-def _phase_words(phase: str) -> str:
-    words = {protocol.CHECKING: "to reach its hardware", protocol.IMPORTING: "to import its class"}
-    return words.get(phase, "in __init__")
+def _launch_error(group: str, progress: protocol.Progress, failure: Failure) -> LaunchError:
+    """What a rank raised, as the launch's error; its cause is the exception itself."""
+    doing = _PHASES.get(progress.failed_in, progress.failed_in)
+    problem = f"rank {progress.rank} failed {doing}: {failure.text.partition(chr(10))[0]}"
+    error = LaunchError(group, problem, failure.traceback.rstrip().splitlines())
+    error.__cause__ = failure.load()
+    return error

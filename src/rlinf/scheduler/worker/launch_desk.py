@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from typing import Protocol
 
-from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.errors import LaunchError
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.session import Session
 
 
 class Reports(Protocol):
@@ -20,12 +18,12 @@ class Reports(Protocol):
     def on_hello(self, request: Request) -> None:
         """A rank's process runs; the answer makes it the rank that it is."""
 
-    def on_progress(self, progress: protocol.Progress) -> None:
+    def on_progress(self, request: Request) -> None:
         """A rank has come further, is ready, or has failed."""
 
 
 class LaunchDesk:
-    """One a launching process, for all its launches."""
+    """One a launching process, for all its launches; a service of its session."""
 
     def __init__(self, session: Session) -> None:
         self._launches: dict[str, Reports] = {}
@@ -44,7 +42,7 @@ class LaunchDesk:
         self._launch_of(request.head.launch_id).on_hello(request)
 
     def _on_progress(self, request: Request) -> None:
-        self._launch_of(request.head.launch_id).on_progress(request.head)
+        self._launch_of(request.head.launch_id).on_progress(request)
         request.reply(None)
 
     def _launch_of(self, launch_id: str) -> Reports:
@@ -52,21 +50,3 @@ class LaunchDesk:
         if launch is None:
             raise LaunchError("", "this launch is over: it failed or passed its deadline")
         return launch
-
-
-_desks: dict[str, LaunchDesk] = {}
-_desks_lock = threading.Lock()
-
-
-def desk_of(session: Session) -> LaunchDesk:
-    """The desk of this process."""
-    key = session.messenger.endpoint.process_id
-    with _desks_lock:
-        if key not in _desks:
-            _desks[key] = LaunchDesk(session)
-            session.on_close(partial(_forget, key))
-        return _desks[key]
-
-
-def _forget(key: str) -> None:
-    _desks.pop(key, None)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from rlinf.scheduler.comm import Endpoint, Request
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.planning import Placement
-from rlinf.scheduler.worker import protocol
-from rlinf.scheduler.worker.info import WorkerAddress
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _TELLING = ("exit detail", "exit type", "error:")
@@ -47,8 +49,9 @@ class LaunchedRank:
     ended_in_order: bool = False
 
     def kill(self) -> None:
-        """End the process now."""
-        ray.kill(self.actor, no_restart=True)
+        """End the process now; nothing happens where Ray knows of none any more."""
+        with contextlib.suppress(RayError, RuntimeError, ValueError):
+            ray.kill(self.actor, no_restart=True)
 
 
 def reason_of(error: BaseException | None) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from rlinf.scheduler.comm.failure import Failure
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import PeerDied, ResultTimeout, WorkerDied, WorkerError
-from rlinf.scheduler.worker.call import Call, RaisedThere
-from rlinf.scheduler.worker.info import WorkerAddress
+from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.worker.call import Call
 
 # Ray says why a process is gone a little later than its connection breaks.
 _REASON_WAIT_S = 2.0
@@ -162,16 +162,16 @@ class GroupResult:
     def _failure(
         self,
         index: int,
-        outcome: RaisedThere | BaseException | None,
+        outcome: Failure | BaseException | None,
         reason_wait_s: float = _REASON_WAIT_S,
         load_cause: bool = True,
     ) -> BaseException:
         address, method = self._call.addresses[index], self._call.method
         if outcome is None:
             return self._call.aborted or WorkerDied(address.group, address.rank, method)
-        if isinstance(outcome, RaisedThere):
-            cause = _unpickled(outcome.cause) if load_cause else None
-            return WorkerError(address.group, address.rank, method, bytes(outcome.text).decode(), cause)
+        if isinstance(outcome, Failure):
+            cause = outcome.load() if load_cause else None
+            return WorkerError(address.group, address.rank, method, outcome.traceback, cause)
         if not isinstance(outcome, PeerDied):
             return outcome
         died = WorkerDied(address.group, address.rank, method, self._reason_of_death(address, reason_wait_s))
@@ -182,11 +182,3 @@ class GroupResult:
 def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _unpickled(data: Any) -> BaseException | None:
-    try:
-        cause = pickle.loads(data) if len(data) else None
-    except Exception:  # noqa: BLE001 - its class may exist in the worker only; the traceback's text is there
-        return None
-    return cause if isinstance(cause, BaseException) else None

@@ -14,13 +14,13 @@ from typing import Literal
 
 from ray.exceptions import RayError
 
-from rlinf.scheduler.cluster.session import Session
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import CommError, SchedulerError, WorkerDied
 from rlinf.scheduler.events import WorkerLost
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.call import Call
-from rlinf.scheduler.worker.info import WorkerAddress
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.result import GroupResult
 
@@ -179,15 +179,17 @@ def stop_groups(groups: Iterable[Supervision]) -> None:
             _log.warning("group '%s' did not end in order", group.name, exc_info=True)
 
 
-_groups: weakref.WeakKeyDictionary[Session, set[Supervision]] = weakref.WeakKeyDictionary()
+class LaunchedGroups:
+    """The groups that a process launched and that are not stopped; a service of its session, which ends them."""
+
+    def __init__(self, session: Session) -> None:
+        self.groups: set[Supervision] = set()
+        session.on_close(lambda: stop_groups(list(self.groups)))
 
 
 def groups_of(session: Session) -> set[Supervision]:
     """The groups that this process launched and that are not stopped."""
-    if session not in _groups:
-        groups = _groups[session] = set()
-        session.on_close(lambda: stop_groups(list(groups)))
-    return _groups[session]
+    return session.service(LaunchedGroups).groups
 
 
 def _wait_until(rank: LaunchedRank, deadline: float) -> None:

@@ -6,13 +6,15 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
 
-from rlinf.scheduler.channel import Channel, current_runtime
+from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
-from rlinf.scheduler.mailbox import Groups
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
+from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
 from rlinf.scheduler.planning import Placement
-from rlinf.scheduler.worker.context import WorkerContext, context_of_this_process
+from rlinf.scheduler.session import Session, current_or_none, current_session
+from rlinf.scheduler.weights import open_weights
 from rlinf.scheduler.worker.group import GroupBuilder
-from rlinf.scheduler.worker.info import WorkerAddress, WorkerInfo
 
 T = TypeVar("T", bound="Worker")
 
@@ -34,14 +36,16 @@ class Worker:
     worker is rank 0 of 1 and can compute, but not communicate.
     """
 
-    _context: WorkerContext
+    _session: Session | None
+    _role: Role
     _logger: ClassVar[logging.Logger] = logging.getLogger("rlinf.worker")
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         """Give the new worker its identity."""
         worker = super().__new__(cls)
         # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
-        worker._context = context_of_this_process()
+        worker._session = current_or_none()
+        worker._role = (worker._session and worker._session.fact(Role)) or Role.alone()
         return worker
 
     def __init__(self) -> None:
@@ -60,7 +64,7 @@ class Worker:
     @property
     def info(self) -> WorkerInfo:
         """Who and where this worker is."""
-        return self._context.info
+        return self._role.info
 
     @property
     def address(self) -> WorkerAddress:
@@ -93,7 +97,7 @@ class Worker:
 
         In the order of `placement.local_hardware_ranks`; empty for a worker on a bare node.
         """
-        return self._context.hardware
+        return self._role.hardware
 
     @property
     def local_rank(self) -> int:
@@ -109,6 +113,12 @@ class Worker:
     def node_rank(self) -> int:
         """Its node's number in the cluster."""
         return self.placement.node_rank
+
+    @property
+    def _mailbox(self) -> Mailbox:
+        if self._session is None:
+            raise ClusterError("this worker was constructed directly: launch its group to communicate")
+        return self._session.service(open_mailbox)
 
     # The documents' programs use these names.
     _rank = rank
@@ -161,7 +171,7 @@ class Worker:
             PeerDied: the receiver is gone.
             CommTimeout: the receiver had no room at the deadline.
         """
-        handle = self._context.mailbox.send(
+        handle = self._mailbox.send(
             obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
@@ -181,7 +191,7 @@ class Worker:
             PeerDied: the sender is gone, and nothing of it is left to receive.
             CommTimeout: nothing came before the deadline.
         """
-        handle = self._context.mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        handle = self._mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
     def send_tensor(
@@ -193,7 +203,7 @@ class Worker:
         timeout_s: float | None = None,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
-        handle = self._context.mailbox.send_tensor(
+        handle = self._mailbox.send_tensor(
             tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
         )
         return handle if async_op else handle.wait()
@@ -220,9 +230,7 @@ class Worker:
             PeerDied: the sender is gone.
             CommTimeout: nothing came before the deadline.
         """
-        handle = self._context.mailbox.recv_tensor(
-            tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s
-        )
+        handle = self._mailbox.recv_tensor(tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
     def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
@@ -240,7 +248,7 @@ class Worker:
             WeightsError: the version does not grow, or some value is neither tensor nor array.
             NameTaken: another living worker publishes under that name.
         """
-        current_runtime().weights.publish(name, state_dict, version)
+        current_session().service(open_weights).publish(name, state_dict, version)
 
     def fetch_weights(
         self,
@@ -267,7 +275,11 @@ class Worker:
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
-        handle = current_runtime().weights.fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        handle = (
+            current_session()
+            .service(open_weights)
+            .fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        )
         return handle if async_op else handle.wait()
 
     def broadcast(
@@ -305,9 +317,7 @@ class Worker:
             CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
                 started, or had no room, and the others have the object.
         """
-        handle = self._context.mailbox.broadcast(
-            obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op)
-        )
+        handle = self._mailbox.broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
         return handle if async_op else handle.wait()
 
     @classmethod

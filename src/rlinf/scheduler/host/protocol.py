@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
-from rlinf.scheduler.channel import ChannelSpec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
@@ -15,8 +13,6 @@ from rlinf.scheduler.planning import HardwareUnit, Placement
 HELLO = "launch.hello"
 PROGRESS = "launch.progress"
 LOG = "worker.log"
-START_CHANNEL = "job.start_channel"
-START_CHANNEL_TIMEOUT_S = 120.0
 # Services of a worker's host.
 CALL = "worker.call"
 AGAIN = "worker.result_again"
@@ -33,23 +29,25 @@ FAILED = "failed"
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """A rank's process runs; its frame is its endpoint, pickled. The answer's: its assignment, the topology, its class.
+    """A rank's process runs. The answer's frames: its assignment and the topology, pickled, and its class, encoded.
 
     Attributes:
         launch_id: which launch it belongs to.
         rank: its rank.
+        endpoint: how its process is reached.
         pid: its process id.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
     """
 
     launch_id: str
     rank: int
+    endpoint: Endpoint
     pid: int
     port: int
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a rank's launch has come.
+    """How far a rank's launch has come; with FAILED, its frame is what `dump_failure` wrote.
 
     Attributes:
         launch_id: which launch it belongs to.
@@ -57,7 +55,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
-        text: with FAILED, the traceback.
     """
 
     launch_id: str
@@ -65,7 +62,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     reached: str
     took_s: float = 0.0
     failed_in: str = ""
-    text: str = ""
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -75,14 +71,6 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     rank: int
     level: int
     message: str
-
-
-class StartChannel(msgspec.Struct, frozen=True, array_like=True):
-    """A worker asks for a channel's process, beside the worker `group`:`rank`; the answer is its endpoint."""
-
-    spec: ChannelSpec
-    group: str
-    rank: int
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -102,7 +90,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Raised(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The answer of a method that raised; its frames are the traceback and the pickled exception, maybe empty."""
+    """The answer of a method that raised; its frame is what `dump_failure` wrote."""
 
 
 class Unread(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -130,8 +118,7 @@ class Again(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class HostSpec:
+class HostSpec(msgspec.Struct, frozen=True):
     """What a host's process is started with: enough to report to the launching process.
 
     Attributes:
@@ -139,7 +126,7 @@ class HostSpec:
         group: its group's name.
         rank: its rank.
         launcher: the process that launches the group.
-        directory: where names are registered.
+        home: the process that keeps the job's directory.
         secret: admits the process to the job.
         node_ip: its node's address.
         crosses_machines: whether peers may be on other machines.
@@ -154,7 +141,7 @@ class HostSpec:
     group: str
     rank: int
     launcher: Endpoint
-    directory: Endpoint
+    home: Endpoint
     secret: ClusterSecret
     node_ip: str
     crosses_machines: bool
@@ -165,8 +152,7 @@ class HostSpec:
     registers_itself: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """What a rank becomes, once every rank of its group has a process.
 
     Attributes:
@@ -190,8 +176,7 @@ class Assignment:
     units: tuple[HardwareUnit, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFactory:
+class WorkerFactory(msgspec.Struct, frozen=True):
     """The user's class and its arguments: pickled once for all ranks."""
 
     worker_class: type[Any]

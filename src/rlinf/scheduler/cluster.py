@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import atexit
 import os
-from importlib import import_module
 from types import TracebackType
 from typing import Any
 
-from ray.util import get_node_ip_address
-
-from rlinf.scheduler.cluster import session as sessions
-from rlinf.scheduler.cluster.bus import EventBus
-from rlinf.scheduler.cluster.discovery import fleet_of
-from rlinf.scheduler.cluster.engine import (
+from rlinf.scheduler.channel import Starter
+from rlinf.scheduler.comm import ClusterSecret, local_machine_id
+from rlinf.scheduler.config import ClusterConfig, read_cluster_config
+from rlinf.scheduler.config.fleet import Fleet
+from rlinf.scheduler.engine.discovery import fleet_of
+from rlinf.scheduler.engine.engine import (
     RayEngine,
     join_or_start,
+    own_address,
     probe_nodes,
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.cluster.log_lines import show_log_line
-from rlinf.scheduler.cluster.order import order_nodes
-from rlinf.scheduler.cluster.probe import NodeReport
-from rlinf.scheduler.cluster.session import Session
-from rlinf.scheduler.cluster.signals import exit_on_sigterm
-from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger, local_machine_id
-from rlinf.scheduler.config import ClusterConfig, read_cluster_config
-from rlinf.scheduler.config.fleet import Fleet
+from rlinf.scheduler.engine.order import order_nodes
+from rlinf.scheduler.engine.probe import NodeReport
+from rlinf.scheduler.engine.signals import exit_on_sigterm
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf.scheduler.events import Listener, NodeJoined
+from rlinf.scheduler.host.info import job_topology
+from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.planning import Topology
+from rlinf.scheduler.session import Session, current_or_none, set_current
+from rlinf.scheduler.weights import PublishedWeights, published_weights
+from rlinf.scheduler.worker.channel_starter import ChannelStarter
+from rlinf.scheduler.worker.contents import ChannelEntry, GroupEntry, channels_of, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
 DRIVER_NAME = "driver"
@@ -71,7 +72,7 @@ class Cluster:
     ) -> None:
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
-        existing = sessions.current_or_none()
+        existing = current_or_none()
         shape = _simulated_shape(simulate, config, opening=existing is None)
         self._owner = existing is None
         if existing is None:
@@ -80,11 +81,12 @@ class Cluster:
             encryption = config.encryption if config else True
             existing = _open_session(shape, wanted_nodes, address, start_timeout_s, encryption=encryption)
         elif shape is not None:
-            _check_shape(existing.topology, shape)
+            _check_shape(job_topology(existing), shape)
         self._session = existing
         try:
-            _check_node_count(existing.topology, wanted_nodes)
-            self._topology = _with_groups(existing.topology, config)
+            topology = job_topology(existing)
+            _check_node_count(topology, wanted_nodes)
+            self._topology = _with_groups(topology, config)
         except BaseException:
             self.close()
             raise
@@ -113,7 +115,7 @@ class Cluster:
     @property
     def num_accelerators(self) -> int:
         """How many accelerators there are on all nodes together."""
-        return sum(node.num_accelerators for node in self._topology.nodes)
+        return self._topology.num_accelerators
 
     @property
     def fleet(self) -> Fleet:
@@ -122,9 +124,25 @@ class Cluster:
         Raises:
             ClusterError: this process is a worker; the driver has it.
         """
-        if self.session.fleet is None:
+        fleet = self.session.fact(Fleet)
+        if fleet is None:
             raise ClusterError("only the driver keeps what the nodes said about themselves")
-        return self.session.fleet
+        return fleet
+
+    @property
+    def groups(self) -> dict[str, GroupEntry]:
+        """The worker groups of the job, whoever launched them, by name; one that is being launched too."""
+        return groups_in(self.session)
+
+    @property
+    def channels(self) -> dict[str, ChannelEntry]:
+        """The channels of the job, whoever created them, by name."""
+        return channels_of(self.session)
+
+    @property
+    def weights(self) -> dict[str, PublishedWeights]:
+        """The weights that living processes publish, with their present versions, by name."""
+        return published_weights(self.session)
 
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
@@ -207,43 +225,24 @@ def _open_session(
 
 
 def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption: bool) -> Session:
-    bus, log_bus = EventBus(), EventBus()
-    log_bus.subscribe(show_log_line)
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
-    fleet = fleet_of(reports)
-    secret = ClusterSecret.generate()
-    messenger = Messenger(
-        secret,
-        name=DRIVER_NAME,
-        host=_own_address(),
-        tcp=crosses_machines,
-        encryption=encryption,
-        on_failed=sessions.fail_current,
-    )
-    DirectoryServer(messenger)
     session = Session(
-        own_name=DRIVER_NAME,
-        topology=fleet.topology,
-        fleet=fleet,
-        messenger=messenger,
-        directory=DirectoryClient(messenger, messenger.endpoint),
-        directory_endpoint=messenger.endpoint,
-        secret=secret,
-        crosses_machines=crosses_machines,
-        bus=bus,
-        log_bus=log_bus,
+        ClusterSecret.generate(), DRIVER_NAME, host=own_address(), tcp=crosses_machines, encryption=encryption
     )
-    for closer in (exit_on_sigterm(), engine.stop, bus.close, log_bus.close, messenger.close):
-        session.on_close(closer)
-    sessions.set_current(session)
-    # By name, because it lies in a layer above: a driver that opens a cluster can start channels.
-    import_module("rlinf.scheduler.worker.driver_runtime").install_driver_runtime(session)
+    # Last of all, when what it started has ended.
+    session.on_close_last(engine.stop)
+    try:
+        session.on_close_last(exit_on_sigterm())
+        fleet = fleet_of(reports)
+        session.provide(Fleet, fleet)
+        session.provide(Topology, fleet.topology)
+        receive_log_lines(session)
+        session.provide(Starter, session.service(ChannelStarter))
+        set_current(session)
+    except BaseException:
+        session.close()
+        raise
     atexit.register(session.close)
     for rank, report in enumerate(reports):
-        bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
+        session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
     return session
-
-
-def _own_address() -> str:
-    # Ray has found out which of this machine's addresses the other nodes can reach.
-    return str(get_node_ip_address())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlinf.scheduler.cluster.probe import NodeReport
 from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface, FleetNode
+from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.hardware.devices import Device
 
 

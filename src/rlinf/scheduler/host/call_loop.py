@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
-import pickle
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
+from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
-from rlinf.scheduler.worker import protocol
+from rlinf.scheduler.host import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +188,4 @@ def _peer(request: Request) -> Endpoint:
 
 
 def _reply_error(request: Request, error: BaseException) -> None:
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may fail
-        text = f"{type(error).__qualname__}, which cannot be shown"
-    try:
-        cause = pickle.dumps(error)
-    except Exception:  # noqa: BLE001 - an exception may hold anything; its text is what must arrive
-        cause = b""
-    # A frame takes any text of any length; half of a surrogate pair would have no place in a message's head.
-    request.reply(protocol.Raised(), [text.encode("utf-8", "backslashreplace"), cause])
+    request.reply(protocol.Raised(), [dump_failure(error)])

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError, RayError
+from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlinf.scheduler.cluster.addresses import LOCAL, find_address, unannounced
-from rlinf.scheduler.cluster.probe import NodeReport, probe_this_node, simulated_environment
-from rlinf.scheduler.cluster.token import use_fresh_token
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
+from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
+from rlinf.scheduler.engine.token import use_fresh_token
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
+from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.planning import Node
 
 NAMESPACE = "rlinf"
 # Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.
 PROCESS_ENVIRONMENT = {
-    f"RAY_EXPERIMENTAL_NOSET_{name}": "1"
-    for name in (
-        "CUDA_VISIBLE_DEVICES",
-        "HIP_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "ONEAPI_DEVICE_SELECTOR",
-        "ASCEND_RT_VISIBLE_DEVICES",
-        "HABANA_VISIBLE_MODULES",
-        "TPU_VISIBLE_CHIPS",
-    )
+    f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables
 }
 _SIMULATED_STORE_BYTES = 100 * 1024 * 1024
 # Many ranks start at once on a node of one CPU: that is what a simulation is for, and no cause for a warning.
@@ -70,6 +64,7 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     restore_token = use_fresh_token()
     with _QuietRay(), unannounced():
         cluster = RayTestCluster()
+        engine = RayEngine(started_here=True, simulated=cluster, restore_token=restore_token)
         try:
             for rank, node in enumerate(nodes):
                 cluster.add_node(
@@ -80,11 +75,12 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
                     env_vars={**_SIMULATED_RAY_SETTINGS, **simulated_environment(rank, node)},
                 )
             _connect(address=cluster.address)
-        except (RayError, OSError, RuntimeError) as error:
-            cluster.shutdown()
-            restore_token()
-            raise ClusterError(f"Ray did not start {len(nodes)} simulated nodes: {error}") from error
-    return RayEngine(started_here=True, simulated=cluster, restore_token=restore_token)
+        except BaseException as error:
+            engine.stop()
+            if isinstance(error, Exception):
+                raise ClusterError(f"Ray did not start {len(nodes)} simulated nodes: {error}") from error
+            raise
+    return engine
 
 
 def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) -> RayEngine:
@@ -100,11 +96,32 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
         return RayEngine(started_here=False)
     wanted = find_address(address, num_nodes, timeout_s)
     try:
-        with _QuietRay():
+        with _QuietRay(), ray_errors(f"Ray did not start or join ({wanted})"):
             _connect(address=wanted)
-    except (RayError, OSError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"Ray did not start or join ({wanted}): {error}") from error
+    except BaseException:
+        ray.shutdown()  # what it had begun; nothing where it had not
+        raise
     return RayEngine(started_here=True)
+
+
+@contextmanager
+def ray_errors(what: str) -> Iterator[None]:
+    """Say what could not be done where Ray raises anything of its own.
+
+    Raises:
+        ClusterError: Ray could not do it; its error is the cause.
+    """
+    try:
+        yield
+    except SchedulerError:
+        raise
+    except Exception as error:
+        raise ClusterError(f"{what}: {error}") from error
+
+
+def own_address() -> str:
+    """Which of this machine's addresses the other nodes can reach, as Ray has found out."""
+    return str(get_node_ip_address())
 
 
 def wait_for_nodes(num_nodes: int | None, timeout_s: float) -> list[dict[str, Any]]:
@@ -116,7 +133,8 @@ def wait_for_nodes(num_nodes: int | None, timeout_s: float) -> list[dict[str, An
     deadline = time.monotonic() + timeout_s
     wanted = num_nodes or 1
     while True:
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        with ray_errors("Ray does not say which nodes there are"):
+            alive = [node for node in ray.nodes() if node["Alive"]]
         if len(alive) >= wanted:
             return alive
         if time.monotonic() >= deadline:

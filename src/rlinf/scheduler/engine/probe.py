@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rlinf.scheduler.cluster.interfaces import network_interfaces
 from rlinf.scheduler.comm import local_machine_id
+from rlinf.scheduler.engine.interfaces import network_interfaces
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware.devices import Device
 from rlinf.scheduler.hardware.vendors import (

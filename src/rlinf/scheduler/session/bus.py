@@ -13,7 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class EventBus:
-    """Hands events to listeners, in order, on one thread: a listener that blocks holds up no message."""
+    """Hands events to listeners, in order, on one thread: a listener that blocks holds up no message.
+
+    The thread is there from the first listener on: most processes have none, and what happens there is told to nobody.
+    """
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
@@ -21,16 +24,18 @@ class EventBus:
         self._unheard: deque[Event] = deque()
         self._listeners: list[Listener] = []
         self._thread = threading.Thread(target=self._run, name="rlinf-events", daemon=True)
-        self._thread.start()
 
     def subscribe(self, listener: Listener) -> None:
         """Have every later event handed to `listener`; what it raises is logged and goes no further."""
         self._listeners.append(listener)
+        if self._thread.ident is None:
+            self._thread.start()
 
     def emit(self, event: Event) -> None:
         """Tell every listener; returns at once."""
-        self._unheard.append(event)
-        self._events.put(event)
+        if self._listeners:
+            self._unheard.append(event)
+            self._events.put(event)
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Wait until the listeners have heard everything emitted so far; False when they take longer."""
@@ -45,7 +50,7 @@ class EventBus:
     def close(self) -> None:
         """Deliver what is queued, then end the thread."""
         self._events.put(None)
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=2.0)
 
     def _run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from rlinf.scheduler.cluster.probe import NodeReport
+from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
 
 NODE_RANK_VARIABLE = "RLINF_NODE_RANK"

@@ -1,0 +1,1 @@
+"""Ray: started, joined or simulated; its nodes probed and put in order."""

@@ -1,0 +1,106 @@
+"""Who a worker is: its address, its place, its neighbours."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.planning import Placement, Topology
+from rlinf.scheduler.session import Session
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerAddress:
+    """A worker's name in the job: its group and its rank there; as text `group:rank`."""
+
+    group: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> WorkerAddress:
+        """The address that `str(address)` wrote.
+
+        Raises:
+            ValueError: the text is not `group:rank`.
+        """
+        group, colon, rank = text.rpartition(":")
+        if not colon or not group or not rank.isdecimal():
+            raise ValueError(f"{text!r} is not a worker's address: 'group:rank'")
+        return cls(group, int(rank))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker knows of itself.
+
+    Attributes:
+        address: its group and rank.
+        world_size: how many ranks its group has.
+        placement: the node and the devices that it was given.
+        node_ip: its node's address in the cluster.
+        hostname: its node's name.
+        pid: its process id on that node.
+        master_address: where rank 0 of its group is: MASTER_ADDR.
+        master_port: the group's port for rendezvous: MASTER_PORT.
+    """
+
+    address: WorkerAddress
+    world_size: int
+    placement: Placement
+    node_ip: str
+    hostname: str
+    pid: int
+    master_address: str
+    master_port: int
+
+
+def _nothing_to_stop() -> None:
+    """Nobody hosts a worker that was constructed by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Which rank of which group a process is; its session has it as a fact.
+
+    Attributes:
+        info: who and where it is.
+        hardware: what it was given, piece by piece.
+        stop: ends its process when its calls are done.
+    """
+
+    info: WorkerInfo
+    hardware: tuple[object, ...] = ()
+    stop: Callable[[], None] = _nothing_to_stop
+
+    @classmethod
+    def alone(cls) -> Role:
+        """That of a process which nobody launched: rank 0 of 1."""
+        info = WorkerInfo(
+            address=WorkerAddress("local", 0),
+            world_size=1,
+            placement=Placement(rank=0, node_id="", node_rank=0),
+            node_ip="127.0.0.1",
+            hostname=platform.node(),
+            pid=os.getpid(),
+            master_address="127.0.0.1",
+            master_port=0,
+        )
+        return cls(info)
+
+
+def job_topology(session: Session) -> Topology:
+    """The bare cluster that a process's job runs on: its nodes, without the node groups of any config.
+
+    Raises:
+        ClusterError: the process knows of none: no `Cluster` was opened, and nobody launched it.
+    """
+    topology = session.fact(Topology)
+    if topology is None:
+        raise ClusterError(f"'{session.name}' knows of no nodes: they are found by Cluster(...)")
+    return topology

@@ -1,0 +1,240 @@
+"""A process's place in a job: how it reaches the others, and what is undone when it leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rlinf.scheduler.comm import (
+    ClusterSecret,
+    DirectoryClient,
+    DirectoryServer,
+    Endpoint,
+    Messenger,
+    on_fork_in_child,
+)
+from rlinf.scheduler.comm.forking import FORKED
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf.scheduler.session.bus import EventBus
+
+_log = logging.getLogger(__name__)
+
+NO_SESSION = (
+    "there is no cluster in this process: workers, channels and weights are used in the driver after Cluster(...), "
+    "or inside a worker"
+)
+# How long the I/O thread may take to make a service.
+SERVICE_TIMEOUT_S = 30.0
+T = TypeVar("T")
+
+
+class Session:
+    """One process's membership in a job. As a context manager it is this process's session until it is left.
+
+    What the process has besides is its *services*: a mailbox, the connections to channels. Each is made on first use by
+    the class or function that it is asked for by, so this class knows none of them.
+
+    Args:
+        secret: what proves that a process belongs to this job.
+        name: "driver", or a worker's `group:rank`.
+        home: the process that keeps the directory and starts processes for the others; None: this one does.
+        host: this machine's address, to listen on.
+        tcp: whether some process of the job cannot be reached through a Unix socket.
+        encryption: whether what goes from machine to machine is encrypted.
+        machine_id: as `Messenger`'s.
+        arena_limit_bytes: as `Messenger`'s.
+
+    Attributes:
+        name, secret: see above.
+        messenger: this process's messenger.
+        home: how the process above is reached.
+        directory: finds the others by name.
+        bus: what happens in the job, for whoever listens.
+        log_bus: workers' log lines, on their own: they are shown before the result of the call that wrote them, however
+            slow other listeners are.
+        failure: what made this process leave the job; "" as long as nothing did.
+    """
+
+    def __init__(
+        self,
+        secret: ClusterSecret,
+        name: str,
+        *,
+        home: Endpoint | None = None,
+        host: str = "127.0.0.1",
+        tcp: bool = False,
+        encryption: bool = True,
+        machine_id: str | None = None,
+        arena_limit_bytes: int | None = None,
+    ) -> None:
+        self.secret = secret
+        self.name = name
+        self.failure = ""
+        self.bus, self.log_bus = EventBus(), EventBus()
+        self._closed = False
+        self._closers: deque[Callable[[], None]] = deque()
+        self._fork_callbacks: deque[Callable[[], None]] = deque()
+        self._services: dict[object, Any] = {}
+        self.messenger = Messenger(
+            secret,
+            name=name,
+            host=host,
+            tcp=tcp,
+            encryption=encryption,
+            machine_id=machine_id,
+            arena_limit_bytes=arena_limit_bytes,
+            on_failed=self._fail,
+        )
+        self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
+        if home is None:
+            DirectoryServer(self.messenger)
+        self.home = home or self.messenger.endpoint
+        self.directory = DirectoryClient(self.messenger, self.home)
+
+    @property
+    def crosses_machines(self) -> bool:
+        """Whether some process of the job cannot be reached through a Unix socket."""
+        return bool(self.messenger.endpoint.tcp_address)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been left."""
+        return self._closed
+
+    def service(self, make: Callable[[Session], T]) -> T:
+        """What `make` made of this session, or was provided in its place; made when it is first asked for.
+
+        The I/O thread makes it: so it is made once, whoever asks and wherever they are interrupted.
+
+        Args:
+            make: a class or function that takes the session; it must not wait.
+
+        Raises:
+            CommError: this process has left the job, or is a forked child.
+        """
+        if make in self._services:
+            made: T = self._services[make]
+            return made
+        self.messenger.check_process()
+        if self.messenger.on_io_thread():
+            return self._make(make)
+        promise: Promise[T] = Promise()
+        self.messenger.submit(lambda: self._fulfil(promise, make))
+        if not promise.wait(SERVICE_TIMEOUT_S):
+            raise CommError(f"'{self.name}': its I/O thread has not answered after {SERVICE_TIMEOUT_S:.0f} s")
+        return promise.result()
+
+    def provide(self, kind: Callable[..., Any], value: Any) -> None:
+        """Let `service(kind)` and `fact(kind)` be `value`; before anybody asks."""
+        self._services[kind] = value
+
+    def fact(self, kind: Callable[..., T]) -> T | None:
+        """What was provided as `kind`; None if nothing was."""
+        found: T | None = self._services.get(kind)
+        return found
+
+    def _fulfil(self, promise: Promise[T], make: Callable[[Session], T]) -> None:
+        try:
+            promise.set_result(self._make(make))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            promise.set_exception(error)
+
+    def _make(self, make: Callable[[Session], T]) -> T:
+        if make not in self._services:
+            if self.messenger.why_closed:
+                raise CommError(self.messenger.why_closed)
+            self._services[make] = make(self)
+        made: T = self._services[make]
+        return made
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called when the session is closed; the last one added is called first."""
+        self._closers.append(closer)
+
+    def on_close_last(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called when all else is closed; the last one added is called last."""
+        self._closers.appendleft(closer)
+
+    def on_fork(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called in a forked child, to give up what belongs to the parent."""
+        self._fork_callbacks.append(callback)
+
+    def close(self) -> None:
+        """Leave the job: undo everything, last first. A second call does nothing.
+
+        An interruption (a second Ctrl-C, say) is raised again when everything is undone.
+        """
+        self._closed = True
+        if _current is self:
+            set_current(self if self.failure else None)
+        interruption: BaseException | None = None
+        while self._closers:
+            try:
+                self._closers.pop()()
+            except Exception:  # noqa: BLE001 - one part that cannot be undone must not keep the others up
+                _log.warning("leaving the job: a step failed", exc_info=True)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interruption = error
+        if interruption is not None:
+            raise interruption
+
+    def __enter__(self) -> Self:
+        set_current(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fail(self, _error: BaseException) -> None:
+        """This process's I/O thread has ended with an error: nobody reaches it any more, nor it anybody."""
+        self.failure = self.messenger.why_closed
+        _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
+        # Not here: what is undone may wait for what runs in this thread.
+        threading.Thread(target=self.close, name="rlinf-leave-job").start()
+
+    def abandon(self) -> None:
+        """Give everything up without undoing it: in a forked child it all belongs to the parent."""
+        self._closed = True
+        self.failure = FORKED
+        self._closers.clear()
+        while self._fork_callbacks:
+            self._fork_callbacks.pop()()
+
+
+# What this process has in the job; the one thing that is kept for the whole process.
+_current: Session | None = None
+
+
+def set_current(session: Session | None) -> None:
+    """Make `session` the one that this process has; None: it has none any more."""
+    global _current
+    _current = session
+    on_fork_in_child(_abandon_in_child)
+
+
+def current_or_none() -> Session | None:
+    """This process's session, if it has one."""
+    return None if _current is None or _current.closed else _current
+
+
+def current_session() -> Session:
+    """This process's session.
+
+    Raises:
+        ClusterError: it has none; the text says why.
+    """
+    if _current is None or _current.closed:
+        raise ClusterError((_current.failure if _current else "") or NO_SESSION)
+    return _current
+
+
+def _abandon_in_child() -> None:
+    if _current is not None:
+        _current.abandon()
