@@ -51,6 +51,13 @@ def checked_weight(channel: str, weight: Any) -> float:
     return _sendable(_checked(channel, check_weight, weight))
 
 
+def checked_priority(channel: str, priority: Any) -> int:
+    """Return an item's priority."""
+    if type(priority) is int and -MAX_INTEGER <= priority <= MAX_INTEGER:
+        return priority
+    raise ChannelArgumentError(channel, f"priority is a Python int of 64 bits, not {priority!r}")
+
+
 def checked_batch_weight(
     channel: str, batch_weight: Any, target_weight: Any, limits: wire.Limits | None
 ) -> float | None:

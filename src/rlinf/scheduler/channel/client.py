@@ -12,6 +12,7 @@ from rlinf.scheduler.channel.arguments import (
     checked_limits,
     checked_maxsize,
     checked_name,
+    checked_priority,
     checked_producers,
     checked_queue_name,
     checked_successor,
@@ -31,6 +32,7 @@ from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import (
     BatchUndecodable,
     ChannelClosed,
+    ChannelEmpty,
     ChannelLost,
     ChannelNotFound,
     CodecError,
@@ -146,6 +148,7 @@ class Channel:
         async_op: Literal[False] = False,
         timeout_s: float | None = None,
         *,
+        priority: int = 0,
         key: QueueName | None = None,
     ) -> None: ...
     @overload
@@ -157,6 +160,7 @@ class Channel:
         *,
         async_op: Literal[True],
         timeout_s: float | None = None,
+        priority: int = 0,
         key: QueueName | None = None,
     ) -> AsyncHandle[None]: ...
     def put(
@@ -167,6 +171,7 @@ class Channel:
         async_op: bool = False,
         timeout_s: float | None = None,
         *,
+        priority: int = 0,
         key: QueueName | None = None,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
@@ -180,6 +185,8 @@ class Channel:
             queue_name: the queue; it appears with its first item.
             async_op: see the class, like the rest.
             timeout_s: seconds.
+            priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
+                the oldest of all is next, so that none waits for ever.
             key: another name of `queue_name`.
 
         Raises:
@@ -190,6 +197,8 @@ class Channel:
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
+        if priority != 0:
+            operation.priority = checked_priority(self._name, priority)
         return self._put(item, weight, operation, async_op)
 
     def put_nowait(
@@ -198,6 +207,7 @@ class Channel:
         weight: float = 0,
         queue_name: QueueName = DEFAULT_QUEUE,
         *,
+        priority: int = 0,
         key: QueueName | None = None,
     ) -> None:
         """Put an item if there is room now.
@@ -208,7 +218,9 @@ class Channel:
             ChannelClosed: the channel is closed.
         """
         queue = checked_queue_name(self._name, queue_name, key)
-        self._put(item, weight, Operation("put", queue, None, wait=False), False)
+        operation = Operation("put", queue, None, wait=False)
+        operation.priority = checked_priority(self._name, priority)
+        self._put(item, weight, operation, False)
 
     @overload
     def get(
@@ -334,6 +346,34 @@ class Channel:
         target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
         limit_s = checked_timeout(self._name, timeout_s)
         return self._get(Operation("get_batch", queue, limit_s, batch_weight=target, limits=limits), async_op)
+
+    def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
+        """Return a copy of the item that the next getter would take, and leave it where it is.
+
+        Raises:
+            ChannelEmpty: there is none.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
+            CodecError: the item cannot be read here.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        return self._connection().look(Operation("get", queue, None, wait=False), _load_copy)
+
+    def drain(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Batch:
+        """Take everything that a queue holds now, which may be nothing.
+
+        Raises:
+            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
+            BatchUndecodable: items cannot be read here, see `get_batch`.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        everything = wire.Limits(1, 0, 0, None)
+        operation = Operation("get_batch", queue, None, wait=False, limits=everything)
+        try:
+            batch: Batch = self._get(operation, False)
+        except (ChannelEmpty, ChannelClosed):
+            return Batch()
+        return batch
 
     def __iter__(self) -> Iterator[Any]:
         """Take the items of the default queue, until the channel is closed and drained."""
@@ -506,6 +546,10 @@ class Channel:
 
 def _load_first(items: list[Arrived]) -> Any:
     return items[0].load()
+
+
+def _load_copy(items: list[Arrived]) -> Any:
+    return Arrived([bytearray(frame) for frame in items[0].frames()]).load()
 
 
 def _load_all(items: list[Arrived]) -> Batch:

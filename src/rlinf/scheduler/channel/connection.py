@@ -145,6 +145,18 @@ class Connection:
         self._hand_over(self._shell.begin, operation)
         return promise
 
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """Return what `load` makes of the items of a get, which go back to where they were."""
+        self._check_may_block()
+        promise = self.start(operation)
+        # Nobody says that the items were taken: with the promise they go back, before what is asked for next.
+        try:
+            if not promise.wait(ANSWER_S + operation.grace_s + IO_THREAD_S):
+                raise self._shell.unanswered(operation, _STUCK)
+            return load(promise.result(0))
+        finally:
+            del promise  # an error keeps this frame
+
     def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.
 

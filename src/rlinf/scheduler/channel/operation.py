@@ -42,6 +42,7 @@ class Operation:
         batch_weight: what a batch has to reach; None without.
         limits: what else a batch has to be; None for any, and for what is no batch.
         weight: of the item of a put.
+        priority: of the item of a put.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
         dropped: nobody waits for it any more.
@@ -60,6 +61,7 @@ class Operation:
         "kind",
         "limits",
         "parcel",
+        "priority",
         "queue_name",
         "recalled",
         "started",
@@ -89,6 +91,7 @@ class Operation:
         self.batch_weight = batch_weight
         self.limits = limits
         self.weight = weight
+        self.priority = 0
         self.parcel: Parcel | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
@@ -111,12 +114,13 @@ class Operation:
             weight=self.weight,
         )
         again.started = self.started
+        again.priority = self.priority
         return again
 
     def opening(self, num_frames: int = 0) -> wire.Put | wire.Get:
         """How it begins at the server, with its item in so many frames."""
         if self.kind == "put":
-            return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames)
+            return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames, self.priority)
         return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits)
 
     @property

@@ -185,12 +185,19 @@ class ChannelServer:
                 return []
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
-            return self._state.reserve(client, put.ticket, queue, put.weight, 0, wait=put.wait)
-        return self._state.put(client, put.ticket, queue, item, put.weight, item.size_bytes, wait=put.wait)
+            return self._state.reserve(
+                client, put.ticket, queue, put.weight, 0, priority=put.priority, wait=put.wait
+            )
+        size_bytes, priority = item.size_bytes, put.priority
+        return self._state.put(
+            client, put.ticket, queue, item, put.weight, size_bytes, priority=priority, wait=put.wait
+        )
 
     def _reserve(self, client: str, put: wire.Reserve, _frames: Iterator[Buffer]) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
-        return self._state.reserve(client, put.ticket, queue, put.weight, put.size_bytes, wait=put.wait)
+        queue, size_bytes, priority = wire.as_name(put.queue), put.size_bytes, put.priority
+        return self._state.reserve(
+            client, put.ticket, queue, put.weight, size_bytes, priority=priority, wait=put.wait
+        )
 
     def _fill(self, client: str, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
         its_frames = list(islice(frames, fill.num_frames))

@@ -405,8 +405,14 @@ class ClientShell:
         if parcel is None:
             return operation.opening(), ()
         if self._is_announced(operation):
-            ticket, queue = operation.ticket, operation.queue_name
-            return wire.Reserve(ticket, queue, operation.weight, operation.wait, parcel.size_bytes), ()
+            return wire.Reserve(
+                operation.ticket,
+                operation.queue_name,
+                operation.weight,
+                operation.wait,
+                parcel.size_bytes,
+                operation.priority,
+            ), ()
         frames = parcel.frames_for(self._ref.endpoint)
         return operation.opening(len(frames)), frames
 

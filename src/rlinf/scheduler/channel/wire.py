@@ -37,6 +37,7 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
     weight: float | int
     wait: bool
     num_frames: int
+    priority: int = 0
 
 
 class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
@@ -47,6 +48,7 @@ class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
     weight: float | int
     wait: bool
     size_bytes: int
+    priority: int = 0
 
 
 class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):

@@ -1,6 +1,7 @@
 """The channel's queues as a pure state machine: events in, instructions out; no clock, thread or I/O.
 
 weights.py       what a weight may be, and sums of weights without rounding
+ranked.py        items by priority
 wanted.py        what a batch has to be
 fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound

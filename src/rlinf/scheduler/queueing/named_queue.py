@@ -373,8 +373,7 @@ class NamedQueue:
         return (closed or self.ended) and not (self.putters or self.reserved)
 
     def _is_flushed(self) -> bool:
-        head = self.fifo.head()
-        return head is not None and head.order < self.flushed
+        return self.flushed > 0 and self.fifo.oldest() < self.flushed
 
     def _hopeless(self, getter: Getter, closed: bool) -> Reason | None:
         """Return why the first getter in line can never be served; None while it may.

@@ -58,6 +58,7 @@ class ChannelState:
         weight: float = 0,
         size_bytes: int = 0,
         *,
+        priority: int = 0,
         wait: bool = True,
     ) -> list[Instruction]:
         """A producer sent an item: Accept now or when there is room, or Refuse (closed, full).
@@ -65,7 +66,7 @@ class ChannelState:
         Raises:
             ValueError: the weight is not a finite number of at least 0.
         """
-        item = Item(payload, check_weight(weight), size_bytes)
+        item = Item(payload, check_weight(weight), size_bytes, priority)
         return self._put(client, ticket, queue_name, item, complete=True, wait=wait)
 
     def reserve(
@@ -76,6 +77,7 @@ class ChannelState:
         weight: float = 0,
         size_bytes: int = 0,
         *,
+        priority: int = 0,
         wait: bool = True,
     ) -> list[Instruction]:
         """A producer announced an item: Grant now or when there is room, or Refuse; then `fill` it.
@@ -83,7 +85,7 @@ class ChannelState:
         Raises:
             ValueError: the weight is not a finite number of at least 0.
         """
-        item = Item(None, check_weight(weight), size_bytes)
+        item = Item(None, check_weight(weight), size_bytes, priority)
         return self._put(client, ticket, queue_name, item, complete=False, wait=wait)
 
     def fill(
