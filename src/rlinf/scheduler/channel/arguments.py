@@ -95,6 +95,13 @@ def checked_limits(
     return limits
 
 
+def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
+    """Return a bound in bytes; 0 for none, None for the default."""
+    if max_bytes is None or (type(max_bytes) is int and max_bytes == 0):
+        return max_bytes
+    return checked_count(channel, "max_bytes", max_bytes)
+
+
 def checked_count(channel: str, what: str, number: Any) -> int:
     """Return a whole number of at least 1."""
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_INTEGER:

@@ -10,6 +10,7 @@ from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
     checked_batch_weight,
     checked_limits,
+    checked_max_bytes,
     checked_maxsize,
     checked_name,
     checked_priority,
@@ -78,6 +79,7 @@ class Channel:
         group_affinity: str | None = None,
         group_rank_affinity: int | None = None,
         *,
+        max_bytes: int | None = None,
         producers: int | None = None,
         successor_s: float = SUCCESSOR_S,
     ) -> Channel:
@@ -89,6 +91,9 @@ class Channel:
             group_affinity: the worker group on whose node and device it is held; by default the caller's own
                 (node 0 from the driver).
             group_rank_affinity: the rank in that group; by default the caller's own, or 0 in another group.
+            max_bytes: how many bytes all its queues hold before puts wait; 0 is unbounded, None a quarter of the memory
+                of the machine that holds it. An item that is larger is taken where nothing else is held, and what
+                somebody waits for does not wait for what other queues hold.
             producers: how many there will be (see `producer`); the channel ends when the last of them is done.
             successor_s: how long a producer that failed or died may be replaced before it counts as done.
 
@@ -98,6 +103,7 @@ class Channel:
         spec = ChannelSpec(
             checked_name(name),
             checked_maxsize(name, maxsize),
+            max_bytes=checked_max_bytes(name, max_bytes),
             producers=checked_producers(name, producers),
             successor_s=checked_successor(name, successor_s),
         )

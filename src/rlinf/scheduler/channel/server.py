@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.byte_bound import ByteBound
 from rlinf.scheduler.channel.operation import is_marked
 from rlinf.scheduler.channel.producer_desk import ProducerDesk
 from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
@@ -101,7 +102,8 @@ class ChannelServer:
         self.on_stopped: Callable[[], None] | None = None
         self._directory = directory
         self._messenger = messenger
-        self._state = ChannelState(spec.maxsize)
+        self._bound = ByteBound(spec)
+        self._state = ChannelState(spec.maxsize, total_bytes=self._bound.max_bytes)
         self._producers = ProducerDesk(messenger, spec, self._on_producers_done)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}
@@ -189,15 +191,17 @@ class ChannelServer:
                 client, put.ticket, queue, put.weight, 0, priority=put.priority, wait=put.wait
             )
         size_bytes, priority = item.size_bytes, put.priority
-        return self._state.put(
+        out = self._state.put(
             client, put.ticket, queue, item, put.weight, size_bytes, priority=priority, wait=put.wait
         )
+        return out or self._bound.note(self._state)
 
     def _reserve(self, client: str, put: wire.Reserve, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue, size_bytes, priority = wire.as_name(put.queue), put.size_bytes, put.priority
-        return self._state.reserve(
+        out = self._state.reserve(
             client, put.ticket, queue, put.weight, size_bytes, priority=priority, wait=put.wait
         )
+        return out or self._bound.note(self._state)
 
     def _fill(self, client: str, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
         its_frames = list(islice(frames, fill.num_frames))
@@ -384,7 +388,7 @@ class ChannelServer:
         for client in self._clients.values():
             self._messenger.notify(client.endpoint, self._news_service, wire.News([], [], left=True))
         self._clients.clear()
-        self._state = ChannelState(self.spec.maxsize)
+        self._state = ChannelState()
         if self.on_stopped is not None:
             self.on_stopped()
 

@@ -75,8 +75,9 @@ class ClientShell:
         self._ref = ref
         self._messenger = messenger
         self._on_lost = on_lost
+        self._inline_bytes_limit = ref.spec.inline_bytes
         self._is_open = False
-        self._state = ClientState(wire.CREDIT_BYTES if ref.spec.maxsize else 0)
+        self._state = ClientState(ref.spec.credit_bytes)
         self._operations: dict[int, Operation] = {}
         # Those that wait for credit; and whether what was handed over is being looked at.
         self._held: dict[int, Operation] = {}
@@ -395,8 +396,8 @@ class ClientShell:
         parcel = operation.parcel
         return (
             parcel is not None
-            and parcel.size_bytes > wire.INLINE_BYTES
-            and self._ref.spec.maxsize > 0
+            and self._inline_bytes_limit is not None
+            and parcel.size_bytes > self._inline_bytes_limit
             and not parcel.goes_as_descriptor(self._ref.endpoint)
         )
 

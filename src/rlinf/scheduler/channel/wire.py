@@ -27,6 +27,9 @@ from rlinf.scheduler.queueing import QueueName
 INLINE_BYTES = 64 << 10
 # So much of one client may lie at the server of a bounded channel before it was accepted, for each queue.
 CREDIT_BYTES = 256 << 10
+# The same of a queue that nobody bounded, so that only its machine's memory does.
+LARGE_INLINE_BYTES = 1 << 20
+LARGE_CREDIT_BYTES = 16 << 20
 
 
 class Put(msgspec.Struct, tag=0, array_like=True, gc=False):

@@ -95,19 +95,28 @@ class Putter:
 
 
 class Tally:
-    """What all queues of a channel accepted so far."""
+    """What all queues of a channel accepted so far, and what they hold together.
 
-    __slots__ = ("num_items", "size_bytes")
+    Args:
+        max_bytes: how many bytes they may hold; 0 is unbounded.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("crowded", "held_bytes", "max_bytes", "num_items", "size_bytes")
+
+    def __init__(self, max_bytes: int = 0) -> None:
         self.num_items = 0
         self.size_bytes = 0
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        # Queues with puts that may wait for what other queues hold.
+        self.crowded: dict[NamedQueue, None] = {}
 
 
 class NamedQueue:
     """The state of one queue. Every method appends what is to be done to `out`."""
 
     __slots__ = (
+        "counted_bytes",
         "delivering",
         "ended",
         "fifo",
@@ -139,17 +148,37 @@ class NamedQueue:
         self.streams: dict[Client, deque[Putter]] = {}
         self.reserved = 0
         self.reserved_bytes = 0
+        self.counted_bytes = 0  # of it and of the items, so many are in the tally
         self.delivering = 0
         self.on_the_way = 0  # those of `delivering` that have not arrived
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether an item of this size may enter; into an empty queue any may."""
+        """Whether an item of this size may enter; into an empty queue any may, unless the channel holds too much."""
         num_held = self.fifo.num_items + self.reserved
         if 0 < self.maxsize <= num_held:
             return False
-        if not self.max_bytes or not num_held:
-            return True
-        return self.fifo.size_bytes + self.reserved_bytes + size_bytes <= self.max_bytes
+        own_bytes = self.fifo.size_bytes + self.reserved_bytes
+        if self.max_bytes and num_held and own_bytes + size_bytes > self.max_bytes:
+            return False
+        return not self.tally.max_bytes or self._has_room_in_channel(num_held, own_bytes, size_bytes)
+
+    def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
+        tally = self.tally
+        others_bytes = tally.held_bytes - self.counted_bytes
+        if self.getters or not others_bytes:
+            # What somebody waits for does not wait for what nobody takes.
+            return not num_held or own_bytes + size_bytes <= tally.max_bytes
+        return others_bytes + own_bytes + size_bytes <= tally.max_bytes
+
+    def _count(self) -> None:
+        """Tell the channel what this queue holds now, and whether puts wait here."""
+        held_bytes = self.fifo.size_bytes + self.reserved_bytes
+        self.tally.held_bytes += held_bytes - self.counted_bytes
+        self.counted_bytes = held_bytes
+        if self.putters:
+            self.tally.crowded[self] = None
+        elif self.tally.crowded:
+            self.tally.crowded.pop(self, None)
 
     @property
     def full(self) -> bool:
@@ -166,8 +195,10 @@ class NamedQueue:
         if self.putters or not self.has_room(putter.item.size_bytes):
             self._remember(putter)
             self.putters[putter] = None
-            return
-        self._enter(putter, out)
+        else:
+            self._enter(putter, out)
+        if self.tally.max_bytes:
+            self._count()
 
     def fill(self, putter: Putter, out: list[Instruction]) -> None:
         """The bytes of a reservation are here: it enters, and complete puts right behind it too."""
@@ -233,6 +264,8 @@ class NamedQueue:
         self._serve(closed, out)
         while self.putters and self._admit(out):
             self._serve(closed, out)
+        if self.tally.max_bytes:
+            self._count()
 
     def flush(self) -> None:
         """Let batches take what came until now, whether it reaches their weight or not."""
@@ -276,6 +309,10 @@ class NamedQueue:
             parts.append(f"{depth.num_putters} puts waiting")
         if depth.num_delivering:
             parts.append(f"{depth.num_delivering} in delivery")
+        if 2 * self.tally.held_bytes > self.tally.max_bytes:
+            parts.append(
+                f"{self.tally.held_bytes} of {self.tally.max_bytes} bytes in all queues of the channel"
+            )
         return ", ".join(parts)
 
     def _enter(self, putter: Putter, out: list[Instruction]) -> None:

@@ -26,8 +26,9 @@ NUM_NAMED = 3
 class ChannelState:
     """Named queues that appear on demand and vanish when empty and idle.
 
-    Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. An
-    operation is known by its client's name and a ticket that is unique among that client's operations.
+    Each holds at most `maxsize` items and, unless it is a single larger item, `max_bytes` bytes; 0 is unbounded. All
+    together hold at most `total_bytes`, but a put to a queue where somebody waits does not wait for what others hold.
+    An operation is known by its client's name and a ticket that is unique among that client's operations.
     Every event returns the instructions that follow from it, in order, for this client and for others.
 
     >>> state = ChannelState()
@@ -39,13 +40,13 @@ class ChannelState:
     Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)], complete=True)
     """
 
-    def __init__(self, maxsize: int = 0, max_bytes: int = 0) -> None:
+    def __init__(self, maxsize: int = 0, max_bytes: int = 0, total_bytes: int = 0) -> None:
         self.maxsize = check_maxsize(maxsize)
         self.max_bytes = max_bytes
         self.closed = False
         self._all_ended = False
         self._ended: set[QueueName] = set()
-        self._tally = Tally()
+        self._tally = Tally(total_bytes)
         self._queues: dict[QueueName, NamedQueue] = {}
         self._clients: dict[str, Client] = {}
 
@@ -284,6 +285,15 @@ class ChannelState:
         queue = self._queues.get(queue_name)
         return queue.fifo.size_bytes + queue.reserved_bytes if queue else 0
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether puts wait, and all queues together hold about as much as they may."""
+        tally = self._tally
+        return any(
+            tally.held_bytes + next(iter(queue.putters)).item.size_bytes > tally.max_bytes
+            for queue in tally.crowded
+        )
+
     def is_full(self, queue_name: QueueName) -> bool:
         """Return whether a put to this queue would wait."""
         queue = self._queues.get(queue_name)
@@ -324,6 +334,8 @@ class ChannelState:
             queue.withdraw_get(getter)
             out.append(Refuse(client, ticket, Reason.EMPTY, self._describe_for(getter)))
         self._drop_if_idle(queue)
+        if self._tally.crowded:
+            self._relieve(out)
         return out
 
     def _describe_for(self, operation: Getter | Putter) -> str:
@@ -358,6 +370,13 @@ class ChannelState:
         for queue in queues:
             queue.settle(self.closed, out)
             self._drop_if_idle(queue)
+        if self._tally.crowded:
+            self._relieve(out)
+
+    def _relieve(self, out: list[Instruction]) -> None:
+        """Let puts enter that waited for what other queues held."""
+        for queue in list(self._tally.crowded):
+            queue.settle(self.closed, out)
 
     def _queue(self, name: QueueName) -> NamedQueue:
         queue = self._queues.get(name)
