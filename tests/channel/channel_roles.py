@@ -92,3 +92,24 @@ def fail_as_producer(channel):
         channel.put("before")
         message = "it cannot go on"
         raise ZeroDivisionError(message)
+
+
+def train(channel, index, num_shards, options):
+    """(step, items, imbalance, complete) of every batch of a shard."""
+    shard = channel.shard(index, num_shards, **options)
+    return [(batch.step, list(batch), batch.imbalance, batch.complete) for batch in shard]
+
+
+def write_into_a_batch_and_never_come_back(channel, ready, options):
+    for batch in channel.shard(0, 2, **options):
+        for item in batch:
+            item[:] = 99
+        ready.put("has it")
+        ready.get("never")
+
+
+def sums_of_batches(channel, index, num_shards, options):
+    return [
+        (batch.step, [float(item.sum()) for item in batch])
+        for batch in channel.shard(index, num_shards, **options)
+    ]

@@ -10,7 +10,7 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs/how-to"
 PROGRAMS = [
     (page, number, program)
-    for page in ("end-a-queue",)
+    for page in ("end-a-queue", "feed-ranks-evenly")
     for number, program in enumerate(
         re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.S)
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.errors import ChannelArgumentError
-from rlinf.scheduler.queueing import QueueName, check_batch_weight, check_maxsize, check_weight
+from rlinf.scheduler.queueing import QueueName, ShardPlan, check_batch_weight, check_maxsize, check_weight
 
 DEFAULT_QUEUE = "default"
 # The largest integer that travels as one.
@@ -167,3 +167,45 @@ def _checked(channel: str, check: Callable[[Any], float], value: Any) -> float:
 
 def _sendable(number: float) -> float:
     return float(number) if number > MAX_INTEGER else number
+
+
+def checked_plan(
+    channel: str,
+    num_shards: Any,
+    policy: Any,
+    batch_weight: Any,
+    batch_items: Any,
+    cost: Any,
+    equal_counts: bool,
+) -> ShardPlan:
+    """Return how a queue is divided."""
+    plan = ShardPlan(
+        checked_count(channel, "num_shards", num_shards),
+        policy,
+        None if batch_weight is None else _sendable(_checked(channel, check_batch_weight, batch_weight)),
+        None if batch_items is None else checked_count(channel, "batch_items", batch_items),
+        _checked_cost(channel, cost),
+        bool(equal_counts),
+    )
+    try:
+        plan.check()
+    except ValueError as error:
+        raise ChannelArgumentError(channel, str(error)) from error
+    return plan
+
+
+def _checked_cost(channel: str, cost: Any) -> tuple[float, float]:
+    """Return what an item costs, as the factors of its weight and of its weight's square."""
+    if cost is None:
+        return 1, 0
+    if cost == "quadratic":
+        return 0, 1
+    try:
+        linear, quadratic = (check_weight(factor) for factor in cost)
+    except (TypeError, ValueError) as error:
+        problem = (
+            f"cost is None (the weight), 'quadratic' (its square), or two numbers (a, b) of at least 0, for "
+            f"a * weight + b * weight ** 2; not {cost!r}"
+        )
+        raise ChannelArgumentError(channel, problem) from error
+    return linear, quadratic

@@ -13,6 +13,7 @@ from rlinf.scheduler.channel.arguments import (
     checked_max_bytes,
     checked_maxsize,
     checked_name,
+    checked_plan,
     checked_priority,
     checked_producers,
     checked_queue_name,
@@ -25,6 +26,7 @@ from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
 from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.producer import Producer
+from rlinf.scheduler.channel.shard import Shard
 from rlinf.scheduler.channel.spec import SUCCESSOR_S, ChannelRef, ChannelSpec, ChannelStats, address_of
 from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.comm.codec import encode
@@ -32,6 +34,7 @@ from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import (
     BatchUndecodable,
+    ChannelArgumentError,
     ChannelClosed,
     ChannelEmpty,
     ChannelLost,
@@ -353,6 +356,46 @@ class Channel:
         limit_s = checked_timeout(self._name, timeout_s)
         return self._get(Operation("get_batch", queue, limit_s, batch_weight=target, limits=limits), async_op)
 
+    def shard(
+        self,
+        index: int,
+        num_shards: int,
+        *,
+        policy: str = "round_robin",
+        batch_weight: float | None = None,
+        batch_items: int | None = None,
+        cost: str | tuple[float, float] | None = None,
+        equal_counts: bool = False,
+        queue_name: QueueName = DEFAULT_QUEUE,
+        key: QueueName | None = None,
+    ) -> Shard:
+        """Return one data-parallel rank's part of a queue, to be iterated: one batch a step.
+
+        The channel divides each step among all ranks, which say the same here but for their `index`. So every rank sees
+        the same number of batches, some perhaps empty, and the same end.
+
+            for batch in channel.shard(self.rank, self.world_size, policy="balanced", batch_items=512):
+                self.train(batch)
+
+        Args:
+            index: the rank, from 0.
+            num_shards: how many ranks there are.
+            policy: "round_robin", in turn as the items came; "least_loaded", each item to the rank that has the least
+                to do; "balanced", Karmarkar and Karp's partition of the step.
+            batch_weight: the weight of a step, of all ranks together.
+            batch_items: its number of items. With neither, a step is what is there at `flush`, or when the queue ends.
+            cost: what an item costs: None for its weight, "quadratic" for its square, (a, b) for
+                a * weight + b * weight ** 2.
+            equal_counts: of "balanced": ranks get the same number of items, or one less.
+            queue_name: the queue.
+            key: another name of `queue_name`.
+        """
+        queue = checked_queue_name(self._name, queue_name, key)
+        plan = checked_plan(self._name, num_shards, policy, batch_weight, batch_items, cost, equal_counts)
+        if type(index) is not int or not 0 <= index < num_shards:
+            raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
+        return Shard(lambda operation: self._get(operation, False), queue, index, plan)
+
     def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Return a copy of the item that the next getter would take, and leave it where it is.
 
@@ -568,4 +611,4 @@ def _load_all(items: list[Arrived]) -> Batch:
             problems.append((place, str(error)))
     if problems:
         raise BatchUndecodable(problems, values)
-    return Batch(values, not isinstance(items, Delivery) or items.complete)
+    return items.batch(values) if isinstance(items, Delivery) else Batch(values)

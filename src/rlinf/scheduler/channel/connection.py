@@ -295,11 +295,11 @@ class Connection:
         match answer.answer:
             case wire.Accepted():
                 return None
-            case wire.Delivered(_, counts, complete):
+            case wire.Delivered(_, counts, complete, part):
                 if operation.waited_s > CONFIRM_DELAY_S:
                     self._hand_over(shell.hurry, None)
                 frames = iter(answer.frames)
-                return Delivery([Arrived(list(islice(frames, count))) for count in counts], complete)
+                return Delivery([Arrived(list(islice(frames, count))) for count in counts], complete, part)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 return self._wait(operation)

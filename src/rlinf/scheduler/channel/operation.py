@@ -43,6 +43,7 @@ class Operation:
         limits: what else a batch has to be; None for any, and for what is no batch.
         weight: of the item of a put.
         priority: of the item of a put.
+        shard: whose part a batch is; None for one that is no shard's.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
         dropped: nobody waits for it any more.
@@ -64,6 +65,7 @@ class Operation:
         "priority",
         "queue_name",
         "recalled",
+        "shard",
         "started",
         "ticket",
         "timeout_s",
@@ -92,6 +94,7 @@ class Operation:
         self.limits = limits
         self.weight = weight
         self.priority = 0
+        self.shard: wire.Shard | None = None
         self.parcel: Parcel | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
@@ -115,13 +118,14 @@ class Operation:
         )
         again.started = self.started
         again.priority = self.priority
+        again.shard = self.shard
         return again
 
     def opening(self, num_frames: int = 0) -> wire.Put | wire.Get:
         """How it begins at the server, with its item in so many frames."""
         if self.kind == "put":
             return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames, self.priority)
-        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits)
+        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits, self.shard)
 
     @property
     def is_batch(self) -> bool:
@@ -130,6 +134,8 @@ class Operation:
 
     def describe_batch(self) -> str:
         """What batch it asks for, in a phrase."""
+        if self.shard is not None:
+            return f"step {self.shard.done_step + 1} of shard {self.shard.index} of {self.shard.num_shards}"
         text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
         if self.limits is None:
             return text

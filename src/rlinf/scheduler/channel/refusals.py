@@ -11,6 +11,7 @@ from rlinf.scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
     ChannelEmpty,
+    ChannelError,
     ChannelFull,
     ChannelTimeout,
     SchedulerError,
@@ -38,6 +39,8 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
             return ChannelClosed(channel)
         case Reason.ENDED.value:
             return ChannelClosed(channel, f"{queue} has ended")
+        case Reason.SUCCEEDED.value:
+            return ChannelError(channel, f"{queue}: another one asks for {operation.describe_batch()} now")
         case Reason.FULL.value:
             return ChannelFull(channel, f"{queue} is full: {state}")
         case Reason.EMPTY.value:

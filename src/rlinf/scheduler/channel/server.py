@@ -40,6 +40,8 @@ from rlinf.scheduler.queueing import (
     Reason,
     Refuse,
     Ripen,
+    ShardPlan,
+    rounded,
 )
 from rlinf.scheduler.session import Session
 
@@ -234,6 +236,11 @@ class ChannelServer:
 
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(get.queue)
+        if get.shard is not None:
+            index, done_step, *plan = msgspec.structs.astuple(get.shard)
+            return self._state.get_part(
+                client, get.ticket, queue, ShardPlan(*plan), index, done_step, wait=get.wait
+            )
         if get.batch_weight is None and get.limits is None:
             return self._state.get(client, get.ticket, queue, wait=get.wait)
         limits = NO_LIMITS if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
@@ -273,12 +280,15 @@ class ChannelServer:
         counts = []
         for item in instruction.items:
             arrived: Arrived = item.payload
-            frames = (
-                arrived.frames() if as_bytes else self._messenger.parcels.frames_for(arrived, known.endpoint)
-            )
+            if as_bytes:
+                frames = arrived.frames()
+            else:
+                # What a rank writes into its part is not to be seen by its successor.
+                shared = instruction.part is not None
+                frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
             known.frames.extend(frames)
-        known.answers.append(wire.Delivered(instruction.ticket, counts, instruction.complete))
+        known.answers.append(_delivered(instruction, counts))
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.Answer(answer, [])):
@@ -397,6 +407,14 @@ def _is_accept(instruction: Instruction) -> bool:
     return type(instruction) is Accept
 
 
+def _delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
+    part = instruction.part
+    if part is None:
+        return wire.Delivered(instruction.ticket, counts, instruction.complete)
+    about = wire.Part(part.step, [rounded(item.weight) for item in part.items], part.imbalance)
+    return wire.Delivered(instruction.ticket, counts, instruction.complete, about)
+
+
 def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
     """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
     items: list[Arrived] = [item.payload for item in instruction.items]
@@ -405,7 +423,7 @@ def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
         parts = [item.frames() for item in items]
         frames: list[Any] = [frame for part in parts for frame in part]
         counts = [len(part) for part in parts]
-        delivered = wire.Delivered(instruction.ticket, counts, instruction.complete)
+        delivered = _delivered(instruction, counts)
         if end.answer(wire.Answer(delivered, frames)):
             return True
     end.answer(wire.Answer(wire.Elsewhere(instruction.ticket), []))

@@ -533,7 +533,7 @@ class ClientShell:
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         try:
-            items = Delivery(map(self._messenger.parcels.receive, parts), answer.complete)
+            items = Delivery(map(self._messenger.parcels.receive, parts), answer.complete, answer.part)
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
             self._outbox.append((wire.Resend(answer.ticket), ()))

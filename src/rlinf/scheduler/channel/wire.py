@@ -70,14 +70,28 @@ class Limits(msgspec.Struct, array_like=True, gc=False):
     max_wait_s: float | None
 
 
+class Shard(msgspec.Struct, array_like=True, gc=False):
+    """Which part of a queue a get asks for, after which step, and `queueing.ShardPlan` as it travels."""
+
+    index: int
+    done_step: int
+    num_shards: int
+    policy: str
+    batch_weight: float | int | None
+    batch_items: int | None
+    cost: tuple[float | int, float | int]
+    equal_counts: bool
+
+
 class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """Get one item, or a batch (of a weight, with limits, or both) -> `Delivered` or `Refused`."""
+    """Get one item, a batch (of a weight, with limits, or both), or a shard's part -> `Delivered` or `Refused`."""
 
     ticket: int
     queue: Any
     wait: bool
     batch_weight: float | int | None
     limits: Limits | None = None
+    shard: Shard | None = None
 
 
 class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
@@ -117,12 +131,21 @@ class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
     problem: str = ""
 
 
+class Part(msgspec.Struct, array_like=True, gc=False):
+    """Of which step the items of a shard are, their weights, and how uneven the step's parts are."""
+
+    step: int
+    weights: list[float | int]
+    imbalance: float
+
+
 class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left."""
 
     ticket: int
     num_frames: list[int]
     complete: bool = True
+    part: Part | None = None
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):

@@ -7,6 +7,8 @@ fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 state.py         all queues of one channel, by name, and all clients, by id
 client.py        the other side: one process's operations, until each has ended
+balance.py       how to divide items evenly
+sharding.py      a queue's items for data-parallel ranks, step by step
 producers.py     who still has something to put
 instructions.py  what the shell around the state has to do
 """
@@ -28,12 +30,14 @@ from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
 from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
 from rlinf.scheduler.queueing.producers import Producers
+from rlinf.scheduler.queueing.sharding import POLICIES, Part, ShardPlan
 from rlinf.scheduler.queueing.state import ChannelState
 from rlinf.scheduler.queueing.wanted import NO_LIMITS, Limits
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
     "NO_LIMITS",
+    "POLICIES",
     "Accept",
     "ChannelState",
     "ClientInstruction",
@@ -47,6 +51,7 @@ __all__ = [
     "Instruction",
     "Item",
     "Limits",
+    "Part",
     "Producers",
     "QueueDepth",
     "QueueName",
@@ -55,6 +60,7 @@ __all__ = [
     "Refuse",
     "Ripen",
     "Send",
+    "ShardPlan",
     "WeightedFifo",
     "Withdraw",
     "check_batch_weight",

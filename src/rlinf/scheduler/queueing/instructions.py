@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from rlinf.scheduler.queueing.fifo import Item
+from rlinf.scheduler.queueing.sharding import Part
 
 
 class Reason(Enum):
@@ -15,6 +16,7 @@ class Reason(Enum):
     EMPTY = "empty"  # get without waiting: nothing there, or others came first
     CLOSED = "closed"  # the channel is closed (and, for getters, drained)
     ENDED = "ended"  # the queue has ended (and, for getters, is drained)
+    SUCCEEDED = "succeeded"  # another one asks for the same shard now
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
     CANCELLED = "cancelled"  # its own client withdrew it
 
@@ -43,6 +45,7 @@ class Deliver(NamedTuple):
     ticket: int
     items: list[Item]
     complete: bool = True
+    part: Part | None = None  # of a shard
 
 
 class Refuse(NamedTuple):

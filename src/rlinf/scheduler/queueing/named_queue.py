@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
+from rlinf.scheduler.queueing.sharding import Part, Sharding, ShardPlan
 from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.scheduler.queueing.weights import rounded
 
@@ -66,7 +67,19 @@ class Client:
 class Getter:
     """A `get` (wanted None) or `get_batch`: waiting while `items` is None, in delivery after."""
 
-    __slots__ = ("arrived", "client", "complete", "items", "queue", "ripens", "ticket", "waited", "wanted")
+    __slots__ = (
+        "arrived",
+        "client",
+        "complete",
+        "is_shard",
+        "items",
+        "part",
+        "queue",
+        "ripens",
+        "ticket",
+        "waited",
+        "wanted",
+    )
 
     def __init__(self, client: Client, ticket: int, queue: NamedQueue, wanted: Wanted | None) -> None:
         self.client = client
@@ -75,6 +88,8 @@ class Getter:
         self.wanted = wanted
         self.ripens = False  # the least of a batch is there: its `max_wait_s` has begun
         self.waited = False  # and is over
+        self.is_shard = False  # it asks for a shard's part, and is not in the line
+        self.part: Part | None = None
         self.items: list[Item] | None = None
         self.complete = True  # its items are what was asked for, and not what is left
         self.arrived = False  # the items are in the client's process; they may still come back
@@ -129,6 +144,7 @@ class NamedQueue:
         "putters",
         "reserved",
         "reserved_bytes",
+        "sharding",
         "streams",
         "tally",
     )
@@ -141,6 +157,7 @@ class NamedQueue:
         self.ended = False
         self.fifo = WeightedFifo()
         self.flushed = 0  # items numbered below are not to wait for others
+        self.sharding: Sharding | None = None
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
         self.getters: OrderedDict[Getter, None] = OrderedDict()
         self.putters: OrderedDict[Putter, None] = OrderedDict()
@@ -165,7 +182,7 @@ class NamedQueue:
     def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
         tally = self.tally
         others_bytes = tally.held_bytes - self.counted_bytes
-        if self.getters or not others_bytes:
+        if self.awaited or not others_bytes:
             # What somebody waits for does not wait for what nobody takes.
             return not num_held or own_bytes + size_bytes <= tally.max_bytes
         return others_bytes + own_bytes + size_bytes <= tally.max_bytes
@@ -186,9 +203,17 @@ class NamedQueue:
         return not self.has_room(1)
 
     @property
+    def awaited(self) -> bool:
+        """Somebody waits for items."""
+        return bool(self.getters) or (self.sharding is not None and bool(self.sharding.getters))
+
+    @property
     def idle(self) -> bool:
         """Nothing is held, nobody waits, nothing can come back."""
-        return not (self.delivering or self.fifo.num_items or self.getters or self.putters or self.reserved)
+        if self.delivering or self.fifo.num_items or self.getters or self.putters or self.reserved:
+            return False
+        # One that is sharded has numbered its steps.
+        return self.sharding is None or (self.ended and self.sharding.idle)
 
     def put(self, putter: Putter, out: list[Instruction]) -> None:
         """Let a put enter, or stand in line."""
@@ -234,36 +259,59 @@ class NamedQueue:
         self._remember(getter)
         self.getters[getter] = None
 
+    def get_part(
+        self, getter: Getter, plan: ShardPlan, index: int, done_step: int, out: list[Instruction]
+    ) -> None:
+        """Wait for a shard's next part; `settle` hands it out."""
+        if self.sharding is None:
+            self.sharding = Sharding(plan)
+        getter.is_shard = True
+        self._remember(getter)
+        earlier = self.sharding.ask(getter, index, done_step)
+        if earlier is not None:
+            del earlier.client.operations[earlier.ticket]
+            out.append(Refuse(earlier.client.name, earlier.ticket, Reason.SUCCEEDED, self.describe()))
+
     def withdraw_get(self, getter: Getter) -> None:
         """Forget a waiting getter."""
         del getter.client.operations[getter.ticket]
-        del self.getters[getter]
+        if self.sharding is not None and getter.is_shard:
+            self.sharding.forget(getter)
+        else:
+            del self.getters[getter]
 
     def arrive(self, getter: Getter) -> None:
         """The delivered items are in the client's process, where nobody has taken them yet."""
-        if not getter.arrived:
-            getter.arrived = True
+        if not getter.arrived and not getter.is_shard:
             self.on_the_way -= 1
+        getter.arrived = True
 
     def confirm(self, getter: Getter) -> None:
         """The delivered items were taken: they are the consumer's now."""
         self.arrive(getter)
         del getter.client.operations[getter.ticket]
-        self.delivering -= 1
+        if not getter.is_shard:
+            self.delivering -= 1
 
     def give_back(self, getters: Iterable[Getter]) -> None:
         """Put items in delivery back to the head, in their original order."""
         returned: list[Item] = []
         for getter in getters:
             self.confirm(getter)
-            returned.extend(getter.items or ())
+            # A part is kept for its shard anyhow.
+            if not getter.is_shard:
+                returned.extend(getter.items or ())
         self.fifo.restore(returned)
 
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters and let puts enter until neither line can move."""
         self._serve(closed, out)
+        if self.sharding is not None:
+            self._serve_shards(self.sharding, closed, out)
         while self.putters and self._admit(out):
             self._serve(closed, out)
+            if self.sharding is not None:
+                self._serve_shards(self.sharding, closed, out)
         if self.tally.max_bytes:
             self._count()
 
@@ -293,7 +341,7 @@ class NamedQueue:
             num_items=len(self.fifo),
             weight=rounded(self.fifo.weight),
             size_bytes=self.fifo.size_bytes,
-            num_getters=len(self.getters),
+            num_getters=len(self.getters) + (len(self.sharding.getters) if self.sharding is not None else 0),
             num_putters=len(self.putters) + self.reserved,
             num_delivering=self.delivering,
         )
@@ -309,6 +357,8 @@ class NamedQueue:
             parts.append(f"{depth.num_putters} puts waiting")
         if depth.num_delivering:
             parts.append(f"{depth.num_delivering} in delivery")
+        if self.sharding is not None:
+            parts.append(self.sharding.describe())
         if 2 * self.tally.held_bytes > self.tally.max_bytes:
             parts.append(
                 f"{self.tally.held_bytes} of {self.tally.max_bytes} bytes in all queues of the channel"
@@ -368,6 +418,34 @@ class NamedQueue:
             self.delivering += 1
             self.on_the_way += 1
             out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete))
+
+    def _serve_shards(self, sharding: Sharding, closed: bool, out: list[Instruction]) -> None:
+        """Hand parts out, and cut steps while somebody waits for one."""
+        while True:
+            for getter, part in sharding.hand_out():
+                getter.items, getter.part, getter.complete = part.items, part, part.complete
+                out.append(Deliver(getter.client.name, getter.ticket, part.items, part.complete, part))
+            if not sharding.getters or not self._cut(sharding, closed):
+                break
+        reason = self._why_no_part(sharding, closed)
+        for getter in sharding.getters if reason is not None else ():
+            self.withdraw_get(getter)
+            out.append(Refuse(getter.client.name, getter.ticket, reason or Reason.CLOSED, self.describe()))
+
+    def _cut(self, sharding: Sharding, closed: bool) -> bool:
+        """Cut the next step if it is there, or if this is all that comes."""
+        if not self.fifo.num_items or not sharding.may_cut:
+            return False
+        ready = sharding.wanted.is_ready(self.fifo, waited=False)
+        if not (ready or self._is_last(closed) or self._is_flushed()):
+            return False
+        sharding.cut(*sharding.wanted.take(self.fifo))
+        return True
+
+    def _why_no_part(self, sharding: Sharding, closed: bool) -> Reason | None:
+        if self._is_last(closed):
+            return None if self.on_the_way or self.fifo.num_items else self.why_over(closed)
+        return Reason.IMPOSSIBLE if sharding.may_cut and self._is_stuck() else None
 
     def _let_ripen(self, getter: Getter, out: list[Instruction]) -> None:
         """Let the time run that a batch waits for more than the least of it."""

@@ -16,6 +16,7 @@ from rlinf.scheduler.queueing.named_queue import (
     QueueName,
     Tally,
 )
+from rlinf.scheduler.queueing.sharding import ShardPlan
 from rlinf.scheduler.queueing.wanted import NO_LIMITS, Limits, Wanted
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, exact
 
@@ -37,7 +38,7 @@ class ChannelState:
     >>> for instruction in state.put("producer", 7, "default", "payload"):
     ...     print(instruction)
     Accept(client='producer', ticket=7)
-    Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)], complete=True)
+    Deliver(client='consumer', ticket=1, items=[Item(order=0, weight=0, size_bytes=0)], complete=True, part=None)
     """
 
     def __init__(self, maxsize: int = 0, max_bytes: int = 0, total_bytes: int = 0) -> None:
@@ -134,6 +135,37 @@ class ChannelState:
         """
         weight = None if batch_weight is None else exact(check_batch_weight(batch_weight))
         return self._get(client, ticket, queue_name, Wanted(weight, limits), wait)
+
+    def get_part(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: QueueName,
+        plan: ShardPlan,
+        index: int,
+        done_step: int = -1,
+        *,
+        wait: bool = True,
+    ) -> list[Instruction]:
+        """A data-parallel rank asks for its part of the step after `done_step`: Deliver or Refuse.
+
+        Raises:
+            ValueError: the plan, or the index, makes no sense, or other shards of this queue have another plan.
+        """
+        plan.check()
+        if not 0 <= index < plan.num_shards:
+            message = f"there is no shard {index} of {plan.num_shards}"
+            raise ValueError(message)
+        known = self._queues.get(queue_name)
+        if known is not None and known.sharding is not None and known.sharding.plan != plan:
+            message = f"other shards divide it by {known.sharding.plan}, and this one by {plan}"
+            raise ValueError(message)
+        queue = self._queue(queue_name)
+        getter = Getter(self._client(client), ticket, queue, None)
+        out: list[Instruction] = []
+        queue.get_part(getter, plan, index, done_step, out)
+        self._after_get(getter, out, wait)
+        return out
 
     def ripen(self, client: str, ticket: int) -> list[Instruction]:
         """A batch has waited as long as it was to wait for more than the least of it."""
@@ -263,7 +295,7 @@ class ChannelState:
         getter = self._delivery(client, ticket)
         if getter is None or getter.items is None:
             return []
-        return [Deliver(client, ticket, getter.items, getter.complete)]
+        return [Deliver(client, ticket, getter.items, getter.complete, getter.part)]
 
     def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
         """Return the tickets of a client whose items were delivered and are not confirmed, with these items."""
@@ -318,7 +350,7 @@ class ChannelState:
             return [Refuse(client, ticket, Reason.FULL, queue.describe())]
         out: list[Instruction] = []
         queue.put(Putter(self._client(client), ticket, queue, item, complete=complete), out)
-        if queue.getters:
+        if queue.getters or queue.sharding is not None:
             self._settle((queue,), out)
         return out
 
@@ -329,19 +361,24 @@ class ChannelState:
         getter = Getter(self._client(client), ticket, queue, wanted)
         queue.get(getter)
         out: list[Instruction] = []
+        self._after_get(getter, out, wait)
+        return out
+
+    def _after_get(self, getter: Getter, out: list[Instruction], wait: bool) -> None:
+        queue = getter.queue
         queue.settle(self.closed, out)
-        if not wait and ticket in getter.client.operations and getter.items is None:
+        if not wait and getter.ticket in getter.client.operations and getter.items is None:
             queue.withdraw_get(getter)
-            out.append(Refuse(client, ticket, Reason.EMPTY, self._describe_for(getter)))
+            state = self._describe_for(getter)
+            out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
         self._drop_if_idle(queue)
         if self._tally.crowded:
             self._relieve(out)
-        return out
 
     def _describe_for(self, operation: Getter | Putter) -> str:
         """What the queue of an operation looks like; for a batch also what the others hold: it may have meant one."""
         text = operation.queue.describe()
-        if isinstance(operation, Putter) or operation.wanted is None:
+        if isinstance(operation, Putter) or (operation.wanted is None and not operation.is_shard):
             return text
         others = [
             queue for queue in self._queues.values() if queue is not operation.queue and queue.fifo.num_items
