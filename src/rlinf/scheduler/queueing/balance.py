@@ -2,11 +2,14 @@
 
 Karmarkar and Karp, "The differencing method of set partitioning" (1982), for many sets: the two partial divisions that
 differ most within themselves are joined, the heaviest shard of one with the lightest of the other, until one is left.
+Where parts have to have equal counts, differencing starts from rows of items of like costs; a few heavy ones are then
+better placed by greed, and the better of the two is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 Cost = float
@@ -54,13 +57,11 @@ def balanced(costs: Sequence[Cost], num_shards: int, *, equal_counts: bool = Fal
     """
     heaviest_first = sorted(range(len(costs)), key=lambda place: -costs[place])
     if equal_counts:
-        divisions = _rows(heaviest_first, costs, num_shards)
+        by_rows = _by_differencing(_rows(heaviest_first, costs, num_shards), num_shards)
+        parts = min(by_rows, _greedy(heaviest_first, costs, num_shards), key=partial(_unevenness, costs))
     else:
-        divisions = [[(costs[place], place, [place])] for place in heaviest_first]
-    sets = _difference(divisions, num_shards)
-    parts = [sorted(_flat(places)) for _, _, places in sets]
-    parts += [[] for _ in range(num_shards - len(parts))]
-    return sorted(parts, key=lambda part: part[:1] or [len(costs)])
+        parts = _by_differencing([[(costs[place], place, [place])] for place in heaviest_first], num_shards)
+    return sorted(map(sorted, parts), key=lambda part: part[:1] or [len(costs)])
 
 
 def imbalance(costs: Sequence[Cost], parts: Sequence[Sequence[int]]) -> float:
@@ -68,6 +69,31 @@ def imbalance(costs: Sequence[Cost], parts: Sequence[Sequence[int]]) -> float:
     loads = [sum(costs[place] for place in part) for part in parts]
     total = sum(loads)
     return float(max(loads) * len(loads) / total) if total else 1.0
+
+
+def _unevenness(costs: Sequence[Cost], parts: Sequence[Sequence[int]]) -> Cost:
+    loads = [sum(costs[place] for place in part) for part in parts]
+    return max(loads) - min(loads)
+
+
+def _greedy(heaviest_first: list[int], costs: Sequence[Cost], num_shards: int) -> list[list[int]]:
+    """Each item to the shard that has the least to do and is not full: parts of equal counts, or one less."""
+    size, num_larger = divmod(len(heaviest_first), num_shards)
+    parts: list[list[int]] = [[] for _ in range(num_shards)]
+    loads: list[tuple[Cost, int]] = [(0, shard) for shard in range(num_shards)]
+    for place in heaviest_first:
+        while len(parts[loads[0][1]]) >= size + (num_larger > 0):
+            heappop(loads)
+        load, shard = loads[0]
+        parts[shard].append(place)
+        heapreplace(loads, (load + costs[place], shard))
+        num_larger -= len(parts[shard]) > size
+    return parts
+
+
+def _by_differencing(divisions: list[list[_Set]], num_shards: int) -> list[list[int]]:
+    parts = [_flat(places) for _, _, places in _difference(divisions, num_shards)]
+    return parts + [[] for _ in range(num_shards - len(parts))]
 
 
 def _rows(heaviest_first: list[int], costs: Sequence[Cost], num_shards: int) -> list[list[_Set]]:
