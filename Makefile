@@ -8,7 +8,7 @@ BENCHMARKS := placement balance calls comm channel growth
 BENCH ?=
 N ?= 5000
 
-.PHONY: help demo test check bench interrupt fuzz simulate clean
+.PHONY: help demo test check docs bench interrupt fuzz simulate clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -32,6 +32,13 @@ check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.venv/.docs: .venv/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: .venv/.docs ## Build the documentation, API reference included, as a site in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: .venv/.ready ## Measure against what one would use instead (BENCH=--quick: roughly)
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; echo; done
 
@@ -45,4 +52,4 @@ simulate: .venv/.ready ## Tell stories of a simulated cluster, with cuts, pauses
 	$(BIN)/python -m rlinf.testing.simulation --seeds $(SEEDS)
 
 clean: ## Remove the environment and every cache
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis outputs site

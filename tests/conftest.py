@@ -41,9 +41,16 @@ def ray_cluster():
 
 @pytest.fixture
 def driver(ray_cluster):
-    """The cluster, as this process's; tests of channels without Ray have others in between."""
+    """The cluster, in a test that uses it as this process's: to create channels, say."""
+    return ray_cluster
+
+
+@pytest.fixture(autouse=True)
+def current_session_of_the_test(request):
+    """A test that uses the cluster has its session; what others make current ends with them."""
     from rlinf.scheduler.session import set_current
 
-    set_current(ray_cluster.session)
-    yield ray_cluster
+    if "ray_cluster" in request.fixturenames:
+        set_current(request.getfixturevalue("ray_cluster").session)
+    yield
     set_current(None)

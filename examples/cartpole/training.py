@@ -88,7 +88,7 @@ class Training:
             ):
                 return
 
-    def _start(self, call: GroupResult) -> _Call:
+    def _start(self, call: GroupResult[Any]) -> _Call:
         async def finish() -> list[Any]:
             return await call
 

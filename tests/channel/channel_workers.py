@@ -36,7 +36,7 @@ class Maker(Worker):
         for item in items:
             channel.put(item, weight=1)
 
-    def get(self, name, count):
+    def take(self, name, count):
         channel = self.connect_channel(name)
         return [channel.get(timeout_s=20) for _ in range(count)]
 

@@ -165,8 +165,7 @@ def socket_processes():
 @pytest.fixture
 def sockets(socket_processes):
     set_current(socket_processes.runtime)
-    yield socket_processes
-    set_current(None)
+    return socket_processes
 
 
 @pytest.fixture
@@ -227,8 +226,7 @@ def ray_workers(ray_cluster):
 @pytest.fixture
 def on_ray(ray_workers):
     set_current(ray_workers.session)
-    yield ray_workers
-    set_current(None)
+    return ray_workers
 
 
 @pytest.fixture(params=["in_process", "sockets", pytest.param("on_ray", marks=pytest.mark.ray)])

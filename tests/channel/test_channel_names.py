@@ -67,6 +67,20 @@ def test_what_is_no_channel_is_not_connected_to(in_process):
         Channel.connect("worker")
 
 
+def test_a_channel_that_nobody_created_is_told_with_those_there_are_and_the_nearest(in_process):
+    with pytest.raises(ChannelNotFound, match=r"after|within 0\.0 s; there is no channel"):
+        Channel.connect("rolouts", timeout_s=0)
+    Channel.create("rollouts")
+    Channel.create("weights-ready")
+    current_session().directory.register("rolout:0", current_session().messenger.endpoint)
+    with pytest.raises(ChannelNotFound) as caught:
+        Channel.connect("rolouts", timeout_s=0)
+    assert str(caught.value) == (
+        "channel 'rolouts': nobody created it within 0.0 s; there are 'rollouts', 'weights-ready'; "
+        "did you mean 'rollouts'?"
+    )
+
+
 def test_a_process_without_a_cluster_is_told_so(in_process):
     channel = in_process.create()
     channel.put("x")

@@ -1,12 +1,13 @@
 """Threads that block have a way of their own to the channel's process; nobody can tell by what they get."""
 
+import errno
 import os
 import random
 import signal
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ import pytest
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.shortcut_door import MAX_SHORTCUTS, ShortcutDoor
+from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.channel.shortcut import WELCOME, ShortcutRequest
+from rlinf.scheduler.channel.shortcut_door import ACCEPT_PAUSE_S, MAX_SHORTCUTS, ShortcutDoor
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ChannelClosed,
     ChannelEmpty,
@@ -286,7 +290,7 @@ def test_a_stranger_gets_no_shortcut():
     calls = []
     with LocalRuntime() as runtime:
         messenger = runtime.messenger
-        door = ShortcutDoor(messenger, lambda end, call: calls.append((end.client, call)))
+        door = ShortcutDoor(messenger, lambda end, call: calls.append((end.client, call)), lambda _: None)
         invitations = []
         ready = threading.Event()
 
@@ -309,6 +313,7 @@ def test_a_stranger_gets_no_shortcut():
             friend.connect(invitations[1].path)
             friend.send(invitations[1].token)
         assert friends[1].recv(100) == b""
+        assert friends[0].recv(100) == WELCOME
         friends[0].send(b"no operation")
         assert friends[0].recv(100) == b""
         for friend in friends:
@@ -341,3 +346,205 @@ def test_a_put_whose_memory_cannot_be_read_comes_as_bytes():
             got, same = channel.get(timeout_s=DEADLINE_S)
             assert got == number
             assert np.array_equal(same, rows)
+
+
+def connection_of(channel):
+    return channel._connection()
+
+
+def test_a_get_whose_shortcut_breaks_goes_on_the_usual_way():
+    """The server lives; nothing is left behind on the I/O thread."""
+    with LocalRuntime():
+        channel = Channel.create("breaks")
+        with ThreadPoolExecutor(1) as pool:
+            shortcut = pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
+            for number in range(20):
+                waits = pool.submit(channel.get, timeout_s=DEADLINE_S)
+                wait_until(lambda: any(depth.num_getters for depth in channel.stats().queues))
+                shortcut.end()
+                channel.put(number)
+                assert waits.result(DEADLINE_S) == number
+                shortcut = pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
+        shell = connection_of(channel)._shell
+        wait_until(lambda: not (shell._soon or shell._operations or shell._delivered))
+        assert channel.stats().queues == ()
+
+
+def test_a_put_whose_shortcut_breaks_puts_its_item_once():
+    with LocalRuntime():
+        channel = Channel.create("breaks", maxsize=1)
+        with ThreadPoolExecutor(1) as pool:
+            for number in range(20):
+                shortcut = pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
+                channel.put("first")
+                waits = pool.submit(channel.put, number, timeout_s=DEADLINE_S)
+                wait_until(lambda: any(depth.num_putters for depth in channel.stats().queues))
+                shortcut.end()
+                assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", number]
+                waits.result(DEADLINE_S)
+                assert channel.empty()
+
+
+def take_own_shortcut(channel):
+    """Use the channel until this thread has a shortcut; it."""
+    own = connection_of(channel)._own
+
+    def has_it():
+        channel.put("warm", queue_name="warm", timeout_s=DEADLINE_S)
+        assert channel.get("warm", timeout_s=DEADLINE_S) == "warm"
+        return getattr(own, "shortcut", None) is not None
+
+    wait_until(has_it)
+    return own.shortcut
+
+
+def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
+    _, holder, channel = held
+    connection = connection_of(channel)
+    shell = connection._shell
+    holder.kill()
+    wait_until(lambda: shell.lost)
+    operation = Operation("get", "default", None)
+    shell.direct.append(operation)
+    connection._hand_over(shell.recall, operation)
+    wait_until(lambda: not (shell.direct or shell.inbox or shell._soon or shell._operations))
+
+
+def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):
+    _, holder, channel = held
+    connection = connection_of(channel)
+    shell = connection._shell
+    holder.kill()
+    wait_until(lambda: shell.lost)
+    promise = Promise()
+    operation = Operation("get", "default", None)
+    operation.promise_to(promise)
+    shell.direct.append(operation)
+    connection._hand_over(shell.expect, operation)
+    with pytest.raises(ChannelLost):
+        promise.result(DEADLINE_S)
+
+
+def test_a_deadline_holds_for_items_that_come_elsewhere(held):
+    """The server has said that they come the usual way; they do not."""
+    _, _, channel = held
+    connection = connection_of(channel)
+    shell = connection._shell
+    promise = Promise()
+    operation = Operation("get", "default", 0.05)
+    operation.promise_to(promise)
+    shell.direct.append(operation)
+    connection._hand_over(shell.expect, operation)
+    with pytest.raises(ChannelTimeout):
+        promise.result(DEADLINE_S)
+
+
+def test_a_handler_that_finds_the_new_shortcut_first_does_not_share_it(held):
+    """It comes between two looks of the interrupted thread at what it has asked for."""
+    _, _, channel = held
+    connection = connection_of(channel)
+    request = ShortcutRequest()
+    request.shortcut = object()
+    taken = []
+
+    class Interrupted(dict):
+        def get(self, key, default=None):
+            return self._then_handle(super().get(key, default))
+
+        def pop(self, key, default=None):
+            return self._then_handle(super().pop(key, default))
+
+        def _then_handle(self, found):
+            if not self.handled:
+                self.handled = True
+                taken.append(connection._ask_for_shortcut(self))
+            return found
+
+    own = Interrupted(request=request)
+    own.handled = False
+    taken.append(connection._ask_for_shortcut(own))
+    assert taken.count(request.shortcut) == 1
+
+
+def test_a_forked_child_holds_none_of_its_parents_shortcuts():
+    others = num_sockets(os.getpid())
+    with LocalRuntime():
+        channel = Channel.create("forked")
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
+            read, write = os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.write(write, b"%d" % num_sockets(os.getpid()))
+                os._exit(0)
+            os.waitpid(pid, 0)
+            assert num_sockets(os.getpid()) >= 3
+            assert int(os.read(read, 10)) <= others  # of those some may have been closed meanwhile
+            os.close(read)
+            os.close(write)
+
+
+def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin():
+    accepts = 0
+    with LocalRuntime() as runtime:
+        messenger = runtime.messenger
+        door = ShortcutDoor(messenger, lambda _end, _call: None, lambda _: None)
+        ready = threading.Event()
+
+        class Starved:
+            """A listener that finds no descriptor, twice."""
+
+            def __init__(self, listener):
+                self.listener = listener
+
+            def __getattr__(self, name):
+                return getattr(self.listener, name)
+
+            def accept(self):
+                nonlocal accepts
+                accepts += 1
+                if accepts < 3:
+                    raise OSError(errno.EMFILE, "too many open files")
+                return self.listener.accept()
+
+        def invite():
+            invitations.append(door.invite("friend"))
+            door._listener = Starved(door._listener)
+            ready.set()
+
+        invitations = []
+        messenger.submit(invite)
+        assert ready.wait(DEADLINE_S)
+        began = time.monotonic()
+        friend = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        friend.settimeout(DEADLINE_S)
+        friend.connect(invitations[0].path)
+        friend.send(invitations[0].token)
+        assert friend.recv(100) == WELCOME
+        assert time.monotonic() - began >= 2 * ACCEPT_PAUSE_S
+        assert accepts == 3
+        friend.close()
+        messenger.submit(door.close)
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ConnectionResetError, CancelledError])
+def test_what_a_signal_handler_raises_is_not_held_for_the_shortcuts_own(held, error):
+    """A handler that raises TimeoutError is how many programs end a call that takes too long."""
+    _, _, channel = held
+
+    def handle(_signal, _frame):
+        raise error("of the handler")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        for _ in range(5):
+            take_own_shortcut(channel)
+            sender = threading.Thread(target=signal_when_waiting, args=(channel,))
+            sender.start()
+            with pytest.raises(error, match="of the handler"):
+                channel.get(timeout_s=5)
+            sender.join(DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    channel.put("item")
+    assert channel.get(timeout_s=DEADLINE_S) == "item"

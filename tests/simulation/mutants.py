@@ -7,8 +7,8 @@ from functools import partial
 
 from rlinf.scheduler.comm.replication.publication import Publication
 from rlinf.scheduler.comm.transport.session import Session
-from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.queueing.client import ClientState, End, Ending, Withdraw
+from rlinf.scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
+from rlinf.scheduler.queueing.client import ClientState, End, Ending, Recall, Withdraw
 from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.simulation import Machines
 
@@ -118,6 +118,83 @@ class LetsSmallPutsPass(ClientState):
         return super().put(ticket, queue_name if inline_bytes else (queue_name, "announced"), inline_bytes)
 
 
+# -- shortcuts --------------------------------------------------------------------------------------
+
+
+class IgnoresWhatStandsBefore(DirectOperations):
+    """What comes by a shortcut is done when it comes."""
+
+    def arrive(self, way, ticket, operation, after):
+        return super().arrive(way, ticket, operation, 0)
+
+
+class CountsOneTooMany(DirectOperations):
+    """A message is counted as read before it is."""
+
+    def __init__(self):
+        super().__init__()
+        self._num_read = 1
+
+
+class ForgetsTheEarly(DirectOperations):
+    """What comes too early is never done."""
+
+    def read(self):
+        super().read()
+        return []
+
+
+class SaysAcceptedToEveryRecall(DirectOperations):
+    """A put that nobody withdrew in time is held for accepted."""
+
+    def recall(self, client, ticket, state, read_all):
+        out = super().recall(client, ticket, state, read_all)
+        return [Accept(client, ticket)] if out == [Refuse(client, ticket, Reason.CANCELLED, "")] else out
+
+
+class ForgetsWhatItAccepted(DirectOperations):
+    """A put that is recalled when its item is in the queue has put nothing."""
+
+    def accept(self, ticket):
+        return self.end(ticket)
+
+
+class RecallsWithoutReading(DirectOperations):
+    """What lies unread in a shortcut when it is recalled is done later."""
+
+    def recall(self, client, ticket, state, read_all):
+        return super().recall(client, ticket, state, lambda _client: None)
+
+
+class SaysNothingToARecall(DirectOperations):
+    """A recall is a withdrawal, which is not answered when it is too late."""
+
+    def recall(self, client, ticket, state, read_all):
+        out = super().recall(client, ticket, state, read_all)
+        return [] if out == [Refuse(client, ticket, Reason.CANCELLED, "")] else out
+
+
+class AnswersTheUsualWay(DirectOperations):
+    """An answer goes as news, though a thread waits for it at its shortcut."""
+
+    def accept(self, ticket):
+        super().accept(ticket)
+
+
+class KnowsNoDirectGets(ClientState):
+    """What a thread gets by itself is its own business."""
+
+    def direct(self, ticket, queue_name, *, is_get):
+        return [] if is_get else super().direct(ticket, queue_name, is_get=is_get)
+
+
+class WithdrawsInsteadOfRecalling(ClientState):
+    """What went by a shortcut is withdrawn like anything else."""
+
+    def _leave(self, ticket, ending):
+        return [Withdraw(i.ticket) if type(i) is Recall else i for i in super()._leave(ticket, ending)]
+
+
 # -- the session ----------------------------------------------------------------------------------
 
 
@@ -198,6 +275,16 @@ MUTANTS = {
     "spends without end": replace(Machines(), client=SpendsWithoutEnd),
     "forgets to repay": replace(Machines(), client=ForgetsToRepay),
     "lets small puts pass": replace(Machines(), client=LetsSmallPutsPass),
+    "ignores what stands before": replace(Machines(), direct=IgnoresWhatStandsBefore),
+    "counts one too many": replace(Machines(), direct=CountsOneTooMany),
+    "forgets the early": replace(Machines(), direct=ForgetsTheEarly),
+    "says accepted to every recall": replace(Machines(), direct=SaysAcceptedToEveryRecall),
+    "forgets what it accepted": replace(Machines(), direct=ForgetsWhatItAccepted),
+    "recalls without reading": replace(Machines(), direct=RecallsWithoutReading),
+    "says nothing to a recall": replace(Machines(), direct=SaysNothingToARecall),
+    "answers the usual way": replace(Machines(), direct=AnswersTheUsualWay),
+    "knows no direct gets": replace(Machines(), client=KnowsNoDirectGets),
+    "withdraws instead of recalling": replace(Machines(), client=WithdrawsInsteadOfRecalling),
     "acknowledges one too many": replace(Machines(), session=AcknowledgesOneTooMany),
     "drops what was under way": replace(Machines(), session=DropsWhatWasUnderWay),
     "sends again what arrived": replace(Machines(), session=SendsAgainWhatArrived),

@@ -5,7 +5,7 @@ import pytest
 
 from alarms import alarms  # noqa: F401
 from rlinf.scheduler.comm import ClusterSecret, DirectoryClient, DirectoryServer, Messenger
-from rlinf.scheduler.placement import Topology
+from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session
 from weights_job import Job
 

@@ -6,22 +6,20 @@ from pathlib import Path
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.channel.connections import Connections
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Messenger
+from rlinf.scheduler.session import Session
 
 
 def hold_channel(pipe, secret, tcp):
     """Hold the channel; answer questions about this process."""
-    messenger = Messenger(secret, name="holder:0", tcp=tcp, machine_id="there" if tcp else None)
-    DirectoryServer(messenger)
-    directory = DirectoryClient(messenger, messenger.endpoint)
-    server = host_channel(messenger, directory, ChannelSpec("crowd"))
+    session = Session(secret, "holder:0", tcp=tcp, machine_id="there" if tcp else None)
+    server = host_channel(session, ChannelSpec("crowd"))
     pipe.send(server.ref)
     while True:
         try:
             pipe.recv()
         except EOFError:
             return
-        pipe.send(usage(messenger))
+        pipe.send(usage(session.messenger))
 
 
 def usage(messenger):
@@ -39,9 +37,9 @@ def be_many(pipe, secret, tcp, ref, first, count):
     peers = []
     machine = "here" if tcp else None
     for number in range(first, first + count):
-        messenger = Messenger(secret, name=f"peer:{number}", tcp=tcp, machine_id=machine)
+        session = Session(secret, f"peer:{number}", home=ref.endpoint, tcp=tcp, machine_id=machine)
         peers.append(Channel(ref))
-        peers[-1]._cached = Connections(messenger).to(ref)  # of its own, not of this process
+        peers[-1]._cached = session.service(Connections).to(ref)  # of its own, not of this process
     waiting = [peer.get("no such", async_op=True) for peer in peers]
     sizes = [peer.qsize() for peer in peers]
     pipe.send(sizes)

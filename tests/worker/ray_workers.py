@@ -7,7 +7,18 @@ import threading
 
 import numpy as np
 
-from rlinf.scheduler import Cluster, Worker
+from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+
+
+class RaisesInInit(Worker):
+    """Raises what it is given, with a cause."""
+
+    def __init__(self, error):
+        super().__init__()
+        try:
+            raise LookupError("the cause")
+        except LookupError as cause:
+            raise error from cause
 
 
 class Probe(Worker):
@@ -36,6 +47,9 @@ class Probe(Worker):
             "real_pid": os.getpid(),
             "main_thread": threading.current_thread() is threading.main_thread(),
         }
+
+    def threads(self):
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith(("rlinf", "comm"))]
 
     def fail_on(self, rank):
         if self.rank == rank:
@@ -182,7 +196,7 @@ class Forgetful(Worker):
     def __init__(self):
         self.seen = self.rank
 
-    def get(self):
+    def find(self):
         return self.seen
 
 
@@ -220,3 +234,50 @@ class DiesWhileOthersConstruct(Worker):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
         else:
             threading.Event().wait(60)
+
+
+class Companion(Worker):
+    """Shares a device, makes groups of its own, waits for others."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.gate = threading.Event(), threading.Event()
+
+    def make_a_group(self):
+        """The address that each rank of a nested group says it has."""
+        inner = Probe.create_group().launch(
+            Cluster(), placement_strategy=NodePlacementStrategy([self.node_rank]), name="inner"
+        )
+        try:
+            return inner.name, [who["address"] for who in inner.who().wait(60)]
+        finally:
+            inner.terminate()
+
+    def hold(self):
+        with self.device_lock():
+            self.log_on_first_rank("inside")
+            self.inside.set()
+            self.gate.wait(30)
+
+    async def is_inside(self):
+        return self.inside.is_set()
+
+    async def let_go(self):
+        self.gate.set()
+
+    def try_for(self, timeout_s):
+        with self.device_lock(timeout_s):
+            return True
+
+    def ports(self, number):
+        return [self.acquire_free_port() for _ in range(number)]
+
+    def device(self):
+        return str(self.torch_device), self.torch_platform.__name__
+
+    def wait_for(self, group, rank):
+        return self.recv(group, rank)
+
+    def count(self, number):
+        for value in range(number):
+            yield value, self.rank

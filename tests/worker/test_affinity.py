@@ -1,11 +1,19 @@
 """Whom a channel may be placed beside."""
 
+import signal
+import threading
+from types import SimpleNamespace
+
 import pytest
 
-from rlinf.scheduler.channel import ChannelSpec, StartChannel
+from rlinf.scheduler.channel import ChannelSpec, StartChannel, Starter
+from rlinf.scheduler.channel.starting import START_CHANNEL
 from rlinf.scheduler.errors import ChannelError
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.supervision import group_entry
+
+DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -50,3 +58,52 @@ def test_a_group_that_is_being_launched_is_waited_for(session, create, monkeypat
     begin_launch(session, "actor", world_size=2)
     with pytest.raises(ChannelError, match=r"beside 'actor:1': .* after 0\.3"):
         create("actor", 1)
+
+
+def test_a_channel_whose_asker_gave_up_while_it_was_started_is_ended(session):
+    begun, go_on, ended = (threading.Event() for _ in range(3))
+
+    class Slow(ChannelStarter):
+        def _launch(self, wanted, asker):
+            begun.set()
+            go_on.wait(DEADLINE_S)
+            return SimpleNamespace(terminate=ended.set, endpoints=[session.messenger.endpoint])
+
+    session.service(Slow)
+    asker = Session(session.secret, "actor:0", home=session.home)
+    wanted = StartChannel(ChannelSpec("rollouts"))
+    asked = asker.messenger.request(session.home, START_CHANNEL, wanted)
+    assert begun.wait(DEADLINE_S)
+    asked.cancel()
+    asker.directory.list()  # answered after the cancellation was heard
+    assert not ended.is_set()
+    go_on.set()
+    assert ended.wait(DEADLINE_S)
+    asker.close()
+
+
+def test_a_worker_whose_create_is_interrupted_gives_up_what_it_asked_for(session):
+    given_up, asked = threading.Event(), threading.Event()
+
+    def on_start(request):
+        request.on_cancel(given_up.set)
+        asked.set()
+
+    session.messenger.serve(START_CHANNEL, on_start, StartChannel)
+    asker = Session(session.secret, "actor:0", home=session.home)
+    asker.service(Starter)
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        threading.Thread(
+            target=lambda: asked.wait(DEADLINE_S) and signal.setitimer(signal.ITIMER_REAL, 0.01)
+        ).start()
+        with pytest.raises(KeyboardInterrupt):
+            asker.service(Starter).start(StartChannel(ChannelSpec("rollouts")))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert given_up.wait(DEADLINE_S)
+    asker.close()

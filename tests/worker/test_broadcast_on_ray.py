@@ -3,6 +3,7 @@
 import pytest
 from ray_workers import Broadcaster
 
+from launched import launched
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerError
 
@@ -14,15 +15,12 @@ GROUPS = [("learner", [0]), ("player", [0, 1, 2])]
 @pytest.fixture(scope="module")
 def groups(ray_cluster):
     """One learner on the first node; two players there and one on the second node."""
-    learner = Broadcaster.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(0, 0), name="learner"
-    )
-    player = Broadcaster.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(2, 4), name="player"
-    )
-    yield learner, player
-    learner.terminate()
-    player.terminate()
+    with launched(
+        ray_cluster,
+        learner=(Broadcaster, PackedPlacementStrategy(0, 0)),
+        player=(Broadcaster, PackedPlacementStrategy(2, 4)),
+    ) as groups:
+        yield groups
 
 
 def test_every_member_gets_the_object_of_each_broadcast(groups):

@@ -1,13 +1,24 @@
 """Groups as a user meets them: launched on simulated nodes, called, failing, dying."""
 
 import asyncio
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
-from ray_workers import Broken, Clashing, Dies, DiesWhileOthersConstruct, Forgetful, NeverReady, Probe
+from ray_workers import (
+    Broken,
+    Clashing,
+    Dies,
+    DiesWhileOthersConstruct,
+    Forgetful,
+    NeverReady,
+    Probe,
+    RaisesInInit,
+)
 
-from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy
+from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, PackedPlacementStrategy, Worker
 from rlinf.scheduler.errors import (
     CodecError,
     ConfigError,
@@ -43,6 +54,10 @@ def test_every_rank_knows_who_it_is(probes):
     assert [w["address"] for w in who] == [f"probes:{rank}" for rank in range(4)]
     assert all(w["pid"] == w["real_pid"] for w in who)
     assert len({w["pid"] for w in who}) == 4
+
+
+def test_a_worker_has_one_thread_of_the_librarys(probes):
+    assert probes.threads().wait(30) == [[f"comm-probes:{rank}"] for rank in range(4)]
 
 
 def test_methods_run_on_the_main_thread(probes):
@@ -198,6 +213,30 @@ def test_a_rank_that_dies_when_it_is_ready_ends_a_launch_that_waits_for_others(r
         )
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), KeyboardInterrupt("again"), SystemExit(3)])
+def test_what_init_raised_is_the_cause_of_the_launch_error_with_causes_of_its_own(ray_cluster, error):
+    with pytest.raises(LaunchError) as caught:
+        RaisesInInit.create_group(error).launch(ray_cluster, placement_strategy=NodePlacementStrategy([0]))
+    raised = caught.value.__cause__
+    assert (type(raised), raised.args) == (type(error), error.args)
+    assert isinstance(raised.__cause__, LookupError)
+    assert f"rank 0 failed in __init__: {type(error).__name__}: {error}" in caught.value.problem
+    assert "LookupError: the cause" in str(caught.value)
+
+
+def test_a_class_that_cannot_be_imported_there_is_told_in_the_words_of_the_import(ray_cluster, monkeypatch):
+    module = types.ModuleType("only_in_the_driver")
+    monkeypatch.setitem(sys.modules, "only_in_the_driver", module)
+    module.Stranger = type("Stranger", (Worker,), {"__module__": "only_in_the_driver"})
+    with pytest.raises(LaunchError) as caught:
+        module.Stranger.create_group().launch(ray_cluster, placement_strategy=NodePlacementStrategy([0]))
+    told = "rank 0 failed to import its class: ModuleNotFoundError: No module named 'only_in_the_driver'"
+    assert caught.value.problem == told
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    assert caught.value.__cause__.name == "only_in_the_driver"
+    assert "CodecError" not in str(caught.value)
+
+
 def test_an_argument_that_cannot_be_sent_is_an_error_before_anything_starts(ray_cluster):
     with pytest.raises(CodecError, match="lock"):
         Probe.create_group(threading.Lock()).launch(ray_cluster, name="unsendable")
@@ -212,7 +251,7 @@ def test_a_launch_that_is_late_says_which_rank_waits_for_what(ray_cluster):
 
 def test_a_class_that_forgets_super_init_works(ray_cluster):
     group = Forgetful.create_group().launch(ray_cluster, placement_strategy=NodePlacementStrategy([1]))
-    assert group.get().wait(30) == [0]
+    assert group.find().wait(30) == [0]
     group.terminate()
 
 

@@ -3,6 +3,7 @@
 import pytest
 from ray_workers import Probe
 
+from launched import launched
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerError
 
@@ -12,15 +13,12 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def pair(ray_cluster):
     """Two groups, on different nodes."""
-    left = Probe.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(0, 1), name="left"
-    )
-    right = Probe.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(4, 4), name="right"
-    )
-    yield left, right
-    left.terminate()
-    right.terminate()
+    with launched(
+        ray_cluster,
+        left=(Probe, PackedPlacementStrategy(0, 1)),
+        right=(Probe, PackedPlacementStrategy(4, 4)),
+    ) as groups:
+        yield groups
 
 
 def test_two_groups_exchange_any_object(pair):

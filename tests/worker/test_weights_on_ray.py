@@ -3,6 +3,7 @@
 import pytest
 from weights_workers import Actor, Learner
 
+from launched import launched
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerDied, WorkerError
 
@@ -12,15 +13,12 @@ pytestmark = pytest.mark.ray
 @pytest.fixture
 def groups(ray_cluster):
     """One learner, and two ranks on each node that fetch from it."""
-    learner = Learner.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(0, 0), name="learner"
-    )
-    actors = Actor.create_group().launch(
-        ray_cluster, placement_strategy=PackedPlacementStrategy(2, 5), name="fetchers"
-    )
-    yield learner, actors
-    learner.terminate()
-    actors.terminate()
+    with launched(
+        ray_cluster,
+        learner=(Learner, PackedPlacementStrategy(0, 0)),
+        fetchers=(Actor, PackedPlacementStrategy(2, 5)),
+    ) as groups:
+        yield groups
 
 
 def test_every_rank_gets_every_version_whole(groups):

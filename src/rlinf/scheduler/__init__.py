@@ -22,13 +22,27 @@ if TYPE_CHECKING:
         PlacementStrategy,
         Topology,
     )
-    from rlinf.scheduler.worker import Worker, WorkerAddress, WorkerGroup, WorkerInfo
+    from rlinf.scheduler.worker import (
+        GroupResult,
+        GroupStream,
+        Worker,
+        WorkerAddress,
+        WorkerGroup,
+        WorkerInfo,
+        as_completed,
+        wait_all,
+        wait_first,
+    )
+
+__version__ = "0.1.0"
 
 _HOMES = {
     "Channel": "channel",
     "Cluster": "cluster",
     "ComponentPlacement": "placement",
     "FlexiblePlacementStrategy": "planning",
+    "GroupResult": "worker",
+    "GroupStream": "worker",
     "NodePlacementStrategy": "planning",
     "PackedPlacementStrategy": "planning",
     "Placement": "planning",
@@ -38,6 +52,9 @@ _HOMES = {
     "WorkerAddress": "worker",
     "WorkerGroup": "worker",
     "WorkerInfo": "worker",
+    "as_completed": "worker",
+    "wait_all": "worker",
+    "wait_first": "worker",
 }
 
 __all__ = [
@@ -45,6 +62,8 @@ __all__ = [
     "Cluster",
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
+    "GroupResult",
+    "GroupStream",
     "NodePlacementStrategy",
     "PackedPlacementStrategy",
     "Placement",
@@ -54,7 +73,10 @@ __all__ = [
     "WorkerAddress",
     "WorkerGroup",
     "WorkerInfo",
+    "as_completed",
     "errors",
+    "wait_all",
+    "wait_first",
 ]
 
 
@@ -64,7 +86,11 @@ def __getattr__(name: str) -> Any:
         message = f"module 'rlinf.scheduler' has no attribute '{name}'"
         raise AttributeError(message)
     # The one place that loads on demand, so that importing the package stays cheap.
-    value = getattr(import_module(f"rlinf.scheduler.{home}"), name)
+    try:
+        value = getattr(import_module(f"rlinf.scheduler.{home}"), name)
+    except ModuleNotFoundError as error:
+        message = f"{name} needs '{error.name}', which is not installed: only planning does without it"
+        raise ModuleNotFoundError(message, name=error.name) from error
     globals()[name] = value
     return value
 

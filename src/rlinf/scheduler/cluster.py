@@ -7,11 +7,10 @@ import os
 from types import TracebackType
 from typing import Any
 
-from rlinf.scheduler.channel import Starter
+from rlinf.scheduler.channel import ChannelSpec, Starter, channels_of
 from rlinf.scheduler.comm import ClusterSecret, local_machine_id
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
-from rlinf.scheduler.engine.discovery import fleet_of
 from rlinf.scheduler.engine.engine import (
     RayEngine,
     join_or_start,
@@ -20,7 +19,7 @@ from rlinf.scheduler.engine.engine import (
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.order import order_nodes
+from rlinf.scheduler.engine.nodes import fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.engine.signals import exit_on_sigterm
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
@@ -31,7 +30,8 @@ from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, current_or_none, set_current
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
-from rlinf.scheduler.worker.contents import ChannelEntry, GroupEntry, channels_of, groups_in
+from rlinf.scheduler.worker.device_lock import DeviceDesk
+from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
 DRIVER_NAME = "driver"
@@ -135,7 +135,7 @@ class Cluster:
         return groups_in(self.session)
 
     @property
-    def channels(self) -> dict[str, ChannelEntry]:
+    def channels(self) -> dict[str, ChannelSpec]:
         """The channels of the job, whoever created them, by name."""
         return channels_of(self.session)
 
@@ -238,6 +238,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption:
         session.provide(Topology, fleet.topology)
         receive_log_lines(session)
         session.provide(Starter, session.service(ChannelStarter))
+        session.service(DeviceDesk)
         set_current(session)
     except BaseException:
         session.close()

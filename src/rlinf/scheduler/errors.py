@@ -17,7 +17,11 @@ boundaries through pickle unchanged.
     │   └── LaunchTimeout (TimeoutError)
     ├── WorkerError                         a worker's method raised
     │   └── WorkerDied                      a worker's process is gone
+    ├── CallArgumentError (TypeError)       a call or a constructor whose arguments do not fit
+    ├── CallCancelled                       a call was given up by whoever made it
+    ├── UnevenStreams                       the ranks of a streaming call gave different numbers of values
     ├── ResultTimeout (TimeoutError)        a wait on a result passed its deadline
+    ├── DeviceLockTimeout (TimeoutError)    other workers had the devices until the deadline
     ├── CommError                           bytes did not get through
     │   ├── PeerDied                        the other side is gone
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
@@ -266,6 +270,88 @@ class WorkerDied(WorkerError):
     def __str__(self) -> str:
         during = f" during {self.method}()" if self.method else ""
         return f"rank {self.rank} of '{self.group}' died{during}: {self.reason or 'its process is gone'}"
+
+
+class CallArgumentError(SchedulerError, TypeError):
+    """The arguments of a call or of a constructor do not fit; nothing was sent and nothing was started.
+
+    Args:
+        what: what was called, e.g. "Policy.act()".
+        problem: what does not fit.
+        signature: what it takes.
+    """
+
+    def __init__(self, what: str, problem: str, signature: str) -> None:
+        super().__init__(what, problem, signature)
+        self.what = what
+        self.problem = problem
+        self.signature = signature
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.problem}; it takes {self.signature}"
+
+
+class CallCancelled(SchedulerError):
+    """A call was given up by whoever made it; a rank that was waiting in it has left the method.
+
+    Args:
+        group: the worker group's name.
+        method: what was called.
+        rank: the rank that left it; None of the call as a whole.
+    """
+
+    def __init__(self, group: str, method: str, rank: int | None = None) -> None:
+        super().__init__(group, method, rank)
+        self.group = group
+        self.method = method
+        self.rank = rank
+
+    def __str__(self) -> str:
+        where = "" if self.rank is None else f" on rank {self.rank}"
+        return f"{self.group}.{self.method}() was cancelled{where}"
+
+
+class UnevenStreams(SchedulerError):
+    """Some ranks of a streaming call have ended and others have not, so there is no list of one value a rank.
+
+    Args:
+        what: what was called.
+        ended: the ranks that have ended.
+        step: how many values each of them gave.
+    """
+
+    def __init__(self, what: str, ended: Sequence[int], step: int) -> None:
+        super().__init__(what, tuple(ended), step)
+        self.what = what
+        self.ended = tuple(ended)
+        self.step = step
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.ended))
+        return (
+            f"{self.what}: ranks {ranks} ended after {self.step} values and the others did not; "
+            f"iterate over stream.rank(...) or stream.as_ready() where ranks give different numbers"
+        )
+
+
+class DeviceLockTimeout(SchedulerError, TimeoutError):
+    """Other workers had the devices until the deadline.
+
+    Args:
+        devices: the devices that were asked for.
+        waited_s: how long, in seconds.
+        holders: who has them or comes first, a text each.
+    """
+
+    def __init__(self, devices: Sequence[str], waited_s: float, holders: Sequence[str] = ()) -> None:
+        super().__init__(tuple(devices), waited_s, tuple(holders))
+        self.devices = tuple(devices)
+        self.waited_s = waited_s
+        self.holders = tuple(holders)
+
+    def __str__(self) -> str:
+        holders = "; ".join(self.holders) or "the process that gives them out does not answer"
+        return f"device_lock: no turn on {', '.join(self.devices)} after {self.waited_s:.1f} s: {holders}"
 
 
 class ResultTimeout(SchedulerError, TimeoutError):

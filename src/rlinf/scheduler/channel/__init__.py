@@ -16,7 +16,7 @@ from rlinf.scheduler.channel.batch import Batch, ShardBatch
 from rlinf.scheduler.channel.client import Channel
 from rlinf.scheduler.channel.server import ChannelServer, host_channel
 from rlinf.scheduler.channel.shard import Shard
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, channels_of
 from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.queueing import QueueDepth
 
@@ -32,5 +32,6 @@ __all__ = [
     "ShardBatch",
     "StartChannel",
     "Starter",
+    "channels_of",
     "host_channel",
 ]

@@ -44,6 +44,11 @@ def checked_successor(channel: str, successor_s: Any) -> float:
     return FOREVER_S if limit_s is None else limit_s
 
 
+def or_forever(timeout_s: float | None) -> float:
+    """Return a deadline as a number, where one is needed."""
+    return FOREVER_S if timeout_s is None else timeout_s
+
+
 def checked_weight(channel: str, weight: Any) -> float:
     """Return an item's weight."""
     if type(weight) is int and 0 <= weight <= MAX_INTEGER:

@@ -20,6 +20,7 @@ from rlinf.scheduler.channel.arguments import (
     checked_successor,
     checked_timeout,
     checked_weight,
+    or_forever,
 )
 from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
@@ -27,7 +28,14 @@ from rlinf.scheduler.channel.connections import Connections
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.producer import Producer
 from rlinf.scheduler.channel.shard import Shard
-from rlinf.scheduler.channel.spec import SUCCESSOR_S, ChannelRef, ChannelSpec, ChannelStats, address_of
+from rlinf.scheduler.channel.spec import (
+    SUCCESSOR_S,
+    ChannelRef,
+    ChannelSpec,
+    ChannelStats,
+    address_of,
+    channels_of,
+)
 from rlinf.scheduler.channel.starting import StartChannel, Starter
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -40,11 +48,13 @@ from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelNotFound,
     CodecError,
+    CommError,
     PeerDied,
     PeerNotFound,
 )
 from rlinf.scheduler.queueing import QueueName
-from rlinf.scheduler.session import current_session
+from rlinf.scheduler.session import Session, current_session
+from rlinf.scheduler.wording import did_you_mean, list_names
 
 CONNECT_TIMEOUT_S = 120.0
 
@@ -114,25 +124,23 @@ class Channel:
         return cls(ChannelRef(spec, current_session().service(Starter).start(wanted)))
 
     @classmethod
-    def connect(cls, name: str, timeout_s: float | None = None) -> Channel:
+    def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
         """Return the channel `name`, as soon as somebody has created it.
 
         Args:
             name: its name in the cluster.
-            timeout_s: how long to wait for that, in seconds; 120 by default.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
 
         Raises:
             ChannelNotFound: nobody created it within `timeout_s` seconds.
             ChannelLost: it was there, and its process is gone.
         """
         limit_s = checked_timeout(name, timeout_s)
-        if limit_s is None:
-            limit_s = CONNECT_TIMEOUT_S
+        session = current_session()
         try:
-            entry = current_session().directory.lookup(address_of(checked_name(name)), limit_s)
+            entry = session.directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
         except PeerNotFound as error:
-            there = ", ".join(error.known) or "nothing"
-            problem = f"nobody created it within {error.waited_s:.1f} s; registered are: {there}"
+            problem = f"nobody created it within {error.waited_s:.1f} s; {_what_there_is(session, name)}"
             raise ChannelNotFound(name, problem) from error
         except PeerDied as error:
             raise ChannelLost(name, str(error)) from error
@@ -533,20 +541,20 @@ class Channel:
         """
         self._connection().ask(wire.Close())
 
-    def delete(self, timeout_s: float | None = None) -> None:
+    def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
         """Close the channel, drop what it holds, end its process and free its name.
 
         What waits fails, with ChannelClosed or ChannelLost; later operations raise ChannelLost. To lose
         nothing, `close` it and take what is there first.
 
         Args:
-            timeout_s: how long that may take, in seconds; 60 by default.
+            timeout_s: how long that may take, in seconds; None: as long as it takes.
 
         Raises:
             ChannelUnanswered: the channel's process did not answer in time.
         """
-        limit_s = checked_timeout(self._name, timeout_s)
-        self._connection().ask(wire.Delete(), timeout_s=DELETE_TIMEOUT_S if limit_s is None else limit_s)
+        limit_s = or_forever(checked_timeout(self._name, timeout_s))
+        self._connection().ask(wire.Delete(), timeout_s=limit_s)
 
     def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
         queue = checked_queue_name(self._name, queue_name, key)
@@ -591,6 +599,16 @@ class Channel:
     def __repr__(self) -> str:
         # What it holds is one question away; a repr asks nobody and moves nothing.
         return f"<Channel '{self._name}' maxsize={self.maxsize}>"
+
+
+def _what_there_is(session: Session, name: str) -> str:
+    try:
+        known = channels_of(session)
+    except CommError as error:
+        return f"what there is is not known: {error}"
+    hint = did_you_mean(name, known)
+    there = f"there are {list_names(known)}" if known else "there is no channel"
+    return f"{there}; {hint}" if hint else there
 
 
 def _load_first(items: list[Arrived]) -> Any:

@@ -1,4 +1,4 @@
-"""One process's connection to one channel, as its users' threads see it.
+"""The channel connection: what one process has of one channel, as its users' threads see it.
 
 All `Channel` objects of a process that mean the same channel share a connection. A user's thread encodes an item,
 hands its operation over, and waits; everything else happens on the messenger's I/O thread (see `shell`), which is the
@@ -31,7 +31,9 @@ from rlinf.scheduler.channel.shortcut import (
     encode_call,
 )
 from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
@@ -286,9 +288,8 @@ class Connection:
             shell.direct.append(operation)
             if not shell.looks_soon:
                 self._messenger.submit_once(self._drain)
-        try:
-            answer = shortcut.exchange(call, operation.ticket, operation.left_s)
-        except (TimeoutError, ShortcutBroken):
+        answer = self._answer_by(shortcut, call, operation)
+        if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)
         self._own.__dict__["shortcut"] = shortcut
@@ -302,6 +303,7 @@ class Connection:
                 return Delivery([Arrived(list(islice(frames, count))) for count in counts], complete, part)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
+                self._hand_over(shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
                 operation.fate.taken = True
@@ -310,19 +312,28 @@ class Connection:
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
                 raise _BeginAnew
 
+    def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer | None:
+        try:
+            return _exchange_in_scope(shortcut, call, operation)
+        except (TimeoutError, ShortcutBroken) as error:
+            if raised_by_signal_handler(error):
+                raise
+            return None
+
     def _wait_for_recalled(self, operation: Operation) -> Any:
         try:
             return self._wait(operation)
-        except CancelledError:
+        except CancelledError as error:
+            if raised_by_signal_handler(error):
+                raise
             raise _BeginAnew from None
 
     def _ask_for_shortcut(self, own: dict[str, Any]) -> Shortcut | None:
-        request: ShortcutRequest | None = own.get("request")
-        if request is None:
-            request = own["request"] = ShortcutRequest()
+        # Out of everybody's hands, too.
+        request: ShortcutRequest = own.pop("request", None) or ShortcutRequest()
         if request.shortcut is not None:
-            del own["request"]
             return request.shortcut
+        own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
             self._hand_over(self._shell.open_shortcut, request)
@@ -371,3 +382,15 @@ class Connection:
     def abandon(self, reason: str) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self._shell.abandon(ChannelLost(self.ref.spec.name, reason))
+
+
+def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer:
+    """As `Shortcut.exchange`; it is broken when the call that this thread works at is cancelled."""
+    scope = current_scope()
+    if scope is None:
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    try:
+        scope.begin_wait(shortcut.end)
+        return shortcut.exchange(call, operation.ticket, operation.left_s)
+    finally:
+        scope.end_wait(shortcut.end)

@@ -34,11 +34,10 @@ from rlinf.scheduler.queueing import (
     Accept,
     ChannelState,
     Deliver,
+    DirectOperations,
     Grant,
     Instruction,
     Limits,
-    Reason,
-    Refuse,
     Ripen,
     ShardPlan,
     rounded,
@@ -60,10 +59,8 @@ class _Client:
         "answers",
         "bytes_until",
         "direct",
-        "early",
         "endpoint",
         "frames",
-        "num_read",
         "pause_s",
         "unreadable",
     )
@@ -78,11 +75,7 @@ class _Client:
         # It could not open shared memory that it was sent: until then it gets bytes.
         self.bytes_until = 0.0
         self.pause_s = MIN_PAUSE_S
-        # How many messages with operations of it were read; what came by a shortcut and stands behind others.
-        self.num_read = 0
-        self.early: list[tuple[ShortcutEnd, wire.Direct]] = []
-        # Where the answers to operations go that came by shortcuts.
-        self.direct: dict[int, ShortcutEnd] = {}
+        self.direct: DirectOperations[ShortcutEnd, wire.Direct] = DirectOperations()
 
 
 class ChannelServer:
@@ -112,7 +105,7 @@ class ChannelServer:
         self._flush_due = False
         self._stopped = False
         self._news_service = wire.news_service(spec.channel_id)
-        self._door = ShortcutDoor(messenger, self._on_direct)
+        self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
             wire.Reserve: self._reserve,
@@ -150,22 +143,17 @@ class ChannelServer:
         frames = iter(request.frames)
         for operation in message.operations:
             self._run(client, operation, frames)
-        known.num_read += 1
-        if known.early:
-            early, known.early = known.early, []
-            for end, direct in early:
-                self._on_direct(end, direct)
+        for _, direct in known.direct.read():
+            self._run(client, direct.operation, iter(direct.frames))
 
     def _on_direct(self, end: ShortcutEnd, direct: wire.Direct) -> None:
         """An operation came by a shortcut."""
-        known = self._clients.get(end.client)
-        if known is None:
-            return
-        if direct.after > known.num_read:
-            known.early.append((end, direct))
-            return
-        known.direct[direct.operation.ticket] = end
-        self._run(end.client, direct.operation, iter(direct.frames))
+        operation = direct.operation
+        if self._clients[end.client].direct.arrive(end, operation.ticket, direct, direct.after):
+            self._run(end.client, operation, iter(direct.frames))
+
+    def _on_left(self, end: ShortcutEnd) -> None:
+        self._clients[end.client].direct.leave(end)
 
     def _run(self, client: str, operation: wire.Operation, frames: Iterator[Buffer]) -> None:
         try:
@@ -173,7 +161,7 @@ class ChannelServer:
         except Exception as error:  # the others in this message are not to wait in vain
             if not isinstance(error, ValueError):
                 logger.exception("channel '%s': an operation failed", self.spec.name)
-            end = self._clients[client].direct.pop(operation.ticket, None)
+            end = self._clients[client].direct.end(operation.ticket)
             self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error) or repr(error)), end)
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
@@ -183,7 +171,7 @@ class ChannelServer:
             item = self._messenger.parcels.receive(its_frames, to_load=False)
         except SharedMemoryUnreadable as error:
             known = self._clients[client]
-            end = known.direct.pop(put.ticket, None)
+            end = known.direct.end(put.ticket)
             if end is not None:
                 end.answer(wire.Answer(wire.Again(put.ticket, str(error)), []))
                 return []
@@ -223,16 +211,8 @@ class ChannelServer:
         return self._state.deliver_again(client, resend.ticket)
 
     def _recall(self, client: str, recall: wire.Recall, _frames: Iterator[Buffer]) -> list[Instruction]:
-        """Say what became of an operation that came, or comes, by a shortcut; nobody listens there any more."""
-        self._door.read_all(client)
-        ticket = recall.ticket
-        self._clients[client].direct.pop(ticket, None)
-        out = self._state.withdraw(client, ticket)
-        if out:
-            return out
-        if recall.is_put and self._door.has_accepted(client, ticket):
-            return [Accept(client, ticket)]
-        return [Refuse(client, ticket, Reason.CANCELLED, "")]
+        """Say what became of an operation that came by a shortcut; nobody listens there any more."""
+        return self._clients[client].direct.recall(client, recall.ticket, self._state, self._door.read_all)
 
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(get.queue)
@@ -258,11 +238,13 @@ class ChannelServer:
                 self._messenger.call_later(instruction.after_s, partial(self._ripen, client, ticket))
                 continue
             known = self._clients[client]
-            end = known.direct.pop(ticket, None) if known.direct else None
             if isinstance(instruction, Accept):
-                if end is None or not end.accept(ticket):
+                end = known.direct.accept(ticket)
+                if end is None or not end.answer(wire.Answer(wire.Accepted(ticket), [])):
                     self._with_news_for(client).accepted.append(ticket)
-            elif isinstance(instruction, Deliver):
+                continue
+            end = known.direct.end(ticket)
+            if isinstance(instruction, Deliver):
                 if end is None or not _deliver_directly(end, instruction):
                     self._deliver(instruction)
             elif isinstance(instruction, Grant):

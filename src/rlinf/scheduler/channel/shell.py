@@ -146,10 +146,12 @@ class ClientShell:
                 self._held[ticket] = operation
             self._carry_out(instructions)
         # Most have no deadline.
-        if operation.timeout_s is None and operation.wait:
-            return
+        if operation.timeout_s is not None or not operation.wait:
+            self._start_clock(operation)
+
+    def _start_clock(self, operation: Operation) -> None:
         left_s = operation.left_s
-        if left_s is not None and ticket in self._operations:
+        if left_s is not None and operation.ticket in self._operations:
             operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
 
     def _open(self) -> None:
@@ -255,12 +257,21 @@ class ClientShell:
                 shortcut = dial(reply.result().head)
                 if shortcut is not None:
                     self._shortcuts.add(shortcut)
-                    request.shortcut = shortcut
+                    # It hears the server's first word, or its end, soon.
+                    self._messenger.watch(shortcut.fileno(), partial(self._on_welcome, shortcut, request))
 
         asked.add_done_callback(invited)
 
+    def _on_welcome(self, shortcut: Shortcut, request: ShortcutRequest) -> None:
+        self._messenger.unwatch(shortcut.fileno())
+        if shortcut.is_welcome():
+            request.shortcut = shortcut
+
     def _note_direct(self) -> None:
         """Know of the gets that users' threads have sent: their items are to be confirmed."""
+        if self.lost is not None:
+            self.direct.clear()
+            return
         while self.direct:
             operation = self.direct.popleft()
             self._know_direct(operation)
@@ -284,6 +295,8 @@ class ClientShell:
             self._finish(operation, Ending.LOST, None)
             return
         self._note_direct()
+        if operation.fate.taken:  # it came another way
+            return
         if operation.recalled:
             self.drop(operation)
             return
@@ -296,6 +309,16 @@ class ClientShell:
             self._expire(operation)
         else:
             self.cancel(operation)
+            self._start_clock(operation)
+
+    def expect(self, operation: Operation) -> None:
+        """A user's thread was told by its shortcut that the items of a get come the usual way."""
+        if self.lost is not None:
+            self._finish(operation, Ending.LOST, None)
+            return
+        self._note_direct()
+        if operation.ticket not in self._delivered:
+            self._start_clock(operation)
 
     # -- the I/O thread: delivered items ----------------------------------------------------------
 
@@ -380,8 +403,7 @@ class ClientShell:
             elif kind is Fill:
                 self._fill(self._operations[instruction.ticket])
             elif kind is Recall:
-                is_put = self._operations[instruction.ticket].kind == "put"
-                self._outbox.append((wire.Recall(instruction.ticket, is_put), ()))
+                self._outbox.append((wire.Recall(instruction.ticket), ()))
             else:
                 self._outbox.append((wire.Withdraw(instruction.ticket), ()))
 
@@ -427,8 +449,9 @@ class ClientShell:
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
-        if self._held:
-            self._held.pop(ticket, None)
+        for waiting in (self._held, self._soon):
+            if waiting:
+                waiting.pop(ticket, None)
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
@@ -600,8 +623,6 @@ class ClientShell:
     def abandon(self, lost: ChannelLost) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self.lost = lost
-        for shortcut in list(self._shortcuts):
-            shortcut.abandon()
 
     def gone(self, reason: str) -> ChannelLost:
         """The error of operations on a channel whose server is gone."""

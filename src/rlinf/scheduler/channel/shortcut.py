@@ -11,10 +11,13 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf.scheduler.comm.forking import on_fork_in_child
 
 # Larger calls and answers go the usual way. The kernel takes datagrams up to its default size of a buffer, 208 KiB.
 MAX_DATAGRAM_BYTES = 160 << 10
@@ -24,6 +27,8 @@ DIRECT_BYTES = 128 << 10
 MIN_OPERATIONS = 4
 # After an answer that came elsewhere, so many gets go the usual way at once.
 NUM_SKIPPED = 15
+# The server's first word: only then anything is sent that would have to be found again.
+WELCOME = b"welcome"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
@@ -42,9 +47,20 @@ class OwnedSocket(socket.socket):
     def __init__(self, fileno: int | None = None) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fileno)
         self.setblocking(False)
+        _owned.add(self)
+        on_fork_in_child(_close_inherited)
 
     def __del__(self) -> None:
         self.close()
+
+
+_owned: WeakSet[OwnedSocket] = WeakSet()
+
+
+def _close_inherited() -> None:
+    """In a forked child: the parent's go on, and whoever is at their other ends sees when it closes them."""
+    for connection in list(_owned):
+        connection.close()
 
 
 class Shortcut:
@@ -87,23 +103,29 @@ class Shortcut:
             connection.send(call)
             count = connection.recv_into(self._memory)
             answer = _decode(self._memory[:count])
-        except TimeoutError:
-            raise
         except (OSError, msgspec.DecodeError) as error:
+            if isinstance(error, TimeoutError) or raised_by_signal_handler(error):
+                raise
             raise ShortcutBroken(repr(error)) from error
         if answer.answer.ticket != ticket:
             message = f"it answered {answer.answer.ticket} instead of {ticket}"
             raise ShortcutBroken(message)
         return answer
 
+    def is_welcome(self) -> bool:
+        """Whether the server's first word is here and is what it should be; from the I/O thread."""
+        with suppress(OSError):
+            return self._connection.recv(len(WELCOME), socket.MSG_DONTWAIT) == WELCOME
+        return False
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._connection.fileno()
+
     def end(self) -> None:
         """Let whoever waits here find that nothing will come; from any thread."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-
-    def abandon(self) -> None:
-        """Close it in a forked child; the parent's goes on."""
-        self._connection.close()
 
 
 class ShortcutRequest:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, OwnedSocket
+from rlinf.scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.rundir import SHORTCUTS_NAME
@@ -23,6 +23,8 @@ logger = Reporter(__name__)
 MAX_SHORTCUTS = 128
 # Whoever has connected has so long to say the word that it was given.
 GREETING_S = 5.0
+# Out of descriptors, no further ones are taken for so long.
+ACCEPT_PAUSE_S = 0.1
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(wire.Direct).decode
@@ -34,33 +36,27 @@ class ShortcutEnd:
 
     Attributes:
         client: the process whose thread it is.
-        ticket: the last operation that came.
-        accepted: whether that was a put, and its item is in its queue.
+        connection: the socket.
     """
 
-    __slots__ = ("accepted", "client", "connection", "ticket")
+    __slots__ = ("client", "connection")
 
     def __init__(self, client: str, connection: socket.socket) -> None:
         self.client = client
         self.connection = connection
-        self.ticket = 0
-        self.accepted = False
-
-    def accept(self, ticket: int) -> bool:
-        """Say that the item of a put is in its queue; False if that does not go this way."""
-        self.accepted = self.ticket == ticket
-        return self.answer(wire.Answer(wire.Accepted(ticket), []))
 
     def answer(self, answer: wire.Answer) -> bool:
         """Send an answer; False if it does not go this way."""
         datagram = _encode(answer)
-        if len(datagram) > MAX_DATAGRAM_BYTES:
-            return False
-        try:
-            self.connection.send(datagram)
-        except OSError:  # its thread is gone, or has not read an earlier one
-            return False
-        return True
+        return len(datagram) <= MAX_DATAGRAM_BYTES and _is_sent(self.connection, datagram)
+
+
+def _is_sent(connection: socket.socket, datagram: bytes) -> bool:
+    try:
+        connection.send(datagram)
+    except OSError:  # its thread is gone, or has not read an earlier one
+        return False
+    return True
 
 
 class ShortcutDoor:
@@ -69,11 +65,18 @@ class ShortcutDoor:
     Args:
         messenger: this process's messenger.
         on_call: called with each operation that comes.
+        on_left: called with what its thread has left.
     """
 
-    def __init__(self, messenger: Messenger, on_call: Callable[[ShortcutEnd, wire.Direct], None]) -> None:
+    def __init__(
+        self,
+        messenger: Messenger,
+        on_call: Callable[[ShortcutEnd, wire.Direct], None],
+        on_left: Callable[[ShortcutEnd], None],
+    ) -> None:
         self._messenger = messenger
         self._on_call = on_call
+        self._on_left = on_left
         self._listener: socket.socket | None = None
         self._path = ""
         self._invited: dict[bytes, str] = {}
@@ -108,25 +111,30 @@ class ShortcutDoor:
             logger.warning("threads cannot have shortcuts to this process: %s", error)
             return False
         self._listener = listener
-        self._messenger.watch(listener.fileno(), self._on_connected)
+        self._watch_listener()
         return True
 
-    def _accept(self) -> bool:
-        """Take one that has connected; whether there was one."""
+    def _accept(self) -> None:
+        """Take one that has connected."""
         if self._listener is None:
-            return False
+            return
         try:
             accepted, _ = self._listener.accept()
-        except OSError:  # there is none, it has gone, or there is no descriptor for it now
-            return False
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError:
+            # Out of descriptors, most likely: it stays in the line, and we would be called at once.
+            self._messenger.unwatch(self._listener.fileno())
+            self._messenger.call_later(ACCEPT_PAUSE_S, self._watch_listener)
+            return
         connection = OwnedSocket(accepted.detach())
         self._strangers.add(connection)
         self._messenger.watch(connection.fileno(), lambda: self._greet(connection))
         self._messenger.call_later(GREETING_S, lambda: self._forget_stranger(connection))
-        return True
 
-    def _on_connected(self) -> None:
-        self._accept()
+    def _watch_listener(self) -> None:
+        if self._listener is not None:
+            self._messenger.watch(self._listener.fileno(), self._accept)
 
     def _greet(self, connection: socket.socket) -> None:
         token = b""
@@ -137,7 +145,7 @@ class ShortcutDoor:
         except OSError:
             pass
         client = self._invited.pop(token, None)
-        if client is None:
+        if client is None or not _is_sent(connection, WELCOME):
             self._forget_stranger(connection)
             return
         self._strangers.discard(connection)
@@ -172,24 +180,16 @@ class ShortcutDoor:
             return False
         except OSError:
             self._close(end)
+            self._on_left(end)
             return False
-        end.ticket, end.accepted = direct.operation.ticket, False
         self._on_call(end, direct)
         return True
 
     def read_all(self, client: str) -> None:
-        """Read what a client's threads have sent until now, also on connections that nobody has looked at yet."""
-        while self._accept():
-            pass
-        for connection in list(self._strangers):
-            self._greet(connection)
+        """Read what a client's threads have sent until now; on what is not welcome yet they have sent nothing."""
         for end in list(self._ends.get(client, ())):
             while self._receive(end):
                 pass
-
-    def has_accepted(self, client: str, ticket: int) -> bool:
-        """Whether a put of a client that came as the last one of its thread was accepted."""
-        return any(end.accepted and end.ticket == ticket for end in self._ends.get(client, ()))
 
     def drop(self, client: str) -> None:
         """Close what leads to a client."""

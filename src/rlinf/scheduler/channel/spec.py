@@ -13,6 +13,7 @@ from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.errors import ChannelNotFound
 from rlinf.scheduler.queueing import QueueDepth
+from rlinf.scheduler.session import Session
 
 # Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
@@ -132,6 +133,13 @@ class ChannelStats:
             closed=closed,
             queues=queues,
         )
+
+
+def channels_of(session: Session) -> dict[str, ChannelSpec]:
+    """The channels of the job, whoever created them, by name."""
+    entries = (entry for entry in session.directory.list() if KIND in entry.info)
+    specs = (ChannelRef.from_entry(entry.name, entry).spec for entry in entries)
+    return {spec.name: spec for spec in specs}
 
 
 def address_of(name: str) -> str:

@@ -110,7 +110,6 @@ class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
     """Nobody wants an operation any more that went by a shortcut -> `Refused`, or accepted: always one of them."""
 
     ticket: int
-    is_put: bool
 
 
 Operation = Put | Reserve | Fill | Get | Withdraw | Resend | Recall

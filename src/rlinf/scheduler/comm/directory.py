@@ -23,6 +23,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
 
 SERVICE = "directory"
+# Where nobody says how long to wait: a name that nobody has is not waited for without end.
 DEFAULT_TIMEOUT_S = 1800.0
 # How long the directory's own answer may take beyond the wait that was asked for.
 ANSWER_TIMEOUT_S = 30.0

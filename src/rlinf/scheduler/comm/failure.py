@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.errors import CommError, SchedulerError
 
 MAX_TEXT_CHARS = 100_000
 _MAX_CAUSES = 10
@@ -61,9 +61,15 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
         return first
 
     def error(self, title: str) -> BaseException:
-        """The exception to raise here: itself, or one that tells what process `title` raised."""
+        """The exception to raise here: itself, or one that tells what process `title` raised.
+
+        What this library raises on purpose says all in its text; any other has a note of where it was raised.
+        """
         unread = f"'{title}' failed with an error that cannot be read here: {self.text}"
-        return self.load() or CommError(unread)
+        error = self.load() or CommError(unread)
+        if not isinstance(error, SchedulerError):
+            error.add_note(f"raised in '{title}':\n{self.traceback.rstrip()}")
+        return error
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,4 +1,4 @@
-"""Names whose process is gone: remembered for a while, so that who looks one up is told at once."""
+"""Tombstones: names whose process is gone, remembered for a while, so that who looks one up is told at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_AGE_S = 600.0
 
 
 class GoneNames:
-    """The notes of a directory about names that it had.
+    """The tombstones of a directory: its notes about names that it had.
 
     Args:
         now: the clock, in seconds.

@@ -72,6 +72,15 @@ class AsyncHandle(Generic[T]):
         """What goes on."""
         return self._what if isinstance(self._what, str) else self._what()
 
+    @property
+    def settled(self) -> Any:
+        """Done when `wait` would not block; for `wait_all` and its like."""
+        return self._source
+
+    def describe(self) -> str:
+        """What is waited for."""
+        return self.what or "an operation"
+
     @classmethod
     def completed(cls, value: T, what: str = "") -> AsyncHandle[T]:
         """A handle that is done."""

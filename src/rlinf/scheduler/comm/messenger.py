@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -526,7 +525,6 @@ class Messenger:
             if not request.fail(error):
                 logger.warning("service '%s' failed on a notice: %s", name, error)
         except Exception as error:
-            error.add_note(f"in service '{name}' of '{self.name}':\n{traceback.format_exc()}")
             if not request.fail(error):
                 logger.exception("service '%s' failed on a notice", name)
 

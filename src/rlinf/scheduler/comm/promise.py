@@ -13,8 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
 
@@ -120,13 +122,20 @@ class Promise(Generic[T]):
         return self.cancelled()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is complete, for at most `timeout_s` seconds; whether it is."""
+        """Wait until it is complete, for at most `timeout_s` seconds; whether it is.
+
+        Raises:
+            asyncio.CancelledError: the call that this thread works at was cancelled (see `cancellation`).
+        """
         if self._outcome:
             return True
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
+        scope, waker = current_scope(), partial(self._open, gate)
         try:
+            if scope is not None:
+                scope.begin_wait(waker)
             # Completed before the gate was there: then nobody opens it.
             if not self._outcome:
                 gate.acquire(
@@ -135,7 +144,17 @@ class Promise(Generic[T]):
         finally:
             with suppress(ValueError):  # it was opened
                 self._gates.remove(gate)
+            if scope is not None:
+                scope.end_wait(waker)
+        if scope is not None and not self._outcome:
+            scope.check()
         return bool(self._outcome)
+
+    def _open(self, gate: Any) -> None:
+        """Let one thread go on, unless whoever completes it does so."""
+        with suppress(ValueError):
+            self._gates.remove(gate)
+            gate.release()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What it failed with, None if it did not; waits as `result` does.

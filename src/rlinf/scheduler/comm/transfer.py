@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError
 from numbers import Real
 from typing import Any
 
-from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.finder import Finder, Search
 from rlinf.scheduler.comm.loop import Timer
@@ -27,13 +26,13 @@ FOREVER_S = 1e9
 
 
 def checked_timeout(timeout_s: Any) -> float:
-    """A deadline in seconds; that of None is half an hour.
+    """A deadline in seconds; None is none, which is thirty years.
 
     Raises:
         CommError: it is no number of at least 0.
     """
     if timeout_s is None:
-        return DEFAULT_TIMEOUT_S
+        return FOREVER_S
     is_number = issubclass(type(timeout_s), Real) and type(timeout_s) is not bool
     if is_number and timeout_s >= 0:
         return float(min(timeout_s, FOREVER_S))

@@ -12,11 +12,8 @@ from rlinf.scheduler.config.findings import shown
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
 from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.planning import parse_ranks
+from rlinf.scheduler.planning.environments import LAUNCH_VARIABLES
 
-# What every process finds in its environment about itself; a value of the user's would be overwritten.
-LAUNCH_VARIABLES = frozenset(
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-)
 _MASKS = frozenset(vendor.visibility_variable for vendor in VENDORS)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster as RayTestCluster
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -43,14 +43,18 @@ class RayEngine:
 
     def stop(self) -> None:
         """Leave Ray; stop it too where this process started it."""
-        if self.started_here:
-            ray.shutdown()
-        if self.simulated is not None:
-            self.simulated.shutdown()
-            self.simulated = None
-        if self.restore_token is not None:
-            self.restore_token()
-            self.restore_token = None
+        simulated, self.simulated = self.simulated, None
+        restore_token, self.restore_token = self.restore_token, None
+        try:
+            if self.started_here:
+                ray.shutdown()
+        finally:
+            try:
+                if simulated is not None:
+                    simulated.shutdown()
+            finally:
+                if restore_token is not None:
+                    restore_token()
 
 
 def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
@@ -61,25 +65,23 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     """
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
-    restore_token = use_fresh_token()
-    with _QuietRay(), unannounced():
-        cluster = RayTestCluster()
-        engine = RayEngine(started_here=True, simulated=cluster, restore_token=restore_token)
-        try:
+    engine = RayEngine(started_here=True)
+    try:
+        with _QuietRay(), unannounced(), ray_errors(f"Ray did not start {len(nodes)} simulated nodes"):
+            engine.restore_token = use_fresh_token()
+            engine.simulated = RayTestCluster()
             for rank, node in enumerate(nodes):
-                cluster.add_node(
+                engine.simulated.add_node(
                     wait=False,
                     num_cpus=1,
                     object_store_memory=_SIMULATED_STORE_BYTES,
                     include_dashboard=False,
                     env_vars={**_SIMULATED_RAY_SETTINGS, **simulated_environment(rank, node)},
                 )
-            _connect(address=cluster.address)
-        except BaseException as error:
-            engine.stop()
-            if isinstance(error, Exception):
-                raise ClusterError(f"Ray did not start {len(nodes)} simulated nodes: {error}") from error
-            raise
+            _connect(address=engine.simulated.address)
+    except BaseException:  # an interruption too: nothing that was started stays
+        engine.stop()
+        raise
     return engine
 
 
@@ -116,7 +118,8 @@ def ray_errors(what: str) -> Iterator[None]:
     except SchedulerError:
         raise
     except Exception as error:
-        raise ClusterError(f"{what}: {error}") from error
+        # What a process on a node raised is the cause of what Ray raises.
+        raise ClusterError(f"{what}: {getattr(error, 'cause', None) or error}") from error
 
 
 def own_address() -> str:
@@ -153,27 +156,24 @@ def probe_nodes(nodes: Sequence[Mapping[str, Any]], timeout_s: float) -> list[No
         ClusterTimeout: some node did not answer; the text names it.
         ClusterError: a probe failed there.
     """
-    probe = ray.remote(num_cpus=0, max_retries=0)(probe_this_node)
-    pending = {
-        probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(
-            node["NodeID"],
-            node["NodeManagerAddress"],
-            _HEAD_RESOURCE in node["Resources"],
-            dict(node["Resources"]),
-        ): node
-        for node in nodes
-    }
-    try:
-        return list(ray.get(list(pending), timeout=timeout_s))
-    except GetTimeoutError as error:
-        _, late = ray.wait(list(pending), num_returns=len(pending), timeout=0)
-        names = ", ".join(pending[ref]["NodeManagerAddress"] for ref in late)
-        raise ClusterTimeout(
-            f"no answer from {names} after {timeout_s:.0f} s: no process starts there"
-        ) from error
-    except RayError as error:
-        cause = getattr(error, "cause", None)
-        raise ClusterError(f"probing the nodes failed: {cause or error}") from error
+    with ray_errors("probing the nodes failed"):
+        probe = ray.remote(num_cpus=0, max_retries=0)(probe_this_node)
+        pending = {
+            probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(
+                node["NodeID"],
+                node["NodeManagerAddress"],
+                _HEAD_RESOURCE in node["Resources"],
+                dict(node["Resources"]),
+            ): node
+            for node in nodes
+        }
+        try:
+            return list(ray.get(list(pending), timeout=timeout_s))
+        except GetTimeoutError as error:
+            _, late = ray.wait(list(pending), num_returns=len(pending), timeout=0)
+            names = ", ".join(pending[ref]["NodeManagerAddress"] for ref in late)
+            problem = f"no answer from {names} after {timeout_s:.0f} s: no process starts there"
+            raise ClusterTimeout(problem) from error
 
 
 def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:

@@ -24,6 +24,7 @@ class Vendor:
         tool: its command that lists devices; None where there is none whose output is stable.
         device_files: what its devices are called under /dev, as a pattern, or "": it tells vendors apart that
             Ray counts under one name.
+        torch_type: what torch calls its devices, as in `torch.device("cuda:0")`; "" where that is not known.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Vendor:
     applied_before: tuple[str, ...] = ()
     tool: Tool | None = None
     device_files: str = ""
+    torch_type: str = ""
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -18,7 +18,14 @@ SIMULATED_VARIABLE = "RLINF_SIMULATED_ACCELERATORS"
 
 # Ray counts the devices of the first five all as "GPU"; what a node shows of itself, then this order, decides.
 VENDORS: tuple[Vendor, ...] = (
-    Vendor("NVIDIA", "GPU", "CUDA_VISIBLE_DEVICES", tool=tools.NVIDIA_SMI, device_files="nvidia[0-9]*"),
+    Vendor(
+        "NVIDIA",
+        "GPU",
+        "CUDA_VISIBLE_DEVICES",
+        tool=tools.NVIDIA_SMI,
+        device_files="nvidia[0-9]*",
+        torch_type="cuda",
+    ),
     Vendor(
         # HIP takes CUDA's variable where its own is not set or empty, so "" would not hide anything.
         "AMD",
@@ -29,6 +36,7 @@ VENDORS: tuple[Vendor, ...] = (
         applied_before=("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
         tool=tools.ROCM_SMI,
         device_files="kfd",
+        torch_type="cuda",  # as torch calls them
     ),
     Vendor(
         "Intel",
@@ -37,8 +45,9 @@ VENDORS: tuple[Vendor, ...] = (
         mask=SelectorMask("level_zero"),
         applied_before=("ZE_AFFINITY_MASK",),
         tool=tools.XPU_SMI,
+        torch_type="xpu",
     ),
-    Vendor("Moore Threads", "GPU", "MUSA_VISIBLE_DEVICES", device_files="mtgpu.[0-9]*"),
+    Vendor("Moore Threads", "GPU", "MUSA_VISIBLE_DEVICES", device_files="mtgpu.[0-9]*", torch_type="musa"),
     Vendor("Kunlun", "GPU", "XPU_VISIBLE_DEVICES", device_files="xpu[0-9]*"),
     Vendor(
         "Ascend",
@@ -47,12 +56,13 @@ VENDORS: tuple[Vendor, ...] = (
         mask=DigitsMask(),
         tool=tools.NPU_SMI,
         device_files="davinci[0-9]*",
+        torch_type="npu",
     ),
-    Vendor("Habana", "HPU", "HABANA_VISIBLE_MODULES", tool=tools.HL_SMI),
+    Vendor("Habana", "HPU", "HABANA_VISIBLE_MODULES", tool=tools.HL_SMI, torch_type="hpu"),
     Vendor("TPU", "TPU", "TPU_VISIBLE_CHIPS"),
 )
 # Pretend accelerators are seen through CUDA's variable, which is what most programs read.
-SIMULATED = Vendor("simulated", "", "CUDA_VISIBLE_DEVICES")
+SIMULATED = Vendor("simulated", "", "CUDA_VISIBLE_DEVICES", torch_type="cpu")
 
 _BUILT_IN = {vendor.name.lower(): vendor for vendor in (*VENDORS, SIMULATED)}
 

@@ -1,4 +1,4 @@
-"""What a process was given: its pieces of declared hardware, and what it finds in `self.hardware` for them."""
+"""What a process was given: its pieces of declared hardware, and the hardware views of them in `self.hardware`."""
 
 from __future__ import annotations
 

@@ -1,66 +1,56 @@
-"""Runs the calls that arrive at a worker: in order on the main thread, coroutines on a loop of their own."""
+"""Runs the calls that arrive at a worker: in order on the main thread, `async def` methods on a loop beside it."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias
 
-from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
-from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm import WAIT_S, Messenger, Request
+from rlinf.scheduler.comm.cancellation import working_in
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.shm.parcels import Parcel
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
-
-
-@dataclass(frozen=True, slots=True)
-class IncomingCall:
-    """A call whose arguments are here."""
-
-    request: Request
-    arguments: Arrived
-
+from rlinf.scheduler.host.answers import Answers
+from rlinf.scheduler.host.job import Job
+from rlinf.scheduler.host.timing import recording
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
-Place: TypeAlias = Promise[IncomingCall | None]
-
-# Sends what came of a call.
-Answer: TypeAlias = Callable[[], object]
+Place: TypeAlias = Promise[Job | None]
+# What a task came to: its result, or what it raised.
+_Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class CallLoop:
     """The calls of one worker.
 
     Plain methods run one after the other in the order of arrival, on the process's main thread (which many simulators
-    and CUDA libraries want); with `max_concurrency` n, on n threads. `async def` methods run on one event
-    loop beside them, any number at a time.
+    and CUDA libraries want); with `max_concurrency` n, on n threads. `async def` methods run on one event loop beside
+    them, any number at a time, as soon as they arrive. A generator runs as a method of its kind does, and waits
+    whenever its caller has not asked for a further value.
     """
 
     def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
         self._parcels = messenger.parcels
-        self._submit = messenger.submit
-        self._calls: queue.SimpleQueue[IncomingCall | Place | None] = queue.SimpleQueue()
-        # By the caller's process and the number that it gave the call.
+        self._answers = Answers(messenger)
+        self._calls: queue.SimpleQueue[Job | Place | None] = queue.SimpleQueue()
+        # Those that have no answer yet, and places; by the caller's process and the number that it gave the call.
+        self._jobs: dict[tuple[str, int], Job] = {}
         self._places: dict[tuple[str, int], Place] = {}
-        # Results in shared memory that their caller does not hold yet.
-        self._lying: dict[tuple[str, int], Parcel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_lock = threading.Lock()
         self._num_threads = 1
+        self._worker: Any = None
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
-        self._running: set[concurrent.futures.Future[None]] = set()
+        self._tasks: set[asyncio.Task[_Outcome]] = set()
         messenger.serve(protocol.CALL, self._on_call, protocol.Call)
-        messenger.serve(protocol.AGAIN, self._on_again, protocol.Again)
+        messenger.serve(protocol.CANCEL, self._on_cancel, protocol.Cancel)
+        messenger.serve(protocol.NEXT, self._on_next, protocol.Next)
         messenger.on_peer_lost(self._give_up_places)
-        messenger.stay_while(lambda: bool(self._lying))
 
     # -- the I/O thread --------------------------------------------------------------------------
 
@@ -68,29 +58,59 @@ class CallLoop:
         self._parcels.see_released()
         key = (request.peer_id, request.head.number)
         place = self._places.pop(key, None)
+        runs_beside = self._runs_beside(request.head)
         try:
-            call = IncomingCall(request, self._parcels.receive(request.frames))
+            job = Job(request, self._parcels.receive(request.frames))
         except SharedMemoryUnreadable as error:
-            # Later calls wait behind it.
-            self._places[key] = Promise()
-            self._calls.put(self._places[key])
+            if not runs_beside:
+                # Later calls wait behind it.
+                self._places[key] = Promise()
+                self._calls.put(self._places[key])
             request.reply(protocol.Unread(str(error)))
             return
-        if place is None:
-            self._calls.put(call)
+        self._jobs[key] = job
+        if place is not None:
+            place.set_result(job)
+        elif runs_beside:
+            self._begin_task(job)
         else:
-            place.set_result(call)
+            self._calls.put(job)
 
-    def _on_again(self, request: Request) -> None:
-        """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
-        message: protocol.Again = request.head
-        self._parcels.distrust(request.peer_id, message.reason)
-        parcel = self._lying[request.peer_id, message.number]
-        request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)
+    def _runs_beside(self, call: protocol.Call) -> bool:
+        """Whether it is an `async def` method."""
+        method = getattr(type(self._worker), call.method, None)
+        return call.kind != "get" and (
+            inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        )
+
+    def _on_cancel(self, notice: Request) -> None:
+        """A caller gives its call up: it ends at its next wait, or never begins."""
+        job = self._jobs.get((notice.peer_id, notice.head.number))
+        if job is not None:
+            self._cancel(job)
+
+    def _cancel(self, job: Job) -> None:
+        job.scope.cancel()
+        if job.claim():
+            job.request.reply(protocol.Cancelled())
+            self._forget(job)
+        elif job.task is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(job.task.cancel)
+
+    def _on_next(self, request: Request) -> None:
+        """A caller wants a further value of a stream."""
+        job = self._jobs.get((request.peer_id, request.head.number))
+        if job is None or job.demand is None:
+            request.reply(protocol.Ended())
+        else:
+            job.demand.add(request)
 
     def _give_up_places(self, process_id: str) -> None:
         for key in [key for key in self._places if key[0] == process_id]:
             self._places.pop(key).set_result(None)
+        for job in list(self._jobs.values()):
+            if job.key[0] == process_id and job.demand is not None:
+                self._cancel(job)  # nobody will ever ask it for a value
 
     # -- the threads that run calls --------------------------------------------------------------
 
@@ -98,94 +118,118 @@ class CallLoop:
         """End `run` once the calls that run now are done; those still queued are not run."""
         for _ in range(self._num_threads):
             self._calls.put(None)
+        for job in list(self._jobs.values()):
+            if job.demand is not None:
+                self._cancel(job)
 
-    def run(self, worker: Any, max_concurrency: int = 1) -> None:
-        """Run calls on `worker` until `stop`."""
+    def take(self, worker: Any) -> None:
+        """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
+        self._worker = worker
+
+    def run(self, max_concurrency: int = 1) -> None:
+        """Run calls on the worker until `stop`."""
         self._num_threads = max(1, max_concurrency)
         for index in range(1, self._num_threads):
-            threading.Thread(
-                target=self._serve, args=(worker,), name=f"rlinf-call-{index}", daemon=True
-            ).start()
-        self._serve(worker)
+            threading.Thread(target=self._serve, name=f"rlinf-call-{index}", daemon=True).start()
+        self._serve()
 
-    def _serve(self, worker: Any) -> None:
+    def _serve(self) -> None:
         while True:
             entry = self._calls.get()
             if entry is None:
                 return
-            answers: list[Answer] = []
+            job = entry.result() if isinstance(entry, Promise) else entry
             try:
-                answers += self._execute(worker, entry)
+                if job is not None:
+                    self._execute(job)
             except SystemExit:
                 self.stop()
-            del entry  # the arguments go before the answer: then the caller finds their memory warm
-            while answers:
-                answers.pop()()
+            del entry, job  # else the arguments of the last call stay until the next one comes
 
-    def _execute(self, worker: Any, entry: IncomingCall | Place) -> Sequence[Answer]:
-        call = entry.result() if isinstance(entry, Promise) else entry
-        if call is None:
-            return ()
+    def _execute(self, job: Job) -> None:
+        if not job.claim():
+            return
         try:
-            args, kwargs = call.arguments.load()
-            result = getattr(worker, call.request.head.method)(*args, **kwargs)
+            with working_in(job.scope), recording(job.durations):
+                result = self._invoke(job)
+                if job.demand is not None:
+                    result = self._answers.stream(job.demand, result)
         except BaseException as error:  # the process boundary: the caller gets it
-            _reply_error(call.request, error)
+            self._answers.fail(job, error)
+            self._forget(job)
             if isinstance(error, SystemExit):
                 raise
-            return ()
+            return
         if inspect.iscoroutine(result):
-            running = asyncio.run_coroutine_threadsafe(self._finish(call, result), self._event_loop())
-            self._running.add(running)
-            running.add_done_callback(self._running.discard)
-            return ()
-        return (self._answer(call, result, wait_s=WAIT_S),)
+            # Of a method that only returns a coroutine.
+            self._messenger.submit(partial(self._begin, job, partial(_same, result)))
+            return
+        self._answers.succeed(job, result, wait_s=WAIT_S)
+        self._forget(job)
 
-    async def _finish(self, call: IncomingCall, coroutine: Coroutine[Any, Any, Any]) -> None:
-        try:
-            result = await coroutine
-        except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
-            _reply_error(call.request, error)
+    def _invoke(self, job: Job) -> Any:
+        call: protocol.Call = job.request.head
+        if call.method.startswith("_"):
+            message = f"'{call.method}' is private to {type(self._worker).__name__}"
+            raise AttributeError(message)
+        args, kwargs = job.load_arguments()
+        attribute = getattr(self._worker, call.method)
+        return attribute if call.kind == "get" else attribute(*args, **kwargs)
+
+    def _forget(self, job: Job) -> None:
+        """It was answered: there is nothing left of it to cancel, nor to ask it for."""
+        self._jobs.pop(job.key, None)
+
+    # -- the event loop --------------------------------------------------------------------------
+
+    def _begin_task(self, job: Job) -> None:
+        """Run an `async def` method beside all others; from any thread."""
+
+        def begin() -> None:
+            if job.claim():
+                self._begin(job, partial(self._invoke_async, job))
+
+        self._messenger.submit(begin)
+
+    async def _invoke_async(self, job: Job) -> Any:
+        result = self._invoke(job)
+        return await result if job.demand is None else await self._answers.stream_async(job.demand, result)
+
+    def _begin(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> None:
+        """Run something as a task; on the I/O thread."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="rlinf-async-calls", daemon=True).start()
+        self._loop.call_soon_threadsafe(self._make_task, self._loop, job, invoke)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, job: Job, invoke: Callable[[], Awaitable[Any]]
+    ) -> None:
+        job.task = task = loop.create_task(_outcome_of(job, invoke))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._on_task_ended, job))
+        if job.scope.cancelled:
+            task.cancel()
+
+    def _on_task_ended(self, job: Job, task: asyncio.Task[_Outcome]) -> None:
+        self._tasks.discard(task)
+        # Cancelled before its first step, it has no outcome.
+        result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
+        if error is not None:
+            self._answers.fail(job, error)
         else:
-            self._answer(call, result, wait_s=0.0)()
-
-    def _answer(self, call: IncomingCall, result: Any, *, wait_s: float) -> Answer:
-        """Write a result; `wait_s` is how long this thread may wait for room in shared memory."""
-        request = call.request
-        try:
-            parcel = self._parcels.pack(encode(result), _peer(request), snapshot=False, wait_s=wait_s)
-        except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the call's failure
-            return partial(_reply_error, request, error)
-        if parcel.in_shared_memory:
-            lend = partial(self._lend, request, (request.peer_id, request.head.number), parcel)
-            return partial(self._submit, lend)
-        return partial(request.reply, protocol.Returned(), parcel.frames_for(_peer(request)))
-
-    def _lend(self, request: Request, key: tuple[str, int], parcel: Parcel) -> None:
-        """Answer with what lies in shared memory; on the I/O thread."""
-        self._parcels.release_dropped()
-        frames = parcel.frames_for(_peer(request))
-        self._lying[key] = parcel
-        taken = partial(self._on_taken, key)
-        if not request.reply(protocol.Returned(), frames, snapshot=False, settled=taken):
-            taken(False)
-
-    def _on_taken(self, key: tuple[str, int], _taken: bool) -> None:
-        """The caller holds a result itself, or nobody wants it any more."""
-        self._lying.pop(key, None)
-
-    def _event_loop(self) -> asyncio.AbstractEventLoop:
-        with self._loop_lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="rlinf-async-calls", daemon=True).start()
-            return self._loop
+            self._answers.succeed(job, result, wait_s=0.0)
+        self._forget(job)
 
 
-def _peer(request: Request) -> Endpoint:
-    """Who asked, as far as it is known here: the id, by which it is decided how its answer travels."""
-    return Endpoint(request.peer_id, "", "", "")
+async def _outcome_of(job: Job, invoke: Callable[[], Awaitable[Any]]) -> _Outcome:
+    """What a task came to; it raises nothing, for some exceptions would end the event loop."""
+    try:
+        with working_in(job.scope), recording(job.durations):
+            return await invoke(), None
+    except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
+        return None, error
 
 
-def _reply_error(request: Request, error: BaseException) -> None:
-    request.reply(protocol.Raised(), [dump_failure(error)])
+async def _same(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await coroutine

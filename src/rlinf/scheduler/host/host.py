@@ -73,8 +73,10 @@ class Hosting:
             assignment, frames = self._say_hello(self._reserved_port())
             worker = self._construct(assignment, frames)
             if worker is not None:
+                # Before anybody can call it.
+                self.calls.take(worker)
                 self._report(protocol.READY, took_s=time.monotonic() - self._started_at)
-                self.calls.run(worker, assignment.max_concurrency)
+                self.calls.run(assignment.max_concurrency)
         finally:
             self.session.close()
 
@@ -89,8 +91,8 @@ class Hosting:
     def _say_hello(self, port: int) -> tuple[Assignment, list[Buffer]]:
         """Report that this process runs; the answer comes when every rank's does."""
         messenger = self.session.messenger
-        hello = protocol.Hello(self._spec.launch_id, self._spec.rank, messenger.endpoint, os.getpid(), port)
-        request = messenger.request(self._spec.launcher, protocol.HELLO, hello, reply_type=None)
+        hello = protocol.Hello(self._spec.rank, messenger.endpoint, os.getpid(), port)
+        request = messenger.request(self._spec.launcher, self._spec.launch, hello, reply_type=None)
         reply = request.result(timeout=self._spec.timeout_s)
         assignment: Assignment = pickle.loads(reply.frames[0])
         return assignment, reply.frames[1:]
@@ -140,9 +142,9 @@ class Hosting:
 
     def _report(self, reached: str, frames: Sequence[Buffer] = (), **details: Any) -> None:
         # A request and not a notice: once it is answered the launcher has it, whatever happens to this process.
-        progress = protocol.Progress(self._spec.launch_id, self._spec.rank, reached, **details)
+        progress = protocol.Progress(self._spec.rank, reached, **details)
         messenger = self.session.messenger
-        told = messenger.request(self._spec.launcher, protocol.PROGRESS, progress, frames, reply_type=None)
+        told = messenger.request(self._spec.launcher, self._spec.launch, progress, frames, reply_type=None)
         told.result(timeout=self._spec.timeout_s)
 
     def _stop_without_launcher(self, process_id: str) -> None:

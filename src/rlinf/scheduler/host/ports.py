@@ -51,6 +51,16 @@ class ReservedPort:
         self._lock.close()
 
 
+def acquire_port(host: str = "") -> int:
+    """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
+    reserved = ReservedPort(host)
+    _kept.append(reserved)
+    return reserved.port
+
+
+_kept: list[ReservedPort] = []
+
+
 def _candidates() -> Iterator[int]:
     low, high = _ephemeral_range()
     usable = [port for port in _RANGE if not low <= port <= high] or list(_RANGE)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
-# Services of the launching process.
-HELLO = "launch.hello"
-PROGRESS = "launch.progress"
+# A service of the job's home.
 LOG = "worker.log"
 # Services of a worker's host.
 CALL = "worker.call"
 AGAIN = "worker.result_again"
+CANCEL = "worker.cancel"
+NEXT = "worker.next_value"
 STOP = "worker.stop"
 
 # Progress of a rank, in order.
@@ -28,40 +28,40 @@ READY = "ready"
 FAILED = "failed"
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A rank's process runs. The answer's frames: its assignment and the topology, pickled, and its class, encoded.
 
     Attributes:
-        launch_id: which launch it belongs to.
         rank: its rank.
         endpoint: how its process is reached.
         pid: its process id.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
     """
 
-    launch_id: str
     rank: int
     endpoint: Endpoint
     pid: int
     port: int
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """How far a rank's launch has come; with FAILED, its frame is what `dump_failure` wrote.
 
     Attributes:
-        launch_id: which launch it belongs to.
         rank: its rank.
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
     """
 
-    launch_id: str
     rank: int
     reached: str
     took_s: float = 0.0
     failed_in: str = ""
+
+
+# What hosts tell the launch that they belong to, which serves it under its own name.
+Report: TypeAlias = Hello | Progress
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -73,24 +73,42 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
+# What a call is: of a method, of a method that streams its values, or a look at an attribute.
+Kind: TypeAlias = Literal["call", "stream", "get"]
+
+
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """A call, for the service CALL; its frames are the arguments, (args, kwargs), encoded.
 
     Attributes:
-        method: what is called.
+        method: what is called, or the attribute.
         number: which call of its caller it is; the same when its arguments are sent once more.
+        kind: what is to be done.
     """
 
     method: str
     number: int
+    kind: Kind = "call"
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The answer of a method that returned; its frames are the result, encoded."""
+    """The answer of a method that returned; its frames are the result, encoded.
+
+    Attributes:
+        durations: what was timed meanwhile, in seconds.
+    """
+
+    durations: dict[str, float] = {}
 
 
 class Raised(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The answer of a method that raised; its frame is what `dump_failure` wrote."""
+    """The answer of a method that raised; its frame is what `dump_failure` wrote.
+
+    Attributes:
+        durations: what was timed until then, in seconds.
+    """
+
+    durations: dict[str, float] = {}
 
 
 class Unread(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -103,7 +121,46 @@ class Unread(msgspec.Struct, frozen=True, array_like=True, tag=2):
     reason: str
 
 
-Answer: TypeAlias = Returned | Raised | Unread
+class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The answer of a method that was left, or never begun, because its caller gave it up.
+
+    Attributes:
+        durations: what was timed until then, in seconds.
+    """
+
+    durations: dict[str, float] = {}
+
+
+Answer: TypeAlias = Returned | Raised | Unread | Cancelled
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True):
+    """A notice for the service CANCEL: the sender gives up its call of that number."""
+
+    number: int
+
+
+class Next(msgspec.Struct, frozen=True, array_like=True):
+    """A request for the next value of a call that streams, for the service NEXT.
+
+    Attributes:
+        number: the call's.
+        item: this request's own, as calls have them: under it the value can be asked for again.
+    """
+
+    number: int
+    item: int
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """A value of a stream; its frames are the value, encoded."""
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """There is no further value: the call itself was answered before this."""
+
+
+NextAnswer: TypeAlias = Value | Ended
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
@@ -122,7 +179,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     """What a host's process is started with: enough to report to the launching process.
 
     Attributes:
-        launch_id: which launch it belongs to.
+        launch: the service, of the process below, to which it reports.
         group: its group's name.
         rank: its rank.
         launcher: the process that launches the group.
@@ -137,7 +194,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         registers_itself: the worker makes its name known; otherwise the host does, before it constructs the worker.
     """
 
-    launch_id: str
+    launch: str
     group: str
     rank: int
     launcher: Endpoint

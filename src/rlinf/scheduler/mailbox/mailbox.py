@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
@@ -58,7 +58,7 @@ class Mailbox:
         obj: Any,
         dst: str,
         *,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
@@ -68,7 +68,7 @@ class Mailbox:
         Args:
             obj: what to send.
             dst: the receiver's name; it may register later.
-            timeout_s: how long it may take; None for half an hour.
+            timeout_s: how long it may take; None: as long as it takes.
             wait_s: how long this call may wait for shared memory when all of it is in use, before the object is
                 copied through a socket.
 
@@ -82,7 +82,7 @@ class Mailbox:
         """
         return self._send(obj, _tensor_type(obj), dst, timeout_s, wait_s)
 
-    def recv(self, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
+    def recv(self, src: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> AsyncHandle[Any]:
         """The next object from `src`.
 
         A recv that times out, is cancelled, or whose handle is dropped takes nothing.
@@ -101,7 +101,7 @@ class Mailbox:
         tensor: Any,
         dst: str,
         *,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,
     ) -> AsyncHandle[None]:
         """Send a torch tensor for `recv_tensor` (or `recv`); otherwise as `send`.
@@ -114,7 +114,9 @@ class Mailbox:
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
         return self._send(tensor.detach(), kind, dst, timeout_s, wait_s)
 
-    def recv_tensor(self, tensor: Any, src: str, *, timeout_s: float | None = None) -> AsyncHandle[Any]:
+    def recv_tensor(
+        self, tensor: Any, src: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S
+    ) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
 
         Raises (from the handle):
@@ -144,7 +146,7 @@ class Mailbox:
         groups: Groups = (),
         src: tuple[str, SupportsIndex] | None = None,
         *,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,
     ) -> AsyncHandle[Any]:
         """One object from `src` to all members of `groups`; every one of them calls this.
@@ -158,7 +160,7 @@ class Mailbox:
             groups: the members, the source among them: [("actor", [0]), ("rollout", [0, 1, 2])], the same for
                 everybody. A single rank may stand without a list.
             src: the source, e.g. ("actor", 0); None for the first member in `groups`.
-            timeout_s: how long it may take; None for half an hour.
+            timeout_s: how long it may take; None: as long as it takes.
             wait_s: as of `send`; on the source.
 
         Returns:

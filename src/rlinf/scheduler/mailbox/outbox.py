@@ -113,7 +113,7 @@ class Sending(Transfer):
 
 
 class _Stream:
-    """What goes to one process: `ClientState` decides, this carries it out."""
+    """A mail stream: what goes to one process. `ClientState` decides, this carries it out."""
 
     def __init__(self, outbox: Outbox, endpoint: Endpoint) -> None:
         self.client = ClientState(CREDIT_BYTES)

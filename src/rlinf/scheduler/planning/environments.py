@@ -9,6 +9,16 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.planning.node_groups import RESERVED_LABELS, NodeGroup
 from rlinf.scheduler.planning.record import Placement
 
+# What every process finds about itself, for `env://` of torch.distributed; a value of the user's would be overwritten.
+LAUNCH_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 # Lists of folders in which programs look: what a group sets is put in front of what the node has.
 PATH_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 

@@ -3,9 +3,11 @@
 weights.py       what a weight may be, and sums of weights without rounding
 ranked.py        items by priority
 wanted.py        what a batch has to be
+item.py          what a queue holds
 fifo.py          items in order, with their total weight
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 state.py         all queues of one channel, by name, and all clients, by id
+direct.py        one client's operations that come by shortcuts, beside those that come the usual way
 client.py        the other side: one process's operations, until each has ended
 balance.py       how to divide items evenly
 sharding.py      a queue's items for data-parallel ranks, step by step
@@ -26,8 +28,10 @@ from rlinf.scheduler.queueing.client import (
     Send,
     Withdraw,
 )
-from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
+from rlinf.scheduler.queueing.direct import DirectOperations
+from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
+from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
 from rlinf.scheduler.queueing.producers import Producers
 from rlinf.scheduler.queueing.sharding import POLICIES, Part, ShardPlan
@@ -44,6 +48,7 @@ __all__ = [
     "ClientState",
     "Confirm",
     "Deliver",
+    "DirectOperations",
     "End",
     "Ending",
     "Fill",

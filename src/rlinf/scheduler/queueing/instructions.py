@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from rlinf.scheduler.queueing.fifo import Item
+from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.sharding import Part
 
 

@@ -21,8 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
+from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
+from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.sharding import Part, Sharding, ShardPlan
 from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.scheduler.queueing.weights import rounded
@@ -157,7 +158,7 @@ class NamedQueue:
         self.ended = False
         self.fifo = WeightedFifo()
         self.flushed = 0  # items numbered below are not to wait for others
-        self.sharding: Sharding | None = None
+        self.sharding: Sharding[Getter] | None = None
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
         self.getters: OrderedDict[Getter, None] = OrderedDict()
         self.putters: OrderedDict[Putter, None] = OrderedDict()
@@ -419,7 +420,7 @@ class NamedQueue:
             self.on_the_way += 1
             out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete))
 
-    def _serve_shards(self, sharding: Sharding, closed: bool, out: list[Instruction]) -> None:
+    def _serve_shards(self, sharding: Sharding[Getter], closed: bool, out: list[Instruction]) -> None:
         """Hand parts out, and cut steps while somebody waits for one."""
         while True:
             for getter, part in sharding.hand_out():
@@ -432,7 +433,7 @@ class NamedQueue:
             self.withdraw_get(getter)
             out.append(Refuse(getter.client.name, getter.ticket, reason or Reason.CLOSED, self.describe()))
 
-    def _cut(self, sharding: Sharding, closed: bool) -> bool:
+    def _cut(self, sharding: Sharding[Getter], closed: bool) -> bool:
         """Cut the next step if it is there, or if this is all that comes."""
         if not self.fifo.num_items or not sharding.may_cut:
             return False
@@ -442,7 +443,7 @@ class NamedQueue:
         sharding.cut(*sharding.wanted.take(self.fifo))
         return True
 
-    def _why_no_part(self, sharding: Sharding, closed: bool) -> Reason | None:
+    def _why_no_part(self, sharding: Sharding[Getter], closed: bool) -> Reason | None:
         if self._is_last(closed):
             return None if self.on_the_way or self.fifo.num_items else self.why_over(closed)
         return Reason.IMPOSSIBLE if sharding.may_cut and self._is_stuck() else None

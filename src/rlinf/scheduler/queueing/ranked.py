@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rlinf.scheduler.queueing.fifo import Item
+from rlinf.scheduler.queueing.item import Item
 
 # After so many items that passed an older one, the oldest is next, whatever its priority.
 MAX_PASSES = 8

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from rlinf.scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
-from rlinf.scheduler.queueing.fifo import Item
+from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.wanted import Limits, Wanted
 from rlinf.scheduler.queueing.weights import check_batch_weight, exact, rounded
 
-if TYPE_CHECKING:
-    from rlinf.scheduler.queueing.named_queue import Getter
+Getter = TypeVar("Getter")
 
 POLICIES = ("round_robin", "least_loaded", "balanced")
 # So many steps may be cut that a shard has not done with.
@@ -101,7 +100,7 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class _Shard:
+class _Shard(Generic[Getter]):
     parts: deque[Part] = field(default_factory=deque)
     in_hand: Part | None = None
     waiting: Getter | None = None
@@ -111,13 +110,13 @@ class _Shard:
         return len(self.parts) + (self.in_hand is not None)
 
 
-class Sharding:
+class Sharding(Generic[Getter]):
     """The shards of one queue."""
 
     def __init__(self, plan: ShardPlan) -> None:
         self.plan = plan
         self.wanted = plan.wanted
-        self._shards = [_Shard() for _ in range(plan.num_shards)]
+        self._shards: list[_Shard[Getter]] = [_Shard() for _ in range(plan.num_shards)]
         self._next_step = 0
         self._num_dealt = 0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from rlinf.scheduler.queueing.fifo import Item
 from rlinf.scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.named_queue import (
     Client,
     Getter,

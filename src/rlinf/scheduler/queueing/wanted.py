@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlinf.scheduler.queueing.fifo import Item, WeightedFifo
+from rlinf.scheduler.queueing.fifo import WeightedFifo
+from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.weights import Exact
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from rlinf.scheduler.comm.directory import DirectoryClient
+from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
@@ -77,7 +77,12 @@ class Weights:
         self._put(name, number, parcel)
 
     def fetch(
-        self, name: str, into: Any, *, min_version: int | None = None, timeout_s: float | None = None
+        self,
+        name: str,
+        into: Any,
+        *,
+        min_version: int | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> AsyncHandle[int]:
         """Copy the newest version into `into`; the handle's result is that version's number.
 
@@ -91,7 +96,7 @@ class Weights:
             into: a `torch.nn.Module`, or a dict of tensors and arrays: every value is overwritten in place and
                 keeps its dtype and its device.
             min_version: wait until there is this version or a newer one; None: until there is any.
-            timeout_s: how long, in seconds; None for half an hour, 0 for what is there now.
+            timeout_s: how long, in seconds; None: as long as it takes, 0: take what is there now.
 
         Raises:
             WeightsError: `into` is no such thing (at once).

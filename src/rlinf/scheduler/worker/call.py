@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -13,11 +13,12 @@ from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import Parcel
-from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
+from rlinf.scheduler.errors import CallCancelled, SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
 
-_next_number = itertools.count(1).__next__
+# Of a call, and of each value that is asked for.
+next_number = itertools.count(1).__next__
 
 
 class Target(NamedTuple):
@@ -37,37 +38,61 @@ class Call:
     Made by the calling thread, which hands it over to the I/O thread with `messenger.submit(call.start)`: so all of
     its ranks are called or none is, wherever that thread is interrupted. From then on the I/O thread alone changes it.
 
+    Args:
+        messenger: this process's messenger.
+        method: what is called.
+        targets: the ranks.
+        encoded: the arguments: one for all ranks, or one a rank.
+        kind: what is to be done with `method`.
+
     Attributes:
         method: what is called.
         addresses: the ranks, in the order of the results.
         outcomes: what came of it on each rank; None where that is not known yet.
+        durations: what was timed on each rank, in seconds; empty where that is not known.
         aborted: why nobody should wait any more; None as long as somebody should.
         settled: done when every rank has answered or one has failed.
         complete: done when every rank has answered or failed.
     """
 
     def __init__(
-        self, messenger: Messenger, method: str, targets: Sequence[Target], encoded: Encoded
+        self,
+        messenger: Messenger,
+        method: str,
+        targets: Sequence[Target],
+        encoded: Encoded | Sequence[Encoded],
+        kind: protocol.Kind = "call",
     ) -> None:
         self.method = method
         self.addresses = tuple(target.address for target in targets)
         self.outcomes: list[Outcome | None] = [None] * len(targets)
-        self.aborted: WorkerDied | None = None
+        self.durations: list[dict[str, float]] = [{} for _ in targets]
+        self.aborted: WorkerDied | CallCancelled | None = None
         self.settled: Promise[None] = Promise()
         self.complete: Promise[None] = Promise()
-        self._messenger = messenger
-        self._head = protocol.Call(method, _next_number())
+        self.messenger = messenger
+        self._head = protocol.Call(method, next_number(), kind)
         self._endpoints = [target.endpoint for target in targets]
         self._left = len(targets)
+        self._is_cancelled = False
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
-        self._parcel: Parcel | None = self._packed(encoded)
+        self._parcels: list[Parcel] = self._packed(encoded)
 
-    def _packed(self, encoded: Encoded) -> Parcel:
-        """Write the arguments once, for all ranks; nobody waits here for room in shared memory."""
-        parcels = self._messenger.parcels
+    def _packed(self, encoded: Encoded | Sequence[Encoded]) -> list[Parcel]:
+        """Write the arguments, once where they are the same; nobody waits here for room in shared memory."""
+        parcels = self.messenger.parcels
+        if not isinstance(encoded, Encoded):
+            pairs = zip(encoded, self._endpoints, strict=True)
+            return [parcels.pack(each, endpoint, snapshot=True) for each, endpoint in pairs]
         readers = [endpoint for endpoint in self._endpoints if parcels.reads_ours(endpoint.process_id)]
         peer = (readers or self._endpoints)[0]
-        return parcels.pack(encoded, peer, snapshot=True, shared=len(self._endpoints) > 1)
+        parcel = parcels.pack(encoded, peer, snapshot=True, shared=len(self._endpoints) > 1)
+        return [parcel] * len(self._endpoints)
+
+    @property
+    def title(self) -> str:
+        """What is called, for messages."""
+        return f"{self.addresses[0].group}.{self.method}()"
 
     @property
     def failed(self) -> bool:
@@ -78,7 +103,7 @@ class Call:
     def start(self) -> None:
         """Send it to every rank."""
         # Released before the ranks hear of this call: then they find their memory warm.
-        self._messenger.parcels.release_dropped()
+        self.messenger.parcels.release_dropped()
         for index in range(len(self._endpoints)):
             self._send(index)
 
@@ -86,18 +111,39 @@ class Call:
         """End the wait with `error`: a rank died that this call may depend on."""
         if not self.settled.done():
             self.aborted = error
+        self._end()
+
+    def _end(self) -> None:
         self.settled.set_result(None)
         self.complete.set_result(None)
 
+    def cancel(self) -> None:
+        """Give it up: nobody waits any more, and the ranks leave it where they wait."""
+        if self._left == 0:
+            return
+        self._is_cancelled = True
+        for index, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                self._send_cancel(index)
+        if not self.settled.done():
+            self.aborted = CallCancelled(self.addresses[0].group, self.method)
+        self.settled.set_result(None)
+
+    def _send_cancel(self, index: int) -> None:
+        cancel = protocol.Cancel(self._head.number)
+        self.messenger.notify(self._endpoints[index], protocol.CANCEL, cancel)
+
     def _send(self, index: int) -> None:
-        if self._parcel is None:
+        if not self._parcels:
             return
         endpoint = self._endpoints[index]
-        frames = self._parcel.frames_for(endpoint)
-        answer = self._messenger.request(
+        frames = self._parcels[index].frames_for(endpoint)
+        answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.Answer
         )
         answer.add_done_callback(partial(self._on_answer, index))
+        if self._is_cancelled:  # while the rank could not read its arguments
+            self._send_cancel(index)
 
     def _on_answer(self, index: int, answer: Future[Reply]) -> None:
         error = answer.exception()
@@ -108,29 +154,45 @@ class Call:
         match answer.result().head:
             case protocol.Unread(reason):
                 # The rank keeps the call's place in its line.
-                self._messenger.parcels.distrust(self._endpoints[index].process_id, reason)
+                self.messenger.parcels.distrust(self._endpoints[index].process_id, reason)
                 self._send(index)
-            case protocol.Raised():
+            case protocol.Raised(durations):
+                self.durations[index] = durations
                 self._note(index, load_failure(frames[0]))
-            case protocol.Returned():
+            case protocol.Cancelled(durations):
+                self.durations[index] = durations
+                address = self.addresses[index]
+                self._note(index, CallCancelled(address.group, self.method, address.rank))
+            case protocol.Returned(durations):
+                self.durations[index] = durations or self.durations[index]
                 self._take_result(index, frames)
 
     def _take_result(self, index: int, frames: list[Buffer]) -> None:
         """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""
         try:
-            self._note(index, self._messenger.parcels.receive(frames))
+            self._note(index, self.messenger.parcels.receive(frames))
         except SharedMemoryUnreadable as error:
-            again = protocol.Again(self._head.number, str(error))
-            answer = self._messenger.request(
-                self._endpoints[index], protocol.AGAIN, again, reply_type=protocol.Answer
-            )
-            answer.add_done_callback(partial(self._on_answer, index))
+            self._ask_again(index, self._head.number, error, partial(self._on_answer, index))
+
+    def _ask_again(
+        self,
+        index: int,
+        number: int,
+        error: SharedMemoryUnreadable,
+        on_answer: Callable[[Future[Reply]], None],
+    ) -> None:
+        """Have a rank send as bytes what this process cannot read where it lies."""
+        again = protocol.Again(number, str(error))
+        answer = self.messenger.request(
+            self._endpoints[index], protocol.AGAIN, again, reply_type=protocol.Answer
+        )
+        answer.add_done_callback(on_answer)
 
     def _note(self, index: int, outcome: Outcome) -> None:
         self.outcomes[index] = outcome
         self._left -= 1
-        if self._left == 0 or not isinstance(outcome, Arrived):
-            self.settled.set_result(None)
         if self._left == 0:
-            self.complete.set_result(None)
-            self._parcel = None
+            self._parcels = []
+            self._end()
+        elif not isinstance(outcome, Arrived):
+            self.settled.set_result(None)

@@ -23,11 +23,10 @@ from rlinf.scheduler.host.info import WorkerAddress, job_topology
 from rlinf.scheduler.host.protocol import WorkerFactory
 from rlinf.scheduler.planning import NodePlacementStrategy, Placement
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.wording import list_names, nearest_name
-from rlinf.scheduler.worker.contents import groups_in
+from rlinf.scheduler.wording import did_you_mean, list_names
 from rlinf.scheduler.worker.group import WorkerGroup, launch_group
 from rlinf.scheduler.worker.launch import LaunchOptions
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf.scheduler.worker.supervision import groups_in, groups_of
 
 _AFFINITY_TIMEOUT_S = 30.0
 _ENDING_TIMEOUT_S = 10.0
@@ -123,10 +122,12 @@ class ChannelStarter(Starter):
         groups = groups_in(self._session)
         group = groups.get(worker.group)
         if group is None:
-            near = nearest_name(worker.group, groups)
-            hint = f"; did you mean '{near}'?" if near else ""
+            hint = did_you_mean(worker.group, groups)
             there = f"there are {list_names(groups)}" if groups else "none was launched"
-            raise ChannelError(channel, f"there is no group '{worker.group}' of workers: {there}{hint}")
+            problem = "; ".join(
+                filter(None, [f"there is no group '{worker.group}' of workers: {there}", hint])
+            )
+            raise ChannelError(channel, problem)
         if not 0 <= worker.rank < group.world_size:
             problem = f"group '{worker.group}' has ranks 0 to {group.world_size - 1}, not {worker.rank}"
             raise ChannelError(channel, problem)

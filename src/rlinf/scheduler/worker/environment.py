@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlinf.scheduler.hardware.vendors import visibility_settings
 from rlinf.scheduler.planning import Placement
+from rlinf.scheduler.planning.environments import LAUNCH_VARIABLES
 
 
 def rank_environment(
@@ -30,14 +31,17 @@ def rank_environment(
         master_address: the address of rank 0's node.
         master_port: a port that rank 0 has reserved there.
     """
+    rendezvous = (
+        placement.rank,
+        world_size,
+        device_index(placement),
+        placement.local_world_size,
+        placement.placement_node_rank,
+        master_address,
+        master_port,
+    )
     return {
-        "RANK": str(placement.rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(_device_index(placement)),
-        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
-        "NODE_RANK": str(placement.placement_node_rank),
-        "MASTER_ADDR": master_address,
-        "MASTER_PORT": str(master_port),
+        **dict(zip(LAUNCH_VARIABLES, map(str, rendezvous), strict=True)),
         **visibility_settings(accelerator_type, placement.visible_accelerators),
         "RLINF_GROUP": group,
         "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),
@@ -46,7 +50,8 @@ def rank_environment(
     }
 
 
-def _device_index(placement: Placement) -> int:
+def device_index(placement: Placement) -> int:
+    """The number of a rank's first device among those that its process sees: LOCAL_RANK."""
     if not placement.has_accelerators:
         return placement.local_rank
     return 0 if placement.isolate_gpu else placement.local_hardware_ranks[0]

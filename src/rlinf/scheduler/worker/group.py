@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import itertools
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, Endpoint, encode
-from rlinf.scheduler.errors import CodecError, ConfigError, GroupExists, NameTaken, PlacementError
-from rlinf.scheduler.host.protocol import WorkerFactory
+from rlinf.scheduler.errors import (
+    CallArgumentError,
+    CodecError,
+    ConfigError,
+    GroupExists,
+    NameTaken,
+    PlacementError,
+)
+from rlinf.scheduler.host.protocol import Kind, WorkerFactory
 from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -23,9 +28,23 @@ from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.signatures import (
+    check_arguments,
+    check_attribute,
+    check_method,
+    kind_of,
+    public_methods,
+)
+from rlinf.scheduler.worker.stream import GroupStream
+from rlinf.scheduler.worker.stream_call import Slot, StreamCall
 from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# How many values of a stream a rank may have computed ahead.
+PREFETCH = 2
 
 
 class OpenCluster(Protocol):
@@ -45,6 +64,7 @@ class GroupBuilder(Generic[T]):
 
     def __init__(self, worker_class: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _check_method_names(worker_class)
+        check_arguments(worker_class, "__init__", args, kwargs)
         self._factory = WorkerFactory(worker_class, args, kwargs)
 
     def launch(
@@ -113,11 +133,15 @@ def launch_group(
 
 
 def _claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:
-    """Take the group's name in the directory, so that no other group has it."""
-    if wanted is not None and (not wanted or ":" in wanted):
-        raise ConfigError(f"group name {wanted!r}: it must not be empty nor hold a colon")
+    """Take the group's name in the directory, so that no other group has it.
+
+    A group that a worker launches is called after it, `outer:0/inner`: each rank may have one of that name.
+    """
+    if wanted is not None and (not wanted or set(":/") & set(wanted)):
+        raise ConfigError(f"group name {wanted!r}: it must not be empty, nor hold a colon or a slash")
+    parent = f"{session.name}/" if ":" in session.name else ""
     for number in itertools.count(1):
-        name = wanted or (class_name if number == 1 else f"{class_name}-{number}")
+        name = parent + (wanted or (class_name if number == 1 else f"{class_name}-{number}"))
         try:
             session.directory.register(group_entry(name), session.messenger.endpoint, about)
         except NameTaken as error:
@@ -135,8 +159,8 @@ class RemoteMethod:
         self._group = group
         self._method = method
 
-    def __call__(self, *args: Any, **kwargs: Any) -> GroupResult:
-        """Call it on every rank with the same arguments; returns at once."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it on every rank; returns at once: a `GroupResult`, of a generator a `GroupStream`."""
         return self._group.call_method(self._method, args, kwargs)
 
     def __repr__(self) -> str:
@@ -144,7 +168,11 @@ class RemoteMethod:
 
 
 class WorkerGroup(Generic[T]):
-    """A launched group. `group.method(...)` calls `method` on every rank and returns a `GroupResult` at once."""
+    """A launched group. `group.method(...)` calls `method` on every rank and returns a `GroupResult` at once.
+
+    Of a method that is a generator it returns a `GroupStream`. What a group has itself (`name`, `call`, ...) no method
+    of its class can be called.
+    """
 
     def __init__(
         self,
@@ -157,6 +185,8 @@ class WorkerGroup(Generic[T]):
         self._shared = Supervision(session, name, ranks, on_failure)
         self._worker_class = worker_class
         self._selected: tuple[int, ...] = tuple(range(len(ranks)))
+        # Of a view made by `scatter`: what each rank's call begins with.
+        self._scattered: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] | None = None
 
     @property
     def name(self) -> str:
@@ -196,29 +226,135 @@ class WorkerGroup(Generic[T]):
                 )
         if len(set(ranks)) != len(ranks) or not ranks:
             raise PlacementError(f"execute_on{ranks}: name at least one rank, and each once")
+        return self._view(ranks)
+
+    def __getitem__(self, ranks: int | slice) -> WorkerGroup[T]:
+        """`group[0:4]`, `group[-1]`: a view whose calls go to these ranks only; `self` is not changed.
+
+        Raises:
+            PlacementError: the group has no such rank.
+        """
+        if isinstance(ranks, slice):
+            return self.execute_on(*range(self.world_size)[ranks])
+        return self.execute_on(ranks + self.world_size if -self.world_size <= ranks < 0 else ranks)
+
+    def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> WorkerGroup[T]:
+        """A view whose calls give each rank arguments of its own: `group.scatter([a, b, c]).method(common)`.
+
+        Rank 0 runs `method(a, common)`, rank 1 `method(b, common)`.
+
+        Args:
+            *arguments: for each positional argument a sequence with one value a rank, in the order of `ranks`.
+            **named: likewise for arguments by name.
+
+        Raises:
+            CallArgumentError: some sequence is not as long as there are ranks.
+        """
+        columns = {**{f"argument {place}": each for place, each in enumerate(arguments)}, **named}
+        for name, column in columns.items():
+            if len(column) != len(self._selected):
+                problem = f"{name} has {len(column)} values for {len(self._selected)} ranks"
+                raise CallArgumentError(f"{self.name}.scatter()", problem, "one value a rank")
+        view = self._view(self._selected)
+        view._scattered = tuple(
+            (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
+            for index in range(len(self._selected))
+        )
+        return view
+
+    def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
         view = object.__new__(type(self))
         view._shared = self._shared
         view._worker_class = self._worker_class
         view._selected = ranks
+        view._scattered = None
         return view
 
-    def call_method(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GroupResult:
-        """Call a method by name on the selected ranks; `group.method(...)` is the usual way to write it.
+    @overload
+    def call(
+        self, method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> GroupResult[R]: ...
+
+    @overload
+    def call(  # type: ignore[overload-overlap]  # a plain method's result may be of any type
+        self,
+        method: Callable[Concatenate[T, P], Iterator[R] | AsyncIterator[R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> GroupStream[R]: ...
+
+    @overload
+    def call(
+        self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> GroupResult[R]: ...
+
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`group.call(Policy.act, observation)`: as `group.act(observation)`, and a type checker sees through it.
+
+        Args:
+            method: a method of the group's class, or of one that it derives from; the ranks run their own class's.
+            *args: its arguments.
+            **kwargs: likewise.
+
+        Raises: as `call_method`.
+        """
+        return self.call_method(method.__name__, args, kwargs)
+
+    def get(self, name: str) -> GroupResult[Any]:
+        """What each rank has as its attribute or property `name`.
+
+        It is read between two calls, in the order of the calls, as a plain method would be.
 
         Raises:
+            AttributeError: the name is private, or a method's.
+        """
+        check_attribute(self._worker_class, name)
+        result: GroupResult[Any] = self._begin(name, [encode(((), {}))], "get")
+        return result
+
+    def call_method(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method by name on the selected ranks; `group.method(...)` is the usual way to write it.
+
+        Returns:
+            A `GroupResult`; of a method that is a generator, a `GroupStream`.
+
+        Raises:
+            AttributeError: the class has no such method, or it is private.
+            CallArgumentError: it does not take these arguments.
             WorkerDied: a rank that the call depends on is gone.
             CodecError: an argument cannot be sent.
         """
-        shared = self._shared
-        session = shared.session
-        session.messenger.check_process()
-        shared.check_alive(self._selected)
+        check_method(self._worker_class, method)
+        calls = [(args, kwargs)]
+        if self._scattered is not None:
+            calls = [((*first, *args), {**named, **kwargs}) for first, named in self._scattered]
+        for each_args, each_kwargs in calls:
+            check_arguments(self._worker_class, method, each_args, each_kwargs)
+        # What cannot be called any more need not be encoded.
+        self._check_alive()
+        encoded = [self._encoded(method, *each) for each in calls]
+        return self._begin(method, encoded, kind_of(self._worker_class, method))
+
+    def _check_alive(self) -> None:
+        self._shared.session.messenger.check_process()
+        self._shared.check_alive(self._selected)
+
+    def _begin(self, method: str, encoded: list[Encoded], kind: Kind) -> Any:
+        """Call a method on the selected ranks, with the same arguments or with one set for each."""
+        self._check_alive()
+        shared, session = self._shared, self._shared.session
         ranks = [shared.ranks[number] for number in self._selected]
         targets = [Target(rank.address, rank.endpoint) for rank in ranks if rank.endpoint is not None]
-        call = Call(session.messenger, method, targets, self._encoded(method, args, kwargs))
-        result = GroupResult(call, shared.reason_of_death, session.log_bus.flush)
+        arguments = encoded[0] if self._scattered is None or kind == "get" else encoded
+        heads = [Slot() for _ in targets]
+        call: Call
+        if kind == "stream":
+            call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
+        else:
+            call = Call(session.messenger, method, targets, arguments, kind)
+        result: GroupResult[Any] = GroupResult(call, shared.reason_of_death, session.log_bus.flush)
         shared.begin(call, result)
-        return result
+        return GroupStream(call, result, heads) if isinstance(call, StreamCall) else result
 
     def _encoded(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
         try:
@@ -234,15 +370,11 @@ class WorkerGroup(Generic[T]):
         # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.
         if name.startswith("__") or "_worker_class" not in self.__dict__:
             raise AttributeError(name)
-        if callable(getattr(self._worker_class, name, None)):
-            return RemoteMethod(self, name)
-        known = _methods_of(self._worker_class)
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise AttributeError(f"{self._worker_class.__name__} has no method '{name}'{hint}")
+        check_method(self._worker_class, name)
+        return RemoteMethod(self, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_methods_of(self._worker_class)})
+        return sorted({*super().__dir__(), *public_methods(self._worker_class)})
 
     def __repr__(self) -> str:
         which = "" if len(self._selected) == self.world_size else f", ranks {list(self._selected)}"
@@ -251,13 +383,9 @@ class WorkerGroup(Generic[T]):
 
 def _check_method_names(worker_class: type) -> None:
     own = {name for name in vars(WorkerGroup) if not name.startswith("_")}
-    clash = sorted(own.intersection(_methods_of(worker_class)))
+    clash = sorted(own.intersection(public_methods(worker_class)))
     if clash:
         raise ConfigError(
             f"{worker_class.__name__} has methods that could not be called on a group: {', '.join(clash)}",
             hint="rename them: a WorkerGroup has attributes of these names itself",
         )
-
-
-def _methods_of(worker_class: type) -> list[str]:
-    return [name for name, _ in inspect.getmembers(worker_class, callable) if not name.startswith("_")]

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -29,7 +30,6 @@ from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.environment import rank_environment
-from rlinf.scheduler.worker.launch_desk import LaunchDesk
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
 
 _WAITS = {
@@ -100,7 +100,7 @@ class _Launch:
         name: str,
         options: LaunchOptions,
     ) -> None:
-        self.id = uuid.uuid4().hex
+        self._service = f"launch.{uuid.uuid4().hex}"
         self._session = session
         self._placements = placements
         self._name = name
@@ -115,7 +115,6 @@ class _Launch:
         self._factory: list[Buffer] = [encoded.head, *encoded.buffers]
         self._host_class = ray.remote(WorkerHost)
         self._ranks: list[LaunchedRank] = []
-        self._lock = threading.Lock()
         self._missing_hellos = len(placements)
         self._missing_ready = len(placements)
         # Every rank has a process; every rank is ready. A failure sets both.
@@ -129,8 +128,9 @@ class _Launch:
         return time.monotonic() - self._started_at
 
     def run(self) -> list[LaunchedRank]:
-        desk = self._session.service(LaunchDesk)
-        desk.open(self)
+        messenger = self._session.messenger
+        # A host that reports when the launch is over is told that nobody serves that any more, and ends.
+        messenger.serve(self._service, self._on_report, protocol.Report)
         try:
             # Whoever had these names before is gone: a look-up waits for the ranks to come.
             self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
@@ -142,7 +142,7 @@ class _Launch:
             self._assign()
             self._wait_for(self._settled)
         finally:
-            desk.close(self)
+            messenger.unserve(self._service)
         return self._ranks
 
     def _wait_for(self, step: threading.Event) -> None:
@@ -156,36 +156,53 @@ class _Launch:
         for rank in self._ranks:
             rank.kill()
 
-    def on_hello(self, request: Request) -> None:
-        hello: protocol.Hello = request.head
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _on_report(self, request: Request) -> None:
+        match request.head:
+            case protocol.Hello() as hello:
+                self._on_hello(hello, request)
+            case protocol.Progress() as progress:
+                self._on_progress(progress, request.frames)
+                request.reply(None)
+
+    def _on_hello(self, hello: protocol.Hello, request: Request) -> None:
         rank = self._ranks[hello.rank]
-        with self._lock:
-            rank.endpoint = hello.endpoint
-            rank.pid = hello.pid
-            rank.progress = protocol.GREETED
-            rank.hello = request
-            if hello.rank == 0:
-                self._master_port = hello.port
-            self._missing_hellos -= 1
-            complete = self._missing_hellos == 0
-        if complete:
+        rank.endpoint = hello.endpoint
+        rank.pid = hello.pid
+        rank.progress = protocol.GREETED
+        rank.hello = request
+        if hello.rank == 0:
+            self._master_port = hello.port
+        self._missing_hellos -= 1
+        if self._missing_hellos == 0:
             self._greeted.set()
 
-    def on_progress(self, request: Request) -> None:
-        progress: protocol.Progress = request.head
+    def _on_progress(self, progress: protocol.Progress, frames: list[Buffer]) -> None:
         rank = self._ranks[progress.rank]
         rank.progress = progress.reached
         if progress.reached == protocol.READY:
             node_rank = rank.placement.node_rank
             event = WorkerStarted(self._name, progress.rank, node_rank, rank.pid, progress.took_s)
             self._session.bus.emit(event)
-            with self._lock:
-                self._missing_ready -= 1
-                complete = self._missing_ready == 0
-            if complete:
+            self._missing_ready -= 1
+            if self._missing_ready == 0:
                 self._settled.set()
         elif progress.reached == protocol.FAILED:
-            self._fail(_launch_error(self._name, progress, load_failure(request.frames[0])))
+            self._fail(_launch_error(self._name, progress, load_failure(frames[0])))
+
+    def _fail(self, error: SchedulerError) -> None:
+        self._error = self._error or error
+        self._greeted.set()
+        self._settled.set()
+
+    def _on_exit(self, rank: LaunchedRank, error: BaseException | None) -> None:
+        # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
+        if not self._settled.is_set() and rank.progress != protocol.FAILED:
+            problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
+            self._fail(LaunchError(self._name, problem, explanation_of(error)))
+
+    # -- the thread that launches ----------------------------------------------------------------
 
     def _start(self, placement: Placement) -> LaunchedRank:
         environment = self._environments.of(placement)
@@ -208,7 +225,7 @@ class _Launch:
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
         session = self._session
         return HostSpec(
-            launch_id=self.id,
+            launch=self._service,
             group=self._name,
             rank=rank.address.rank,
             launcher=session.messenger.endpoint,
@@ -231,10 +248,7 @@ class _Launch:
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )
             rank.exited.set_result(f"{where}: {reason_of(error)}" if rank.pid else reason_of(error))
-            # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
-            if not self._settled.is_set() and rank.progress != protocol.FAILED:
-                problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
-                self._fail(LaunchError(self._name, problem, explanation_of(error)))
+            self._session.messenger.submit(partial(self._on_exit, rank, error))
 
         ref.future().add_done_callback(ended)
 
@@ -267,12 +281,6 @@ class _Launch:
 
     def _node_of(self, placement: Placement) -> Node:
         return self._bare_topology.nodes[placement.node_rank]
-
-    def _fail(self, error: SchedulerError) -> None:
-        with self._lock:
-            self._error = self._error or error
-        self._greeted.set()
-        self._settled.set()
 
     def _describe_missing(self) -> list[str]:
         return [

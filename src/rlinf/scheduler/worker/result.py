@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from rlinf.scheduler.comm.failure import Failure
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import PeerDied, ResultTimeout, WorkerDied, WorkerError
+from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.host.timing import Reduce, reduce_durations
 from rlinf.scheduler.worker.call import Call
+
+R = TypeVar("R")
 
 # Ray says why a process is gone a little later than its connection breaks.
 _REASON_WAIT_S = 2.0
 
 
-class GroupResult:
+class GroupResult(Generic[R]):
     """The results of one call on several ranks, in rank order.
 
     A failure is a value: `wait` raises it, as soon as the first rank fails, and the driver goes on. A wait that was
@@ -47,7 +50,7 @@ class GroupResult:
         self._read = False
         self._generation = generation()
 
-    def wait(self, timeout_s: float | None = None) -> list[Any]:
+    def wait(self, timeout_s: float | None = None) -> list[R]:
         """Every rank's result, in rank order.
 
         Args:
@@ -56,6 +59,7 @@ class GroupResult:
         Raises:
             WorkerError: a rank's method raised; the text holds the remote traceback.
             WorkerDied: a rank's process is gone.
+            CallCancelled: `cancel` was called before every rank had answered.
             ResultTimeout: some rank had not answered at the deadline; the text names them. The call goes on.
         """
         self._wait_for(self._call.settled, timeout_s)
@@ -73,11 +77,47 @@ class GroupResult:
         self._wait_for(self._call.complete, timeout_s)
         return [self._outcome(index) for index in range(len(self._call.addresses))]
 
+    def cancel(self) -> None:
+        """Give the call up: who waits for it gets CallCancelled, and the ranks leave it.
+
+        A rank that has not begun it never does. One that waits in this library (recv, get, put, a handle's or a
+        result's wait, a lock, the next value's turn) gets `asyncio.CancelledError` there, and so does an `async def`
+        method at its `await`: once, so that its `finally` may wait. One that computes goes on until its next wait, and
+        can see `self.cancelled`. `results(return_exceptions=True)` returns once every rank has left it. After that the
+        group can be called as before. It does nothing where all ranks have answered; this returns at once.
+        """
+        self._call.messenger.submit(self._call.cancel)
+
+    @overload
+    def durations(self, reduce: Reduce = "max", timeout_s: float | None = None) -> dict[str, float]: ...
+
+    @overload
+    def durations(self, reduce: None, timeout_s: float | None = None) -> dict[str, list[float]]: ...
+
+    def durations(
+        self, reduce: Reduce | None = "max", timeout_s: float | None = None
+    ) -> dict[str, float] | dict[str, list[float]]:
+        """How long the parts of the call took, in seconds, by the names that the ranks' timers have.
+
+        The method as a whole stands under its own name. Ranks that failed count with what they measured until then.
+
+        Args:
+            reduce: what to make of the ranks' durations: "max", "min", "mean" or "sum"; None: a list of them.
+            timeout_s: how long to wait until every rank has answered, in seconds; None: as long as it takes.
+
+        Raises:
+            ResultTimeout: some rank had not answered at the deadline.
+        """
+        read = self._read
+        self._wait_for(self._call.complete, timeout_s)
+        self._read = read
+        return reduce_durations(self._call.durations, reduce)
+
     def done(self) -> bool:
         """Whether `wait` would return, or raise what happened, at once."""
         return self._call.settled.done()
 
-    def __await__(self) -> Generator[Any, None, list[Any]]:
+    def __await__(self) -> Generator[Any, None, list[R]]:
         """`await result`: as `wait`, without blocking the event loop."""
         self._read = True
         self._check_process()
@@ -85,7 +125,7 @@ class GroupResult:
             yield from self._settled_in_this_loop().__await__()
         return self._collect(reason_wait_s=0.0)
 
-    async def async_wait(self) -> list[Any]:
+    async def async_wait(self) -> list[R]:
         """`await result.async_wait()`: another name of `await result`."""
         return await self
 
@@ -105,12 +145,18 @@ class GroupResult:
         finally:
             self._call.settled.remove_done_callback(wake)
 
+    def note_read(self) -> None:
+        """Somebody looks after this call: what it fails with need not be logged."""
+        self._read = True
+
     def unread_failure(self) -> BaseException | None:
         """What the call failed with, if it did and nobody has asked for its result yet; runs no user's code."""
         if self._read:
             return None
         try:
             self._raise_failure(reason_wait_s=0.0, load_cause=False)
+        except CallCancelled:
+            return None
         except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
             return error
         return None
@@ -118,35 +164,48 @@ class GroupResult:
     def __repr__(self) -> str:
         outcomes = self._call.outcomes
         answered = sum(outcome is not None for outcome in outcomes)
-        return f"<GroupResult of {self._title}: {answered} of {len(outcomes)} ranks have answered>"
+        return f"<GroupResult of {self._call.title}: {answered} of {len(outcomes)} ranks have answered>"
 
     @property
-    def _title(self) -> str:
-        return f"{self._call.addresses[0].group}.{self._call.method}()"
+    def settled(self) -> Promise[None]:
+        """Done when `wait` would not block; for `wait_all` and its like."""
+        return self._call.settled
+
+    def describe(self) -> str:
+        """What is waited for, and which ranks have not answered."""
+        return f"{self._call.title} on {', '.join(self._missing())}"
+
+    def _missing(self) -> list[str]:
+        pairs = zip(self._call.addresses, self._call.outcomes, strict=True)
+        return [str(address) for address, outcome in pairs if outcome is None]
 
     def _wait_for(self, end: Promise[None], timeout_s: float | None) -> None:
         self._read = True
         self._check_process()
         started = time.monotonic()
         if not end.wait(timeout_s):
-            pairs = zip(self._call.addresses, self._call.outcomes, strict=True)
-            missing = [str(address) for address, outcome in pairs if outcome is None]
-            raise ResultTimeout(self._title, time.monotonic() - started, missing)
+            raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
         self._before_return()
 
     def _check_process(self) -> None:
         if self._generation != generation() and not self.done():
-            raise forked_error(self._title)
+            raise forked_error(self._call.title)
 
-    def _collect(self, reason_wait_s: float = _REASON_WAIT_S) -> list[Any]:
+    def _collect(self, reason_wait_s: float = _REASON_WAIT_S) -> list[R]:
         self._raise_failure(reason_wait_s)
         return [self._outcome(index) for index in range(len(self._call.addresses))]
 
     def _raise_failure(self, reason_wait_s: float, *, load_cause: bool = True) -> None:
         """Raise what the first rank that failed failed with, if any did."""
-        for index, outcome in enumerate(self._call.outcomes):
-            if outcome is not None and not isinstance(outcome, Arrived):
-                raise self._failure(index, outcome, reason_wait_s, load_cause)
+        failures = [
+            (index, outcome)
+            for index, outcome in enumerate(self._call.outcomes)
+            if outcome is not None and not isinstance(outcome, Arrived)
+        ]
+        # A rank that was only cancelled says less than one that failed by itself.
+        failures.sort(key=lambda failure: isinstance(failure[1], CallCancelled))
+        for index, outcome in failures:
+            raise self._failure(index, outcome, reason_wait_s, load_cause)
         if self._call.aborted is not None:
             raise self._call.aborted
 

@@ -9,8 +9,9 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ray.exceptions import RayError
 
@@ -76,7 +77,7 @@ class Supervision:
             # Not here: what ends a process waits for it.
             threading.Thread(target=self.stop, name="rlinf-stop-group", daemon=True).start()
 
-    def begin(self, call: Call, result: GroupResult) -> None:
+    def begin(self, call: Call, result: GroupResult[Any]) -> None:
         """Start a call, in one step: all ranks get it or none does.
 
         Raises:
@@ -119,7 +120,7 @@ class Supervision:
         """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self])
 
-    def _watch_unread(self, call: Call, result: GroupResult) -> None:
+    def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed.
 
         The driver may be waiting for something that will never come because of it.
@@ -190,6 +191,28 @@ class LaunchedGroups:
 def groups_of(session: Session) -> set[Supervision]:
     """The groups that this process launched and that are not stopped."""
     return session.service(LaunchedGroups).groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A group of workers.
+
+    Attributes:
+        name: its name.
+        world_size: how many ranks it has.
+    """
+
+    name: str
+    world_size: int
+
+
+def groups_in(session: Session) -> dict[str, GroupEntry]:
+    """The worker groups of the job, by name; one that is being launched too."""
+    prefix = group_entry("")
+    entries = session.directory.list(prefix)
+    # What holds a channel is launched as a group, but says no size.
+    sizes = {e.name.removeprefix(prefix): e.info["world_size"] for e in entries if "world_size" in e.info}
+    return {name: GroupEntry(name, size) for name, size in sizes.items()}
 
 
 def _wait_until(rank: LaunchedRank, deadline: float) -> None:

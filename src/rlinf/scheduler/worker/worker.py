@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
+from collections.abc import Callable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    Self,
+    SupportsIndex,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel.client import CONNECT_TIMEOUT_S
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
+from rlinf.scheduler.comm.cancellation import current_scope
+from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
+from rlinf.scheduler.host.ports import acquire_port
+from rlinf.scheduler.host.timing import Timer, timer
 from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import Session, current_or_none, current_session
 from rlinf.scheduler.weights import open_weights
+from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.group import GroupBuilder
+from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
 
+if TYPE_CHECKING:  # loaded by those who use it only
+    import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T", bound="Worker")
 
 
@@ -40,26 +63,31 @@ class Worker:
     _role: Role
     _logger: ClassVar[logging.Logger] = logging.getLogger("rlinf.worker")
 
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """Give the new worker its identity."""
-        worker = super().__new__(cls)
-        # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
-        worker._session = current_or_none()
-        worker._role = (worker._session and worker._session.fact(Role)) or Role.alone()
-        return worker
+    if not TYPE_CHECKING:  # whose parameters would be taken for those of the class
+
+        def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+            """Give the new worker its identity."""
+            worker = super().__new__(cls)
+            # Here and not in __init__, so that a class whose __init__ forgets super().__init__() works all the same.
+            worker._session = current_or_none()
+            worker._role = (worker._session and worker._session.fact(Role)) or Role.alone()
+            return worker
 
     def __init__(self) -> None:
         """Nothing to do: the launch has told the process who it is."""
 
     @classmethod
-    def create_group(cls: type[T], *args: Any, **kwargs: Any) -> GroupBuilder[T]:
+    def create_group(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> GroupBuilder[T]:
         """A group of this class, to be launched: `.launch(cluster, placement_strategy=...)`.
 
         Args:
             *args: handed to `__init__` of every rank; picklable.
             **kwargs: likewise.
+
+        Raises:
+            CallArgumentError: `__init__` does not take them.
         """
-        return GroupBuilder(cls, args, kwargs)
+        return GroupBuilder(cast(type[T], cls), args, kwargs)
 
     @property
     def info(self) -> WorkerInfo:
@@ -115,6 +143,38 @@ class Worker:
         return self.placement.node_rank
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the call that runs here was given up by its caller (see `GroupResult.cancel`).
+
+        For methods that compute for long: those that wait in this library are ended there.
+        """
+        scope = current_scope()
+        return scope is not None and scope.cancelled
+
+    @staticmethod
+    @overload
+    def timer(what: str) -> Timer: ...
+
+    @staticmethod
+    @overload
+    def timer(what: Callable[P, R]) -> Callable[P, R]: ...
+
+    @staticmethod
+    def timer(what: Any) -> Any:
+        """Measure a part of a call: `with self.timer("generate"):`, `@Worker.timer` or `@Worker.timer("generate")`.
+
+        What was measured travels with the result of the call, failed or not: `result.durations()`. Parts of one name
+        add up. Outside a call nothing is kept.
+
+        Args:
+            what: a name; or, as a decorator, the method, which is measured under its own name.
+
+        Raises:
+            ConfigError: the method is a generator: its time depends on who iterates over it.
+        """
+        return timer(what)
+
+    @property
     def _mailbox(self) -> Mailbox:
         if self._session is None:
             raise ClusterError("this worker was constructed directly: launch its group to communicate")
@@ -128,6 +188,64 @@ class Worker:
     _node_rank = node_rank
     _group_name = group_name
     _worker_address = address
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The first device that it was given, as torch numbers what it sees: `torch.device("cuda:0")`; or the CPU.
+
+        Raises:
+            ClusterError: what torch calls the devices of that vendor is not known.
+        """
+        return torch_device_of(self.placement, self._accelerator_type)
+
+    @property
+    def torch_platform(self) -> Any:
+        """The part of torch that is about its devices: `torch.cuda`, `torch.npu`, ...; `torch.cpu` without any.
+
+        Raises:
+            ClusterError: torch has no such part here, or its name is not known.
+        """
+        return torch_platform_of(self.placement, self._accelerator_type)
+
+    @property
+    def _accelerator_type(self) -> str:
+        if self._session is None:
+            return ""
+        return job_topology(self._session).nodes[self.node_rank].accelerator_type
+
+    def device_lock(self, timeout_s: float | None = None) -> DeviceLock:
+        """A block in which this worker has its devices alone, among all that take turns on them so.
+
+            with self.device_lock():
+                self.model.to(self.torch_device)
+
+        For ranks of several groups that share devices. They come in the order in which they asked; who has several
+        devices gets all at once. It is given back at the end of the block, and when this process dies. A worker
+        without devices waits for nobody.
+
+        Args:
+            timeout_s: how long to wait for its turn, in seconds; None: half an hour.
+
+        Raises (from `with`):
+            DeviceLockTimeout: others had the devices until the deadline; the text says who.
+        """
+        placement = self.placement
+        numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
+        devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
+        return DeviceLock(self._session, devices, timeout_s)
+
+    def acquire_free_port(self) -> int:
+        """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.
+
+        Raises:
+            ClusterError: none is free.
+        """
+        return acquire_port()
+
+    def log_on_first_rank(self, message: str) -> None:
+        """As `log_info`, on rank 0 only: for what every rank would say."""
+        if self.rank == 0:
+            self.log_info(message)
 
     def log_debug(self, message: str) -> None:
         """Log for those who look for a fault; shown where the driver's logging shows DEBUG."""
@@ -148,13 +266,43 @@ class Worker:
     def _log(self, level: int, message: str) -> None:
         self._logger.log(level, "%s", message)
 
+    @overload
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = ...,
+    ) -> None: ...
+
+    @overload
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Literal[True],
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[None]: ...
+
+    @overload
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool,
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[None] | None: ...
+
     def send(
         self,
         obj: Any,
         dst_group_name: str,
         dst_rank: int,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> AsyncHandle[None] | None:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
@@ -164,7 +312,7 @@ class Worker:
             dst_group_name: the receiver's group.
             dst_rank: its rank there.
             async_op: return a handle at once; else return when the receiver's process holds the object.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Raises:
             PeerNotFound: no such worker at the deadline.
@@ -176,8 +324,31 @@ class Worker:
         )
         return handle if async_op else handle.wait()
 
+    @overload
     def recv(
-        self, src_group_name: str, src_rank: int, async_op: bool = False, timeout_s: float | None = None
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = ...,
+    ) -> Any: ...
+
+    @overload
+    def recv(
+        self, src_group_name: str, src_rank: int, async_op: Literal[True], timeout_s: float | None = ...
+    ) -> AsyncHandle[Any]: ...
+
+    @overload
+    def recv(
+        self, src_group_name: str, src_rank: int, async_op: bool, timeout_s: float | None = ...
+    ) -> Any: ...
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """The next object that a worker sent to this one.
 
@@ -185,7 +356,7 @@ class Worker:
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Raises:
             PeerDied: the sender is gone, and nothing of it is left to receive.
@@ -194,13 +365,43 @@ class Worker:
         handle = self._mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = ...,
+    ) -> None: ...
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Literal[True],
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[None]: ...
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool,
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[None] | None: ...
+
     def send_tensor(
         self,
         tensor: Any,
         dst_group_name: str,
         dst_rank: int,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
         handle = self._mailbox.send_tensor(
@@ -208,13 +409,43 @@ class Worker:
         )
         return handle if async_op else handle.wait()
 
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = ...,
+    ) -> torch.Tensor: ...
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Literal[True],
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[torch.Tensor]: ...
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool,
+        timeout_s: float | None = ...,
+    ) -> torch.Tensor | AsyncHandle[torch.Tensor]: ...
+
     def recv_tensor(
         self,
         tensor: Any,
         src_group_name: str,
         src_rank: int,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
 
@@ -223,7 +454,7 @@ class Worker:
             src_group_name: the sender's group.
             src_rank: its rank there.
             async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Raises:
             CommError: shape or dtype differ; nothing is taken.
@@ -250,13 +481,45 @@ class Worker:
         """
         current_session().service(open_weights).publish(name, state_dict, version)
 
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = None,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = ...,
+    ) -> int: ...
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = None,
+        *,
+        async_op: Literal[True],
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[int]: ...
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = None,
+        *,
+        async_op: bool,
+        timeout_s: float | None = ...,
+    ) -> int | AsyncHandle[int]: ...
+
     def fetch_weights(
         self,
         name: str,
         into: Any,
         min_version: int | None = None,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """Copy the newest published weights into tensors that are there already; the version's number.
 
@@ -267,7 +530,7 @@ class Worker:
             min_version: wait for this version or a newer one; None: for any.
             async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
                 thread that does so, when the handle is waited for.
-            timeout_s: how long to wait, in seconds; None: half an hour; 0: take what is there now.
+            timeout_s: how long to wait, in seconds; None: as long as it takes; 0: take what is there now.
 
         Raises:
             WeightsMismatch: keys or shapes differ from those of `into`; nothing was written.
@@ -282,13 +545,45 @@ class Worker:
         )
         return handle if async_op else handle.wait()
 
+    @overload
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        async_op: Literal[False] = False,
+        timeout_s: float | None = ...,
+    ) -> Any: ...
+
+    @overload
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        *,
+        async_op: Literal[True],
+        timeout_s: float | None = ...,
+    ) -> AsyncHandle[Any]: ...
+
+    @overload
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        *,
+        async_op: bool,
+        timeout_s: float | None = ...,
+    ) -> Any: ...
+
     def broadcast(
         self,
         obj: Any = None,
         groups: Groups = (),
         src: tuple[str, SupportsIndex] | None = None,
         async_op: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Any:
         """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
 
@@ -304,7 +599,7 @@ class Worker:
             groups: the members, the source among them: groups' names with a rank, or a list of ranks.
             src: the source's group and rank; None: the first member in `groups`.
             async_op: return an `AsyncHandle` of the object at once.
-            timeout_s: how long to wait, in seconds; None: half an hour.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
 
         Returns:
             The object: on the source `obj` itself, once every member's process holds it.
@@ -350,14 +645,16 @@ class Worker:
         )
 
     @classmethod
-    def connect_channel(cls, channel_name: str, timeout_s: float | None = None) -> Channel:
+    def connect_channel(cls, channel_name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
         """This process's end of a channel that someone created, or creates before the deadline.
+
+        Args:
+            channel_name: its name in the job.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
 
         Raises:
             ChannelNotFound: no channel of that name at the deadline.
         """
-        if timeout_s is None:
-            return Channel.connect(channel_name)
         return Channel.connect(channel_name, timeout_s=timeout_s)
 
 

@@ -10,6 +10,8 @@ host.py            a process: its sessions and the services on them
 users.py           the users' threads of a process
 cluster.py         all processes, what breaks, and the parts that run there
 channel*.py        a part: a channel, around the real machines of its server and its clients
+shortcut.py        what lies between a user's thread and a server that it asks by itself
+shortcut_user.py   that thread
 mailbox.py         a part: a mailbox in every process, around the same machines
 weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
 ledger.py          what queues promise, checked at every step

@@ -31,7 +31,9 @@ class ChannelPart:
     def start(self, host: Host, number: int) -> None:
         """See `Part`."""
         del number
-        client = ChannelClient(host, self._ledger, self._cluster.machines, self._script.credit_bytes)
+        client = ChannelClient(
+            host, self._ledger, self._cluster.machines, self._script.credit_bytes, self._server
+        )
         self._clients[host.name] = client
 
     def call(self, host: Host, step: Call) -> None:
@@ -41,6 +43,7 @@ class ChannelPart:
     def died(self, host: Host) -> None:
         """See `Part`."""
         self._ledger.dies(host.name)
+        self._server.died(host.name)
 
     def close(self) -> None:
         """See `Part`."""

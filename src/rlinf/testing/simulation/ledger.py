@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class _Item:
     queue: QueueName
     size_bytes: int
     begun: int  # its place among all puts
+    behind: float  # the puts of its producer from here on are to enter its queue after it
     order: int = -1  # its place among all that its queue accepted
     put_outcome: str = ""
     marked_by: str = ""
@@ -79,12 +81,25 @@ class Ledger:
     def put_begins(self, client: str, item: int, queue: QueueName, size_bytes: int) -> None:
         """A user puts an item; its ticket is its number."""
         begun = len(self._items)
-        self._items[item] = self._puts[client, item] = _Item(item, client, queue, size_bytes, begun)
+        self._items[item] = self._puts[client, item] = _Item(
+            item, client, queue, size_bytes, begun, begun + 1
+        )
         self._queue(queue)
+
+    def put_goes_by_itself(self, item: int) -> None:
+        """A put goes by a shortcut: only what its producer puts when it has ended stands behind it."""
+        self._items[item].behind = math.inf
+
+    def put_again(self, client: str, ticket: int, item: int) -> None:
+        """A put that has put nothing begins anew, with another ticket."""
+        self._puts[client, ticket] = self._items[item]
 
     def put_ends(self, item: int, outcome: str) -> None:
         """A user is told how a put ended, or has left it."""
-        self._items[item].put_outcome = outcome
+        known = self._items[item]
+        known.put_outcome = outcome
+        if known.behind == math.inf:
+            known.behind = len(self._items)
 
     def takes(self, client: str, items: Sequence[int]) -> None:
         """Items become a user's; a large one is marked."""
@@ -161,9 +176,10 @@ class Ledger:
         queue = self._queues[item.queue]
         if item.order >= 0:
             raise Violation(f"item {item.number} is accepted twice", (item.number,))
-        if queue.last_put.get(item.producer, -1) > item.begun:
+        last_put = queue.last_put.get(item.producer, -1)
+        if last_put >= item.behind:
             raise Violation(f"item {item.number} of {item.producer} enters after a later one", (item.number,))
-        queue.last_put[item.producer] = item.begun
+        queue.last_put[item.producer] = max(last_put, item.begun)
         item.order = queue.num_accepted
         queue.num_accepted += 1
         queue.available.append((item.order, item.number))
@@ -207,8 +223,9 @@ class Ledger:
             self._queues[self._puts[ticket].queue].granted.pop(ticket, None)
             self._settle_bytes(ticket)
             return
-        self._queues[self._gets[ticket]].getters.pop(ticket, None)
-        self._give_back(ticket)
+        if ticket in self._gets:  # one that was recalled may never have gone
+            self._queues[self._gets[ticket]].getters.pop(ticket, None)
+            self._give_back(ticket)
 
     def _settle_bytes(self, ticket: Ticket) -> None:
         item = self._puts[ticket]

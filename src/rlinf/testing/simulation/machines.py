@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf.scheduler.comm.replication.publication import Publication
 from rlinf.scheduler.comm.transport.session import Session
-from rlinf.scheduler.queueing import ChannelState
+from rlinf.scheduler.queueing import ChannelState, DirectOperations
 from rlinf.scheduler.queueing.client import ClientState
 
 
@@ -26,6 +26,7 @@ class Machines:
 
     Attributes:
         server: a channel's server, from its `maxsize`.
+        direct: what the server knows of one client's shortcuts.
         client: a process's side of a channel, from its credit in bytes.
         receiver: the queues of a mailbox, from their bound in bytes.
         publication: who gets an object from where, from the name of its machine.
@@ -33,6 +34,7 @@ class Machines:
     """
 
     server: Callable[[int], ChannelState] = ChannelState
+    direct: Callable[[], DirectOperations[Any, Any]] = DirectOperations
     client: Callable[[int], ClientState] = ClientState
     receiver: Callable[[int], ChannelState] = _bounded_in_bytes
     publication: Callable[[str], Publication] = _replicated

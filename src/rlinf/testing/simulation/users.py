@@ -28,15 +28,17 @@ class UserCall:
 
     Attributes:
         step: what was asked.
+        ticket: the number of its operation; another one when it begins anew.
         outcome: how it ended; empty while it has not.
         items: what was delivered.
         ended_us: when its operation was over, whether its user has looked or not.
     """
 
-    __slots__ = ("began_us", "ended_us", "items", "outcome", "paused_us", "step")
+    __slots__ = ("began_us", "ended_us", "items", "outcome", "paused_us", "step", "ticket")
 
     def __init__(self, step: Call) -> None:
         self.step = step
+        self.ticket = step.number
         self.outcome = ""
         self.items: list[int] | None = None
         self.began_us = self.ended_us = self.paused_us = 0
@@ -107,7 +109,12 @@ class Users(ABC):
         call.items, call.ended_us = detail, self.world.now_us
         # Most users wait for it; some look at their handles some time.
         soon = call.step.blocking or self._draw.random() < 0.7
-        self.host.later(self._draw.randrange(100 if soon else 3_000_000), self._wake, call)
+        self.host.later(self._draw.randrange(100 if soon else 3_000_000), self.wake, call)
+
+    @property
+    def is_busy(self) -> bool:
+        """Something was handed over that the I/O thread has not done."""
+        return bool(self._handed)
 
     # -- users' threads ----------------------------------------------------------------------------
 
@@ -127,25 +134,29 @@ class Users(ABC):
         self.calls[step.number] = call
         self.world.note(self.name, "begins", step.kind, step.number, step.queue, step.timeout_us)
         self.told_begin(call)
-        self._hand_over(self._start, call)
+        self.start(call)
         if step.drop == "begun":
             self._drop(call)
         elif step.drop in ("later", "cancel"):
             action = self._drop if step.drop == "later" else self._cancel
             self.host.later(int(5_000 * self._draw.random()), action, call)
 
+    def start(self, call: UserCall) -> None:
+        """The user's thread asks for it, and waits."""
+        self.hand_over(self._start, call)
+
     def _drop(self, call: UserCall) -> None:
         """The user is interrupted, or drops the handle."""
         if not call.outcome:
-            self._hand_over(self.on_drop, call)
+            self.hand_over(self.on_drop, call)
             self._end(call, "dropped")
 
     def _cancel(self, call: UserCall) -> None:
         """The user asks for the end and waits for it."""
         if not call.outcome:
-            self._hand_over(self.on_cancel, call)
+            self.hand_over(self.on_cancel, call)
 
-    def _wake(self, call: UserCall) -> None:
+    def wake(self, call: UserCall) -> None:
         """The user finds items: from here on it alone decides whether they are taken."""
         if call.outcome:
             return
@@ -167,7 +178,8 @@ class Users(ABC):
             if self._thread:
                 self.host.later(self._draw.randrange(50), self._begin, self._thread[0])
 
-    def _hand_over(self, action: Callable[[UserCall], None], call: UserCall) -> None:
+    def hand_over(self, action: Callable[[UserCall], None], call: UserCall) -> None:
+        """Ask the I/O thread to do something; it does so in order."""
         if not self._handed:
             self.host.later(self._draw.randrange(60), self._turn)
         self._handed.append((action, call))
@@ -181,12 +193,16 @@ class Users(ABC):
         self.on_turn()
 
     def _start(self, call: UserCall) -> None:
+        self.start_clock(call)
+        self.on_begin(call)
+
+    def start_clock(self, call: UserCall) -> None:
+        """Look at an operation when its deadline passes, and a while after."""
         limit_us = call.limit_us
         if limit_us is not None:
             due_us = max(0, call.began_us + limit_us - self.world.now_us)
             self.host.later(due_us, self._on_time, self.on_expire, call)
             self.host.later(due_us + limit_us // LATE_SHARE, self._on_time, self.on_give_up, call)
-        self.on_begin(call)
 
     def _on_time(self, action: Callable[[UserCall], None], call: UserCall) -> None:
         # The end of an operation stops its clock.

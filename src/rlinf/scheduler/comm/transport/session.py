@@ -1,8 +1,8 @@
-"""What two processes say to each other, whatever happens to the connections between them. Pure: no sockets, no clock.
+"""A peer session: what two processes say to each other, whatever happens to the connections between them. Pure.
 
-A session lives in two halves, one in each process. Messages of a direction are numbered from 1 on. A half keeps what it
-sent until the other has acknowledged it; when a connection is made anew, both say how far they have received, and what
-is missing is written again: nothing is lost and nothing comes twice.
+A session knows no sockets and no clock. It lives in two halves, one in each process. Messages of a direction are
+numbered from 1 on. A half keeps what it sent until the other has acknowledged it; when a connection is made anew,
+both say how far they have received, and what is missing is written again: nothing is lost and nothing comes twice.
 
     dialler   dial(now)            begin a connection
               hello(now)           its first word on it; from here on the former connection is not read any more

@@ -8,10 +8,14 @@ from typer.testing import CliRunner
 
 from rlinf.cli.main import app
 from rlinf.scheduler.config.fleet_file import read_fleet
-from rlinf.scheduler.engine.discovery import fleet_of
 from rlinf.scheduler.engine.engine import wait_for_nodes
-from rlinf.scheduler.engine.interfaces import network_interfaces
-from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
+from rlinf.scheduler.engine.nodes import fleet_of
+from rlinf.scheduler.engine.probe import (
+    NodeReport,
+    network_interfaces,
+    probe_this_node,
+    simulated_environment,
+)
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.hardware.devices import Device
 from rlinf.scheduler.planning import Node

@@ -1,12 +1,14 @@
-"""Which node is node 0: a pure rule, so that the order is the same in every run."""
+"""The nodes as they reported themselves: which is node 0, and all of them as a fleet to plan on and to keep. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
 
+from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface, FleetNode
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.hardware.devices import Device
 
 NODE_RANK_VARIABLE = "RLINF_NODE_RANK"
 
@@ -55,3 +57,29 @@ def _fallback_key(report: NodeReport) -> tuple[bool, int, int, str]:
     except ValueError:
         return (not report.is_head, 9, 0, f"{report.ip} {report.node_id}")
     return (not report.is_head, address.version, int(address), report.node_id)
+
+
+def fleet_of(reports: Sequence[NodeReport]) -> Fleet:
+    """The nodes, in the order given, as `rlinf topology --out` saves them; `.topology` of it is planned on."""
+    return Fleet(tuple(_node(report) for report in reports))
+
+
+def _node(report: NodeReport) -> FleetNode:
+    devices = report.devices or (None,) * report.num_accelerators
+    return FleetNode(
+        node_id=report.node_id,
+        ip=report.ip,
+        hostname=report.hostname,
+        accelerators=tuple(
+            _accelerator(report.accelerator_type, name, device)
+            for name, device in zip(report.accelerator_names, devices, strict=True)
+        ),
+        python=report.python,
+        interfaces=tuple(FleetInterface(name, address) for name, address in report.interfaces),
+    )
+
+
+def _accelerator(vendor: str, name: str, device: Device | None) -> FleetAccelerator:
+    if device is None:
+        return FleetAccelerator(vendor, name)
+    return FleetAccelerator(vendor, name, device.name, device.uuid, device.memory_bytes, device.numa_node)

@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf.scheduler.engine.order import order_nodes
+from rlinf.scheduler.engine.nodes import order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
 

@@ -1,0 +1,142 @@
+"""How a rank answers calls: results, values of streams, failures, and what lies in shared memory until it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import partial
+from typing import Any
+
+from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
+from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm.shm.parcels import Parcel
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.job import Demand, Job
+
+
+class Answers:
+    """Sends what calls end with, and the values of streams.
+
+    Args:
+        messenger: this process's messenger.
+    """
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._parcels = messenger.parcels
+        # In shared memory, and not with their caller yet; by its process and the number that it asked under.
+        self._lying: dict[tuple[str, int], Parcel] = {}
+        messenger.serve(protocol.AGAIN, self._on_again, protocol.Again)
+        messenger.stay_while(lambda: bool(self._lying))
+
+    def _on_again(self, request: Request) -> None:
+        """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
+        message: protocol.Again = request.head
+        self._parcels.distrust(request.peer_id, message.reason)
+        parcel = self._lying[request.peer_id, message.number]
+        request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)
+
+    # -- the end of a call -----------------------------------------------------------------------
+
+    def succeed(self, job: Job, result: Any, *, wait_s: float) -> None:
+        """Answer with a result.
+
+        Args:
+            job: the call.
+            result: what the method returned.
+            wait_s: how long this thread may wait for room in shared memory.
+        """
+        job.note_end()
+        try:
+            self._send(job.request, job.key, protocol.Returned(job.durations), result, wait_s)
+        except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the call's failure
+            self.fail(job, error)
+            return
+        if job.demand is not None:
+            job.demand.close()
+
+    def fail(self, job: Job, error: BaseException) -> None:
+        """Answer with what the method raised."""
+        job.note_end()
+        if isinstance(error, asyncio.CancelledError) and job.scope.cancelled:
+            job.request.reply(protocol.Cancelled(job.durations))
+        else:
+            job.request.reply(protocol.Raised(job.durations), [dump_failure(error)])
+        if job.demand is not None:
+            job.demand.close()
+
+    # -- the values of streams -------------------------------------------------------------------
+
+    def stream(self, demand: Demand, result: Any) -> Any:
+        """Send a generator's values, one for each that is asked for; what it returns at last."""
+        if not inspect.isgenerator(result):
+            return result
+        try:
+            while True:
+                request = demand.first()
+                try:
+                    value = next(result)
+                except StopIteration as end:
+                    return end.value
+                self._send_value(request, value, WAIT_S)
+                demand.answered()
+        finally:
+            result.close()
+
+    async def stream_async(self, demand: Demand, result: Any) -> Any:
+        """As `stream`, of an asynchronous generator."""
+        if not inspect.isasyncgen(result):
+            return await result
+        try:
+            while True:
+                request = await demand.async_first()
+                try:
+                    value = await anext(result)
+                except StopAsyncIteration:
+                    return None
+                self._send_value(request, value, 0.0)
+                demand.answered()
+        finally:
+            await result.aclose()
+
+    def _send_value(self, request: Request, value: Any, wait_s: float) -> None:
+        self._send(request, (request.peer_id, request.head.item), protocol.Value(), value, wait_s)
+
+    def _send(
+        self,
+        request: Request,
+        key: tuple[str, int],
+        head: protocol.Returned | protocol.Value,
+        value: Any,
+        wait_s: float,
+    ) -> None:
+        peer = _peer(request)
+        parcel = self._parcels.pack(encode(value), peer, snapshot=False, wait_s=wait_s)
+        if parcel.in_shared_memory:
+            self._messenger.submit(partial(self._lend, request, key, head, parcel))
+        else:
+            request.reply(head, parcel.frames_for(peer))
+
+    def _lend(
+        self,
+        request: Request,
+        key: tuple[str, int],
+        head: protocol.Returned | protocol.Value,
+        parcel: Parcel,
+    ) -> None:
+        """Answer with what lies in shared memory; on the I/O thread."""
+        self._parcels.release_dropped()
+        frames = parcel.frames_for(_peer(request))
+        self._lying[key] = parcel
+        taken = partial(self._on_taken, key)
+        if not request.reply(head, frames, snapshot=False, settled=taken):
+            taken(False)
+
+    def _on_taken(self, key: tuple[str, int], _taken: bool) -> None:
+        """The caller holds a result itself, or nobody wants it any more."""
+        self._lying.pop(key, None)
+
+
+def _peer(request: Request) -> Endpoint:
+    """Who asked, as far as it is known here: the id, by which it is decided how its answer travels."""
+    return Endpoint(request.peer_id, "", "", "")

@@ -1,0 +1,121 @@
+"""One call as the rank that runs it knows it: what was asked, whether it goes on, and who waits for its values."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any
+
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm.cancellation import Scope
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.host import protocol
+
+
+class Demand:
+    """The values that the caller of a stream has asked for and does not have yet.
+
+    The generator runs only while there is one: that is what holds it back. The I/O thread adds requests; the thread
+    or task that runs the generator answers them, in order.
+    """
+
+    def __init__(self) -> None:
+        self._requests: deque[Request] = deque()
+        self._more: Promise[None] = Promise()
+        self._closed = False
+
+    def add(self, request: Request) -> None:
+        """The caller asks for one more value."""
+        self._requests.append(request)
+        if self._closed:
+            self._refuse_all()
+        self._more.set_result(None)
+
+    def first(self) -> Request:
+        """The request to be answered next; waits for one.
+
+        Raises:
+            asyncio.CancelledError: the call was cancelled.
+        """
+        while (more := self._renewed()) is not None:
+            more.wait()
+        return self._requests[0]
+
+    async def async_first(self) -> Request:
+        """As `first`, in a task."""
+        while (more := self._renewed()) is not None:
+            await AsyncHandle(more)
+        return self._requests[0]
+
+    def answered(self) -> None:
+        """The first request has its answer."""
+        self._requests.popleft()
+
+    def close(self) -> None:
+        """There are no further values."""
+        self._closed = True
+        self._refuse_all()
+
+    def _renewed(self) -> Promise[None] | None:
+        """What is done when there is a request; None if there is one."""
+        if self._more.done():
+            self._more = Promise()
+        return None if self._requests else self._more
+
+    def _refuse_all(self) -> None:
+        while self._requests:
+            try:
+                request = self._requests.popleft()
+            except IndexError:  # the other thread was faster
+                return
+            request.reply(protocol.Ended())
+
+
+class Job:
+    """A call whose arguments are here.
+
+    Attributes:
+        request: what is to be answered.
+        scope: ends its waits when its caller gives it up.
+        durations: what was timed in it, in seconds.
+        demand: of its values; None where it streams none.
+        task: what runs it, if that is a task.
+    """
+
+    def __init__(self, request: Request, arguments: Arrived) -> None:
+        self.request = request
+        self._arguments: Arrived | None = arguments
+        self.scope = Scope()
+        self.durations: dict[str, float] = {}
+        self.demand = Demand() if request.head.kind == "stream" else None
+        self.task: asyncio.Task[Any] | None = None
+        self._began_at: float | None = None
+        self._unclaimed: list[None] = [None]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its caller's process and the number that it gave the call."""
+        return self.request.peer_id, self.request.head.number
+
+    def load_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Its arguments, once: they go before the answer, so that the caller finds their memory warm."""
+        arguments, self._arguments = self._arguments, None
+        loaded: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}) if arguments is None else arguments.load()
+        return loaded
+
+    def claim(self) -> bool:
+        """Whether it is the caller's to run it, or to answer it without: the first one's."""
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        self._began_at = time.perf_counter()
+        return True
+
+    def note_end(self) -> None:
+        """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""
+        if self._began_at is not None:
+            self.durations.setdefault(self.request.head.method, time.perf_counter() - self._began_at)

@@ -1,0 +1,126 @@
+"""How long parts of a call take: measured where they run, and sent along with the result."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, TypeVar, cast
+
+from rlinf.scheduler.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Reduce = Literal["max", "min", "mean", "sum"]
+
+# Of the call that this thread or task works at.
+_durations: ContextVar[dict[str, float] | None] = ContextVar("rlinf_durations", default=None)
+
+
+class Timer:
+    """Measures a block of code; blocks of one name in one call add up.
+
+    Attributes:
+        name: what is measured.
+        elapsed_s: how long the last block took, in seconds.
+    """
+
+    __slots__ = ("_started", "elapsed_s", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.elapsed_s = 0.0
+        # A list, for one timer may be entered again in a method that calls itself.
+        self._started: list[float] = []
+
+    def __enter__(self) -> Timer:
+        self._started.append(time.perf_counter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.elapsed_s = time.perf_counter() - self._started.pop()
+        note_duration(self.name, self.elapsed_s)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Measure every call of `function` under this timer's name.
+
+        Raises:
+            ConfigError: it is a generator: its time depends on who iterates over it.
+        """
+        name = self.name
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"@Worker.timer on the generator '{function.__qualname__}' would measure who waits for its values",
+                hint="write `with self.timer(...)` around what is to be measured in it",
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def timed_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with Timer(name):
+                    return await function(*args, **kwargs)
+
+            return cast(Callable[P, R], timed_async)
+
+        @functools.wraps(function)
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Timer(name):
+                return function(*args, **kwargs)
+
+        return timed
+
+
+def timer(what: Any) -> Any:
+    """A timer of that name; or a function, measured under its own: see `Worker.timer`."""
+    return Timer(what) if isinstance(what, str) else Timer(what.__name__)(what)
+
+
+@contextmanager
+def recording(durations: dict[str, float]) -> Iterator[None]:
+    """Let the timers of this thread or task, and of the tasks that it makes, write into `durations`."""
+    token = _durations.set(durations)
+    try:
+        yield
+    finally:
+        _durations.reset(token)
+
+
+def note_duration(name: str, duration_s: float) -> None:
+    """Add to what was measured under a name in this call."""
+    durations = _durations.get()
+    if durations is not None:
+        durations[name] = durations.get(name, 0.0) + duration_s
+
+
+def reduce_durations(
+    each: Sequence[Mapping[str, float]], reduce: Reduce | None
+) -> dict[str, float] | dict[str, list[float]]:
+    """What the ranks measured, by name.
+
+    Args:
+        each: what every rank measured; one that did not measure a name is left out of it.
+        reduce: what to make of the ranks' durations; None: the list of them.
+
+    >>> reduce_durations([{"generate": 2.0}, {"generate": 3.0}], "max")
+    {'generate': 3.0}
+    """
+    gathered: dict[str, list[float]] = {}
+    for durations in each:
+        for name, duration_s in durations.items():
+            gathered.setdefault(name, []).append(duration_s)
+    if reduce is None:
+        return gathered
+    functions: dict[str, Callable[[list[float]], float]] = {"max": max, "min": min, "sum": sum, "mean": _mean}
+    if reduce not in functions:
+        raise ConfigError(f"durations(reduce={reduce!r}): it is one of {', '.join(functions)}, or None")
+    return {name: functions[reduce](values) for name, values in gathered.items()}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

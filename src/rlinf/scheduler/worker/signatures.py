@@ -1,0 +1,102 @@
+"""What can be called on a worker class and how: mistakes are found here, before anything is sent or started."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from rlinf.scheduler.errors import CallArgumentError
+from rlinf.scheduler.host.protocol import Kind
+from rlinf.scheduler.wording import nearest_name
+
+
+def public_methods(worker_class: type) -> list[str]:
+    """The names of the methods that a group has."""
+    return [name for name, _ in inspect.getmembers(worker_class, callable) if not name.startswith("_")]
+
+
+def check_method(worker_class: type, name: str) -> None:
+    """Make sure that a method can be called on a group.
+
+    Raises:
+        AttributeError: the class has none of that name; the text has the nearest one. Or it is private.
+    """
+    if name.startswith("_"):
+        message = f"'{name}' is private to {worker_class.__name__}: a group calls public methods only"
+        raise AttributeError(message)
+    found = getattr(worker_class, name, None)
+    if callable(found):
+        return
+    if hasattr(worker_class, name):
+        message = f"{worker_class.__name__}.{name} is no method; group.get('{name}') reads it"
+        raise AttributeError(message)
+    near = nearest_name(name, public_methods(worker_class))
+    hint = f"; did you mean '{near}'?" if near else ""
+    message = f"{worker_class.__name__} has no method '{name}'{hint}"
+    raise AttributeError(message)
+
+
+def check_attribute(worker_class: type, name: str) -> None:
+    """Make sure that an attribute may be read through a group; whether a worker has it, only the worker knows.
+
+    Raises:
+        AttributeError: it is private, or a method.
+    """
+    if name.startswith("_"):
+        message = f"'{name}' is private to {worker_class.__name__}: a group reads public attributes only"
+        raise AttributeError(message)
+    if inspect.isroutine(getattr(worker_class, name, None)):
+        message = f"{worker_class.__name__}.{name} is a method: group.{name}(...) calls it"
+        raise AttributeError(message)
+
+
+def kind_of(worker_class: type, method: str) -> Kind:
+    """Whether a method streams its values."""
+    function = inspect.unwrap(getattr(worker_class, method))
+    is_stream = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return "stream" if is_stream else "call"
+
+
+def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Make sure that a method, or `__init__`, takes these arguments.
+
+    Raises:
+        CallArgumentError: it does not.
+    """
+    signature = _signature_of(worker_class, method)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        named = worker_class.__name__ if method == "__init__" else f"{worker_class.__name__}.{method}"
+        problem = f"{error}{_hint(signature, kwargs)}"
+        raise CallArgumentError(f"{named}()", problem, str(signature)) from None
+
+
+def _hint(signature: inspect.Signature, kwargs: dict[str, Any]) -> str:
+    known = [p.name for p in signature.parameters.values() if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
+    for name in kwargs:
+        near = "" if name in known else nearest_name(name, known)
+        if near:
+            return f"; did you mean '{near}'?"
+    return ""
+
+
+@lru_cache(maxsize=1024)
+def _signature_of(worker_class: type, method: str) -> inspect.Signature | None:
+    """What a method takes beside `self`; None where that cannot be said."""
+    function: Callable[..., Any] = getattr(worker_class, method)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    is_bound = inspect.ismethod(function) or isinstance(
+        inspect.getattr_static(worker_class, method), staticmethod
+    )
+    parameters = list(signature.parameters.values())
+    if is_bound or not parameters or parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
+        return signature
+    return signature.replace(parameters=parameters[1:])

@@ -1,0 +1,207 @@
+"""`GroupStream`: the values of a generator that runs on the ranks of a group, as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.promise import Promise, Wake
+from rlinf.scheduler.errors import ResultTimeout, UnevenStreams
+from rlinf.scheduler.host.timing import Reduce
+from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.stream_call import Slot, StreamCall
+from rlinf.scheduler.worker.waiting import stop_waking, wait_for_any, when_any
+
+R = TypeVar("R")
+
+
+class GroupStream(Generic[R]):
+    """The values of one call of a generator method, on several ranks.
+
+        for actions in group.play(100):             # a list: one value of each rank, in rank order
+            ...
+        for rank, action in group.play(100).as_ready():
+            ...
+        for action in group.play(100).rank(0):
+            ...
+
+    The ranks begin at once and run ahead by two values at most: one whose values are not taken waits. Closing the
+    stream, leaving its `with` block or dropping it ends the generators, each where it waits or at its next `yield`. A
+    value that an interruption prevented from being returned is returned by the next step. For one thread at a time.
+
+    Attributes:
+        timeout_s: how long one step may take, in seconds; None: as long as every rank lives.
+    """
+
+    def __init__(self, call: StreamCall, result: GroupResult[Any], heads: Sequence[Slot]) -> None:
+        """Used by the group."""
+        self.timeout_s: float | None = None
+        self._call = call
+        self._result = result
+        # The slots whose values are taken next.
+        self._cursor = list(heads)
+        self._is_closed = False
+        self._when_dropped = Wake(partial(call.messenger.submit, call.cancel))
+
+    # -- a value a rank --------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[list[R]]:
+        """The lists of one value of each rank.
+
+        Raises:
+            WorkerError: a rank's generator raised, after it gave all its values; what others had not given by then
+                is not waited for.
+            WorkerDied: a rank's process is gone.
+            UnevenStreams: some ranks ended before others.
+            ResultTimeout: a step took longer than `timeout_s`; the next one goes on.
+        """
+        return self
+
+    def __next__(self) -> list[R]:
+        started = self._begin_step()
+        while waits := self._row_waits():
+            if not wait_for_any(waits, self._left_s(started)):
+                raise self._late(started)
+        row = self._load_row()
+        if row is None:
+            raise StopIteration
+        # A store and a return: nothing can come in between.
+        self._cursor = row[1]
+        return row[0]
+
+    def __aiter__(self) -> AsyncIterator[list[R]]:
+        """As `for`, without blocking the event loop."""
+        return self
+
+    async def __anext__(self) -> list[R]:
+        self._begin_step()
+        while waits := self._row_waits():
+            woken = when_any(waits)
+            try:
+                await AsyncHandle(woken)
+            finally:
+                stop_waking(woken, waits)
+        row = self._load_row()
+        if row is None:
+            raise StopAsyncIteration
+        self._cursor = row[1]
+        return row[0]
+
+    def _row_waits(self) -> list[Promise[Any]]:
+        """What the next list waits for; nothing when it is there, or never will be."""
+        missing = [slot.filled for slot in self._cursor if not slot.filled.done()]
+        if not missing or self._is_closed or self._call.failed:
+            return []
+        return [missing[0]] if self._call.settled.done() else [missing[0], self._call.settled]
+
+    def _load_row(self) -> tuple[list[R], list[Slot]] | None:
+        """The next list and the slots behind it; None at the end."""
+        if self._is_closed:
+            return None
+        arrived = [slot.filled.result(0) if slot.filled.done() else None for slot in self._cursor]
+        values = [each for each in arrived if each is not None]
+        if len(values) == len(arrived):
+            return [each.load() for each in values], [slot.next for slot in self._cursor]
+        if not values or self._call.failed:
+            self._result.wait()  # raises what a rank failed with
+            return None
+        addresses = self._call.addresses
+        ended = [address.rank for address, each in zip(addresses, arrived, strict=True) if each is None]
+        self.close()
+        raise UnevenStreams(self._call.title, ended, self._cursor[0].index)
+
+    # -- rank by rank ----------------------------------------------------------------------------
+
+    def rank(self, rank: int) -> Iterator[R]:
+        """The values of one rank.
+
+        Args:
+            rank: its number in the group.
+
+        Raises:
+            ValueError: it was not called.
+            Otherwise as `__iter__`.
+        """
+        ranks = [address.rank for address in self._call.addresses]
+        if rank not in ranks:
+            message = f"{self._call.title} runs on ranks {ranks}, not on rank {rank}"
+            raise ValueError(message)
+        return (value for _, value in self._each([ranks.index(rank)]))
+
+    def as_ready(self) -> Iterator[tuple[int, R]]:
+        """The values of all ranks as they come, each with its rank; ranks may give different numbers of them.
+
+        Raises: as `__iter__`, but for UnevenStreams.
+        """
+        return self._each(list(range(len(self._cursor))))
+
+    def _each(self, indices: list[int]) -> Iterator[tuple[int, R]]:
+        left = list(indices)
+        while left and not self._is_closed:
+            started = self._begin_step()
+            slots = {index: self._cursor[index] for index in left}
+            ready = [index for index, slot in slots.items() if slot.filled.done()]
+            if not ready and not wait_for_any([s.filled for s in slots.values()], self._left_s(started)):
+                raise self._late(started)
+            for index in ready:
+                arrived = slots[index].filled.result(0)
+                if arrived is None:
+                    left.remove(index)
+                    self._raise_failure()
+                    continue
+                value: R = arrived.load()
+                pair = self._call.addresses[index].rank, value
+                self._cursor[index] = slots[index].next
+                yield pair
+
+    def _raise_failure(self) -> None:
+        if self._call.failed and not self._is_closed:
+            self._result.wait()
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the generators, and this iteration; returns at once."""
+        self._is_closed = True
+        self._call.messenger.submit(self._call.cancel)
+
+    def wait(self, timeout_s: float | None = None) -> list[Any]:
+        """What each rank's generator returned; for after the last value.
+
+        Raises: as `GroupResult.wait`.
+        """
+        return self._result.wait(timeout_s)
+
+    def durations(self, reduce: Reduce = "max", timeout_s: float | None = None) -> dict[str, float]:
+        """As `GroupResult.durations`; for after the last value."""
+        return self._result.durations(reduce, timeout_s)
+
+    def __enter__(self) -> GroupStream[R]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<GroupStream of {self._call.title}: {[slot.index for slot in self._cursor]} values taken>"
+
+    def _begin_step(self) -> float:
+        """What was taken makes room for further values."""
+        self._result.note_read()
+        counts = [slot.index for slot in self._cursor]
+        self._call.messenger.submit(partial(self._call.taken_all, counts))
+        return time.monotonic()
+
+    def _left_s(self, started: float) -> float | None:
+        return None if self.timeout_s is None else max(0.0, started + self.timeout_s - time.monotonic())
+
+    def _late(self, started: float) -> ResultTimeout:
+        addresses = self._call.addresses
+        missing = [str(a) for a, s in zip(addresses, self._cursor, strict=True) if not s.filled.done()]
+        return ResultTimeout(f"a value of {self._call.title}", time.monotonic() - started, missing)

@@ -1,0 +1,145 @@
+"""A call whose ranks stream their values, as the calling process's I/O thread sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from rlinf.scheduler.comm import Buffer, Encoded, Messenger, Reply
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.worker.call import Call, Outcome, Target, next_number
+
+
+class Slot:
+    """Where one value of one rank comes to; they are linked in the order of the values.
+
+    Whoever iterates holds the slot that it waits for, and goes on to the next one by one store: so an interruption
+    neither loses a value nor gives it twice.
+
+    Attributes:
+        index: how many values stand before it.
+        filled: done with the value, not decoded yet, or with None: there is no further one.
+    """
+
+    __slots__ = ("_next", "filled", "index")
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.filled: Promise[Arrived | None] = Promise()
+        self._next: dict[None, Slot] = {}
+
+    @property
+    def next(self) -> Slot:
+        """The slot behind it."""
+        # One step, for both threads may be the first to ask.
+        return self._next.get(None) or self._next.setdefault(None, Slot(self.index + 1))
+
+
+class StreamCall(Call):
+    """A call of a generator: its answer is the generator's end, and its values are asked for one by one.
+
+    A rank has `prefetch` values at most asked for and not taken: further ones are not computed. Everything but making
+    it is on the I/O thread.
+
+    Args:
+        messenger: this process's messenger.
+        method: what is called.
+        targets: the ranks.
+        encoded: the arguments: one for all ranks, or one a rank.
+        heads: each rank's first slot.
+        prefetch: see above.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        method: str,
+        targets: Sequence[Target],
+        encoded: Encoded | Sequence[Encoded],
+        heads: Sequence[Slot],
+        prefetch: int,
+    ) -> None:
+        super().__init__(messenger, method, targets, encoded, "stream")
+        self._prefetch = prefetch
+        # Slots whose values are on their way; and each rank's first one whose value was not asked for.
+        self._open: set[Slot] = set()
+        self._tails = list(heads)
+
+    def start(self) -> None:
+        """Begin it on every rank, and ask for the first values."""
+        super().start()
+        self.taken_all([0] * len(self._endpoints))
+
+    def taken(self, index: int, count: int) -> None:
+        """So many values of a rank were taken: ask for what may be computed now."""
+        while self._goes_on(index) and self._tails[index].index < count + self._prefetch:
+            slot, self._tails[index] = self._tails[index], self._tails[index].next
+            self._open.add(slot)
+            self._ask(index, slot)
+
+    def taken_all(self, counts: Sequence[int]) -> None:
+        """So many values of each rank were taken."""
+        for index, count in enumerate(counts):
+            self.taken(index, count)
+
+    def _goes_on(self, index: int) -> bool:
+        return self.outcomes[index] is None and self.aborted is None
+
+    def _ask(self, index: int, slot: Slot) -> None:
+        if not self._goes_on(index):
+            self._fill(slot, None)
+            return
+        wanted = protocol.Next(self._head.number, next_number())
+        answer = self.messenger.request(
+            self._endpoints[index], protocol.NEXT, wanted, reply_type=protocol.NextAnswer
+        )
+        answer.add_done_callback(partial(self._on_value, index, slot, wanted.item))
+
+    def _on_value(self, index: int, slot: Slot, item: int, answer: Future[Reply]) -> None:
+        if answer.exception() is not None:
+            self._fill(slot, None)  # the call itself has failed, too, and says why
+        elif isinstance(answer.result().head, protocol.Ended):
+            # Its end comes at once; or the rank could not read the arguments, and has got them meanwhile.
+            self._ask(index, slot)
+        else:
+            self._take_value(index, slot, item, answer.result().frames)
+
+    def _take_value(self, index: int, slot: Slot, item: int, frames: list[Buffer]) -> None:
+        try:
+            self._fill(slot, self.messenger.parcels.receive(frames))
+        except SharedMemoryUnreadable as error:
+            self._ask_again(index, item, error, partial(self._on_bytes, index, slot, item))
+
+    def _on_bytes(self, index: int, slot: Slot, item: int, answer: Future[Reply]) -> None:
+        if answer.exception() is not None:
+            self._fill(slot, None)
+        else:
+            self._take_value(index, slot, item, answer.result().frames)
+
+    def abort(self, error: WorkerDied) -> None:
+        """See `Call`."""
+        super().abort(error)
+        self._end_slots()
+
+    def cancel(self) -> None:
+        """See `Call`."""
+        super().cancel()
+        self._end_slots()
+
+    def _note(self, index: int, outcome: Outcome) -> None:
+        super()._note(index, outcome)
+        self._tails[index].filled.set_result(None)
+
+    def _end_slots(self) -> None:
+        """Nobody is to wait for a value any more, once the call was given up or has ended."""
+        if self.aborted is not None:
+            for slot in (*self._open, *self._tails):
+                self._fill(slot, None)
+
+    def _fill(self, slot: Slot, value: Arrived | None) -> None:
+        self._open.discard(slot)
+        slot.filled.set_result(value)

@@ -1,0 +1,131 @@
+"""Waiting for several results at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import ResultTimeout
+
+
+class Waitable(Protocol):
+    """What can be waited for beside others: a `GroupResult`, or the handle of `async_op=True`."""
+
+    @property
+    def settled(self) -> Promise[Any]:
+        """Done when `wait` would not block."""
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """The result."""
+
+    def done(self) -> bool:
+        """Whether `wait` would not block."""
+
+    def cancel(self) -> Any:
+        """Give it up."""
+
+    def describe(self) -> str:
+        """What is waited for."""
+
+
+W = TypeVar("W", bound=Waitable)
+
+
+def wait_all(
+    results: Iterable[Waitable],
+    fail_fast: bool = True,
+    timeout_s: float | None = None,
+    *,
+    cancel: bool = False,
+) -> list[Any]:
+    """What each of `results` gives, in their order: of a `GroupResult` the list of its ranks' results.
+
+        trajectories, loss = wait_all([rollout.generate(), actor.train()])
+
+    Args:
+        results: results of calls, and handles of `async_op=True`.
+        fail_fast: raise as soon as any of them fails, whatever is still to come of the others; False: wait for all
+            of them first.
+        timeout_s: how long to wait, in seconds; None: as long as they take.
+        cancel: when one fails, or the time is over, give the others up (see `GroupResult.cancel`).
+
+    Raises:
+        WorkerError: what the one that failed first failed with; so of any other error.
+        ResultTimeout: some were not there at the deadline; the text says which. They go on, without `cancel`.
+    """
+    every = list(results)
+    try:
+        for result in as_completed(every, timeout_s):
+            if fail_fast:
+                result.wait()
+        return [result.wait() for result in every]
+    except BaseException:
+        if cancel:
+            for result in every:
+                result.cancel()
+        raise
+
+
+def wait_first(results: Iterable[W], timeout_s: float | None = None) -> W:
+    """The first of `results` that is done, well or not; the others go on.
+
+    Raises:
+        ResultTimeout: none was done at the deadline.
+        ValueError: there are none.
+    """
+    for result in as_completed(results, timeout_s):
+        return result
+    message = "wait_first needs at least one result"
+    raise ValueError(message)
+
+
+def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterator[W]:
+    """Each of `results` as soon as it is done, well or not.
+
+        for result in as_completed([rollout.generate(), reward.score()]):
+            use(result.wait())
+
+    Args:
+        results: results of calls, and handles of `async_op=True`.
+        timeout_s: how long all of them may take, in seconds; None: as long as they take.
+
+    Raises:
+        ResultTimeout: some were not done at the deadline; the text says which.
+    """
+    pending = list(results)
+    started = time.monotonic()
+    while pending:
+        done = [result for result in pending if result.done()]
+        pending = [result for result in pending if not any(result is other for other in done)]
+        yield from done
+        if done:
+            continue
+        left_s = None if timeout_s is None else max(0.0, started + timeout_s - time.monotonic())
+        if not wait_for_any([result.settled for result in pending], left_s):
+            missing = [result.describe() for result in pending]
+            raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
+
+
+def wait_for_any(promises: Sequence[Promise[Any]], timeout_s: float | None = None) -> bool:
+    """Wait until one of several promises is complete; whether one is."""
+    woken = when_any(promises)
+    try:
+        return woken.wait(timeout_s)
+    finally:
+        stop_waking(woken, promises)
+
+
+def when_any(promises: Sequence[Promise[Any]]) -> Promise[Any]:
+    """A promise that is complete once any of several is; to be undone by `stop_waking`."""
+    woken: Promise[Any] = Promise()
+    for promise in promises:
+        promise.add_done_callback(woken.set_result)
+    return woken
+
+
+def stop_waking(woken: Promise[Any], promises: Sequence[Promise[Any]]) -> None:
+    """Undo `when_any`."""
+    for promise in promises:
+        promise.remove_done_callback(woken.set_result)

@@ -1,0 +1,73 @@
+"""What a job has: groups, channels and weights, as whoever asks is told."""
+
+import numpy as np
+import pytest
+
+from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
+from rlinf.scheduler.channel import Channel, ChannelSpec, channels_of
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.weights import PublishedWeights, open_weights, published_weights
+from rlinf.scheduler.worker.supervision import GroupEntry, group_entry, groups_in
+from rlinf.testing import LocalRuntime
+
+
+class Publisher(Worker):
+    """Publishes, and says what it sees of the job."""
+
+    def publish(self, version):
+        self.publish_weights("policy", {"w": np.zeros(3)}, version)
+
+    def look(self):
+        cluster = Cluster()
+        return sorted(cluster.groups), sorted(cluster.channels), cluster.weights
+
+
+def test_groups_are_those_of_workers_by_name(session):
+    session.directory.register(group_entry("rollout"), session.messenger.endpoint, {"world_size": 2})
+    session.directory.register(group_entry("items"), session.messenger.endpoint)  # holds a channel
+    assert groups_in(session) == {"rollout": GroupEntry("rollout", 2)}
+
+
+def test_channels_are_told_with_what_they_were_created_with():
+    with LocalRuntime() as session:
+        Channel.create("rollouts", maxsize=7)
+        session.directory.register("rollout:0", session.messenger.endpoint)
+        (spec,) = channels_of(session).values()
+        assert spec == ChannelSpec("rollouts", 7, spec.channel_id)
+        assert Channel.connect("rollouts").maxsize == 7
+
+
+def test_weights_are_told_with_the_version_that_their_publisher_has_now(session):
+    assert published_weights(session) == {}
+    other = Session(session.secret, "actor:0", home=session.home)
+    for name, version in (("policy", 1), ("policy", 4), ("critic", 0)):
+        other.service(open_weights).publish(name, {"w": np.zeros(3)}, version)
+    session.service(open_weights).publish("own", {"w": np.zeros(3)}, 9)
+    versions = {"critic": 0, "own": 9, "policy": 4}
+    expected = {name: PublishedWeights(name, version) for name, version in versions.items()}
+    assert published_weights(session) == expected
+    assert published_weights(other) == expected
+    other.close()
+
+
+def test_a_publisher_that_does_not_say_its_version_is_told_without(session):
+    session.directory.register("weights/policy", session.messenger.endpoint)
+    assert published_weights(session) == {"policy": PublishedWeights("policy", None)}
+
+
+@pytest.mark.ray
+def test_driver_and_workers_see_the_same_of_the_job(driver):
+    group = Publisher.create_group().launch(driver, PackedPlacementStrategy(0, 0), name="publisher")
+    Channel.create("listed", maxsize=3)
+    group.publish(5).wait(30)
+    assert driver.groups["publisher"] == GroupEntry("publisher", 1)
+    assert driver.channels["listed"].maxsize == 3
+    assert driver.weights == {"policy": PublishedWeights("policy", 5)}
+    ((groups, channels, weights),) = group.look().wait(30)
+    assert (groups, channels) == (sorted(driver.groups), sorted(driver.channels))
+    assert weights == driver.weights
+    assert "listed" not in groups
+    group.terminate()
+    assert driver.weights == {}
+    assert "publisher" not in driver.groups
+    Channel.connect("listed").delete()

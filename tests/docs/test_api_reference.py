@@ -1,0 +1,73 @@
+"""The API reference has every public name, names nothing that is not there, and finds words for all of it."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import rlinf.scheduler
+import rlinf.scheduler.placement
+import rlinf.testing
+from rlinf.scheduler import errors, events
+
+DOCS = Path(__file__).parents[2] / "docs"
+DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+
+
+def loaded(path):
+    """What a directive names: a module, or something in one."""
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError:
+        module, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+DIRECTIVES = {
+    path: loaded(path)
+    for page in sorted((DOCS / "reference").glob("*.md"))
+    for path in DIRECTIVE.findall(page.read_text(encoding="utf-8"))
+}
+
+
+def public(module):
+    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    members = [getattr(module, name) for name in names]
+    return [m for m in members if inspect.isclass(m) or inspect.isfunction(m)]
+
+
+def documented():
+    """Every class and function on the pages: those that are named, and those of a module that is."""
+    found = []
+    for thing in DIRECTIVES.values():
+        found += (
+            [m for m in public(thing) if m.__module__ == thing.__name__]
+            if inspect.ismodule(thing)
+            else [thing]
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    "module",
+    [rlinf.scheduler, rlinf.scheduler.placement, errors, events, rlinf.testing],
+    ids=lambda module: module.__name__,
+)
+def test_every_public_name_is_in_the_reference(module):
+    own = [m for m in public(module) if m.__module__.startswith("rlinf.")]
+    assert own
+    assert [m.__qualname__ for m in own if m not in documented()] == []
+
+
+def test_no_name_is_described_twice():
+    names = [thing.__qualname__ for thing in documented()]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("thing", documented(), ids=lambda thing: thing.__qualname__)
+def test_what_is_described_has_words_of_its_own(thing):
+    described = [thing, *(m for name, m in vars(thing).items() if not name.startswith("_"))]
+    wanted = [m for m in described if inspect.isclass(m) or inspect.isfunction(m) or isinstance(m, property)]
+    assert [getattr(m, "__qualname__", m) for m in wanted if not inspect.getdoc(m)] == []

@@ -1,0 +1,97 @@
+"""Every program of the README and the pages runs as a reader would paste it, and prints what the page says."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from page_programs import Program, files_of, printed_by_process, printed_here, programs_of, save
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def pages(*, with_ray):
+    programs = {path: programs_of(path.read_text(encoding="utf-8")) for path in PAGES}
+    return [
+        pytest.param(path, id=str(path.relative_to(ROOT)))
+        for path, own in programs.items()
+        if own and any(program.needs_ray for program in own) == with_ray
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where a reader works: with the README's config, which other pages speak of too."""
+    for name, text in files_of(README.read_text(encoding="utf-8")).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(path, folder):
+    page = path.read_text(encoding="utf-8")
+    save(page, folder)
+    for program in programs_of(page):
+        printed = (printed_here if program.needs_ray else printed_by_process)(program, folder)
+        if program.output is not None:
+            assert printed == program.output, program.file
+
+
+@pytest.mark.parametrize("path", pages(with_ray=False))
+def test_programs_of_a_page_run(path, folder):
+    run(path, folder)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("path", pages(with_ray=True))
+def test_programs_of_a_page_run_on_a_cluster(path, folder, driver):
+    run(path, folder)
+
+
+@pytest.mark.ray
+def test_program_of_the_quickstart_runs(driver, tmp_path):
+    program = ROOT / "examples" / "quickstart" / "main.py"
+    printed = printed_here(Program("main.py", program.read_text(encoding="utf-8")), program.parent)
+    assert printed == "items consumed: [20]\n"
+
+
+def test_programs_of_one_page_have_names_of_their_own():
+    for path in PAGES:
+        names = [program.file for program in programs_of(path.read_text(encoding="utf-8"))]
+        assert len(set(names)) == len(names), path
+
+
+def test_blocks_become_files_and_what_they_print():
+    page = "\n".join([
+        "# A page", "```yaml", "# a.yaml", "a: 1", "```", "```yaml", "of: nobody", "```",
+        "```python", "# first.py", "print(1)", "```", "prints", "```text", "1", "```",
+        "```python", "print(2)", "```", "## The next section", "```text", "not of the program", "```", "",
+    ])  # fmt: skip
+    assert programs_of(page) == [
+        Program("first.py", "# first.py\nprint(1)\n", "1\n"),
+        Program("program_2.py", "print(2)\n"),
+    ]
+    assert files_of(page) == {"a.yaml": "# a.yaml\na: 1\n"}
+
+
+def test_a_program_that_prints_something_else_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="program_1"):
+        run(page, tmp_path)
+
+
+def test_a_program_that_fails_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nraise ValueError('it is wrong')\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="it is wrong"):
+        run(page, tmp_path)
+
+
+def test_every_block_has_a_language():
+    for path in PAGES:
+        fences = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("```")]
+        opening = list(itertools.islice(fences, 0, None, 2))
+        assert all(len(line) > 3 for line in opening), path
+        assert all(line == "```" for line in fences[1::2]), path

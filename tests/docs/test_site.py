@@ -1,0 +1,62 @@
+"""The pages as a site: each is on it, every link leads somewhere, and what leads out leads to the repository."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+DOCS = Path(__file__).parents[2] / "docs"
+SITE = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def nav_pages(entries):
+    for entry in entries:
+        target = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        yield from nav_pages(target) if isinstance(target, list) else [target]
+
+
+def test_the_site_lists_every_page_once():
+    pages = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
+    assert sorted(nav_pages(SITE["nav"])) == sorted(pages)
+
+
+def slug(heading):
+    """The anchor of a heading, as Markdown's table of contents (and GitHub) make it."""
+    text = re.sub(r"[^\w\s-]", "", heading.strip().lower())
+    return re.sub(r"[\s]", "-", text)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda page: str(page.relative_to(DOCS.parent)),
+)
+def test_every_link_leads_somewhere(page):
+    for target, anchor in re.findall(
+        r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")
+    ):
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{page}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, f"{page}: {target}#{anchor}"
+
+
+def test_links_out_of_the_pages_lead_to_the_repository():
+    spec = importlib.util.spec_from_file_location("outside_links", DOCS / "site" / "outside_links.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/plan-json.md"))
+    config = SimpleNamespace(repo_url="https://example.org/r")
+    text = "[a](../../src/a.json) [b](../glossary.md#b) [c](https://c.org) [d](#d) ![e](../parts.svg)"
+    written = hook.on_page_markdown(text, page, config, None)
+    assert written == text.replace("../../src/a.json", "https://example.org/r/blob/main/src/a.json")
+
+
+def test_site_and_package_name_the_same_repository():
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert SITE["repo_url"] == project["urls"]["Source"]

@@ -1,0 +1,48 @@
+"""A driver whose Ray does not start as it should; run as a program with the name of what goes wrong."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import ray
+
+from rlinf.scheduler import Cluster
+from rlinf.scheduler.session import current_or_none
+
+real_init, real_nodes = ray.init, ray.nodes
+
+
+def children():
+    """The names of this process's children that run."""
+    found = Path("/proc/self/task").glob("*/children")
+    pids = [pid for file in found for pid in file.read_text().split()]
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")") for pid in pids]
+    return [name.partition("(")[2] for name, _, rest in stats if rest.split()[0] != "Z"]
+
+
+def init(*args, **kwargs):
+    """Fails as the test wants, before or after the real thing."""
+    if sys.argv[1] == "init":
+        raise AssertionError("Ray's own")
+    if sys.argv[1] == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
+    return real_init(*args, **kwargs)
+
+
+def nodes():
+    """Fails as the test wants."""
+    if sys.argv[1] == "nodes":
+        raise RuntimeError("Ray's own")
+    return real_nodes()
+
+
+ray.init, ray.nodes = init, nodes
+before = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
+try:
+    Cluster(simulate="1x1")
+except BaseException as error:  # noqa: BLE001 - shown
+    sys.stdout.write(f"{type(error).__name__}: {error}\n")
+after = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
+left = [children(), ray.is_initialized(), current_or_none(), before == after]
+sys.stdout.write(f"left: {left}\n")

@@ -1,0 +1,85 @@
+"""A group of workers without Ray: ranks on threads of this process, called through a real `WorkerGroup`."""
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+
+from rlinf.scheduler.comm import ClusterSecret
+from rlinf.scheduler.host.call_loop import CallLoop
+from rlinf.scheduler.host.info import Role, WorkerAddress
+from rlinf.scheduler.planning import Placement, Topology
+from rlinf.scheduler.session import Session, set_current
+from rlinf.scheduler.worker.device_lock import DeviceDesk
+from rlinf.scheduler.worker.group import WorkerGroup
+from rlinf.scheduler.worker.launched_rank import LaunchedRank
+from rlinf.scheduler.worker.supervision import groups_of
+
+DEADLINE_S = 20.0
+
+
+class LocalJob:
+    """A driver, and groups whose ranks are threads; every rank has a session of its own."""
+
+    def __init__(self):
+        self._stack = contextlib.ExitStack()
+        self._secret = ClusterSecret.generate()
+        self.session = Session(self._secret, "driver")
+        self.session.service(DeviceDesk)
+
+    def make_session(self, name):
+        session = Session(self._secret, name, home=self.session.home)
+        session.provide(Topology, Topology.parse("4"))
+        self._stack.callback(session.close)
+        return session
+
+    def launch(self, worker_class, num_ranks, *args, name="calc", max_concurrency=1, placements=None):
+        """A group; the workers are `group.workers`, their loops `group.loops`."""
+        ranks, workers, loops = [], [], []
+        for rank in range(num_ranks):
+            address = WorkerAddress(name, rank)
+            session = self.make_session(str(address))
+            session.directory.register(str(address), session.messenger.endpoint)
+            loop = CallLoop(session.messenger)
+            placement = placements[rank] if placements else Placement(rank=rank, node_id="n", node_rank=0)
+            worker = self._construct(worker_class, args, address, session, placement, num_ranks)
+            loop.take(worker)
+            thread = threading.Thread(target=loop.run, args=(max_concurrency,), daemon=True)
+            thread.start()
+            self._stack.callback(_stop, loop, thread)
+            launched = LaunchedRank(address, placement, None)
+            launched.endpoint = session.messenger.endpoint
+            ranks.append(launched)
+            workers.append(worker)
+            loops.append(loop)
+        group = WorkerGroup(self.session, name, worker_class, ranks)
+        group.workers, group.loops = workers, loops
+        return group
+
+    def _construct(self, worker_class, args, address, session, placement, num_ranks):
+        info = replace(Role.alone().info, address=address, world_size=num_ranks, placement=placement)
+        session.provide(Role, Role(info))
+        set_current(session)
+        try:
+            return worker_class(*args)
+        finally:
+            set_current(None)
+
+    def close(self):
+        self._stack.close()
+        groups_of(self.session).clear()  # there is no process to end
+        self.session.close()
+
+
+def _stop(loop, thread):
+    loop.stop()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline
+        pause.wait(0.002)

@@ -1,0 +1,53 @@
+"""Type checkers find the mistakes of a program, and nothing else in it."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("program.py")
+ROOT = Path(__file__).parents[2]
+
+
+def lines_that_are_wrong():
+    lines = PROGRAM.read_text().splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+
+
+@pytest.mark.timeout(300)
+def test_mypy_finds_what_is_wrong_and_nothing_else(tmp_path):
+    config = tmp_path / "mypy.ini"
+    config.write_text(
+        "[mypy]\nstrict = true\nmypy_path = src\n"
+        "[mypy-ray.*,torch.*,cloudpickle.*]\nfollow_imports = skip\nignore_missing_imports = true\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path, PROGRAM]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    errors = re.findall(r"program\.py:(\d+): error: (.*)", found.stdout)
+    assert {int(line) for line, _ in errors} == lines_that_are_wrong(), found.stdout + found.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", ["pyright", "basedpyright"])
+def test_pyright_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
+    command = shutil.which(checker) or shutil.which(checker, path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip(f"{checker} is not installed")
+    settings = {
+        "include": [str(PROGRAM)],
+        "extraPaths": [str(ROOT / "src")],
+        "typeCheckingMode": "standard",
+        "pythonVersion": "3.11",
+    }
+    config = tmp_path / "pyrightconfig.json"
+    config.write_text(json.dumps(settings))
+    options = ["--outputjson", "--pythonpath", sys.executable, "--project", str(config)]
+    found = subprocess.run([command, *options], capture_output=True, text=True, cwd=ROOT)
+    report = json.loads(found.stdout)
+    errors = [each for each in report["generalDiagnostics"] if each["severity"] == "error"]
+    text = "\n".join(f"{each['range']['start']['line'] + 1}: {each['message']}" for each in errors)
+    assert {each["range"]["start"]["line"] + 1 for each in errors} == lines_that_are_wrong(), text

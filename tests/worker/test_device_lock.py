@@ -1,0 +1,186 @@
+"""Workers of several groups take turns on the devices that they share."""
+
+import multiprocessing
+import signal
+import threading
+
+import pytest
+
+from local_group import DEADLINE_S, wait_until
+from rlinf.scheduler import Worker
+from rlinf.scheduler.errors import CallCancelled, ConfigError, DeviceLockTimeout, WorkerError
+from rlinf.scheduler.planning import Placement
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.worker.device_lock import DeviceDesk, DeviceLock
+
+INSIDE = threading.Lock()  # of all ranks here: nobody else is in a block
+
+
+class Sharer(Worker):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.gate = threading.Event(), threading.Event()
+
+    def take_turns(self, number):
+        for _ in range(number):
+            with self.device_lock():
+                alone = INSIDE.acquire(blocking=False)
+                self.rank  # noqa: B018 - some time passes
+                if not alone:
+                    return False
+                INSIDE.release()
+        return True
+
+    def hold(self):
+        with self.device_lock():
+            self.inside.set()
+            self.gate.wait(DEADLINE_S)
+
+    def fail_inside(self):
+        with self.device_lock():
+            raise LookupError("inside")
+
+    def try_for(self, timeout_s):
+        with self.device_lock(timeout_s=timeout_s):
+            return "had it"
+
+    def enter_twice(self):
+        lock = self.device_lock()
+        with lock, lock:
+            pass
+
+
+def on(*devices, node=0):
+    return [
+        Placement(
+            rank=0, node_id="n", node_rank=node, local_hardware_ranks=devices, has_accelerators=bool(devices)
+        )
+    ]
+
+
+@pytest.fixture
+def pair(job):
+    return [job.launch(Sharer, 1, name=name, placements=on(0)) for name in ("actor", "rollout")]
+
+
+def free(group):
+    group.workers[0].gate.set()
+
+
+def test_nobody_is_in_a_block_beside_another(job):
+    groups = [job.launch(Sharer, 1, name=f"g{index}", placements=on(0, index + 1)) for index in range(4)]
+    calls = [group.take_turns(50) for group in groups]
+    assert [call.wait(DEADLINE_S) for call in calls] == [[True]] * 4
+
+
+def test_a_deadline_says_who_has_the_device(pair):
+    actor, rollout = pair
+    held = actor.hold()
+    assert actor.workers[0].inside.wait(DEADLINE_S)
+    with pytest.raises(WorkerError, match="'actor:0' has them for") as caught:
+        rollout.try_for(0.05).wait(DEADLINE_S)
+    assert type(caught.value.cause) is DeviceLockTimeout
+    assert caught.value.cause.devices == ("device 0 of node 0",)
+    free(actor)
+    held.wait(DEADLINE_S)
+    assert rollout.try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
+
+
+def test_a_block_that_fails_gives_its_turn_back(pair):
+    actor, rollout = pair
+    with pytest.raises(WorkerError, match="inside"):
+        actor.fail_inside().wait(DEADLINE_S)
+    assert rollout.try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
+
+
+def test_a_cancelled_wait_leaves_the_line(pair):
+    actor, rollout = pair
+    held = actor.hold()
+    assert actor.workers[0].inside.wait(DEADLINE_S)
+    waiting = rollout.try_for(None)
+    waiting.cancel()
+    assert [type(end) for end in waiting.results(True, DEADLINE_S)] == [CallCancelled]
+    free(actor)
+    held.wait(DEADLINE_S)
+    assert actor.try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
+
+
+def test_devices_of_different_nodes_and_workers_without_any_wait_for_nobody(job):
+    places = {"a": on(0), "b": on(0, node=0)[:0] or on(1), "c": on()}
+    groups = [job.launch(Sharer, 1, name=name, placements=place) for name, place in places.items()]
+    calls = [group.hold() for group in groups]
+    for group in groups:
+        assert group.workers[0].inside.wait(DEADLINE_S)
+        free(group)
+    for call in calls:
+        call.wait(DEADLINE_S)
+
+
+def test_a_block_cannot_be_entered_twice(pair):
+    with pytest.raises(WorkerError, match="entered already") as caught:
+        pair[0].enter_twice().wait(DEADLINE_S)
+    assert type(caught.value.cause) is ConfigError
+    assert pair[1].try_for(DEADLINE_S).wait(DEADLINE_S) == ["had it"]
+
+
+def test_a_worker_of_no_job_has_its_devices_alone():
+    with Sharer().device_lock():
+        pass
+
+
+def hold_until_killed(pipe, secret, home):
+    with DeviceLock(Session(secret, "actor:0", home=home), ["device 0"]):
+        pipe.send("inside")
+        pipe.recv()
+
+
+def test_a_process_that_is_killed_gives_its_turn_back(job):
+    rollout = job.make_session("rollout:0")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=hold_until_killed, args=(theirs, job.session.secret, job.session.home), daemon=True
+    )
+    process.start()
+    try:
+        assert ours.poll(DEADLINE_S)
+        with pytest.raises(DeviceLockTimeout, match="'actor:0' has them"):
+            DeviceLock(rollout, ["device 0"], 0.02).__enter__()
+        process.kill()
+        with DeviceLock(rollout, ["device 0"], DEADLINE_S):
+            pass
+    finally:
+        process.kill()
+        process.join(DEADLINE_S)
+        ours.close()
+        theirs.close()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interruption_at_any_moment_gives_the_turn_back(job):
+    rollout = job.make_session("rollout:0")
+    desk = job.session.service(DeviceDesk)
+
+    def interrupt(_signal, _frame):
+        raise Interrupted
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    num_interrupted = 0
+    try:
+        for round_number in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + (round_number % 30) * 1e-5)
+                with DeviceLock(rollout, ["device 0"], DEADLINE_S):
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                num_interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert num_interrupted > 10
+    wait_until(lambda: len(desk._turns) == 0)
+    assert not desk._waiting

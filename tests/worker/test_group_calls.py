@@ -1,0 +1,175 @@
+"""What a group lets one call, and how: views, scattered arguments, attributes, and mistakes that are found at once."""
+
+import pytest
+
+from local_group import DEADLINE_S
+from rlinf.scheduler import Worker
+from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
+from rlinf.scheduler.worker.group import _claim_name
+from rlinf.scheduler.worker.signatures import check_arguments
+
+
+class Base(Worker):
+    def act(self, observation, *, temperature=1.0):
+        return (self.rank, observation, temperature)
+
+
+class Policy(Base):
+    kind = "policy"
+
+    def __init__(self, hidden_size=4, layers=2):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.calls = 0
+        self._secret = 1
+
+    def train(self, batch, epochs=1):
+        self.calls += 1
+        return (self.rank, batch, epochs)
+
+    @property
+    def double(self):
+        return 2 * self.hidden_size + self.rank
+
+    @property
+    def broken(self):
+        raise LookupError("no value yet")
+
+    @staticmethod
+    def helper(value):
+        return value
+
+    @classmethod
+    def named(cls, value):
+        return cls.__name__, value
+
+    def anything(self, *args, **kwargs):
+        return args, kwargs
+
+    def _private(self):
+        return "private"
+
+
+@pytest.fixture
+def group(job):
+    return job.launch(Policy, 4)
+
+
+def wait(result):
+    return result.wait(DEADLINE_S)
+
+
+def test_a_slice_or_an_index_is_a_view(group):
+    assert [rank for rank, _, _ in wait(group[1:3].train("b"))] == [1, 2]
+    assert wait(group[-1].train("b")) == [(3, "b", 1)]
+    assert wait(group[::2].get("hidden_size")) == [4, 4]
+    assert group.ranks == (0, 1, 2, 3)
+    for wrong in (4, -5):
+        with pytest.raises(PlacementError, match="ranks 0 to 3"):
+            group[wrong]
+    with pytest.raises(PlacementError, match="at least one"):
+        group[4:]
+
+
+def test_each_rank_gets_arguments_of_its_own(group):
+    assert wait(group.scatter(["a", "b", "c", "d"]).train(epochs=2)) == [
+        (0, "a", 2),
+        (1, "b", 2),
+        (2, "c", 2),
+        (3, "d", 2),
+    ]
+    assert wait(group[2:].scatter(["x", "y"], temperature=[0.1, 0.2]).act()) == [
+        (2, "x", 0.1),
+        (3, "y", 0.2),
+    ]
+    with pytest.raises(CallArgumentError, match="argument 0 has 3 values for 4 ranks"):
+        group.scatter([1, 2, 3])
+    with pytest.raises(CallArgumentError, match="missing a required argument"):
+        group.scatter(epochs=[1, 2, 3, 4]).train()
+
+
+def test_large_scattered_arguments_arrive_each_at_its_rank(group):
+    parts = [bytes([rank]) * 300_000 for rank in range(4)]
+    assert [batch for _, batch, _ in wait(group.scatter(parts).train())] == parts
+
+
+def test_attributes_and_properties_can_be_read(group):
+    assert wait(group.get("double")) == [8, 9, 10, 11]
+    assert wait(group.get("kind")) == ["policy"] * 4
+    with pytest.raises(WorkerError, match="no value yet"):
+        wait(group.get("broken"))
+    with pytest.raises(WorkerError, match="hidden_sice"):
+        wait(group.get("hidden_sice"))
+    with pytest.raises(AttributeError, match=r"group.train\(...\) calls it"):
+        group.get("train")
+    with pytest.raises(AttributeError, match="private"):
+        group.get("_secret")
+
+
+def test_a_wrong_name_says_what_was_meant(group):
+    with pytest.raises(AttributeError, match="Policy has no method 'trian'; did you mean 'train'"):
+        group.trian  # noqa: B018 - it raises
+    with pytest.raises(AttributeError, match=r"Policy.double is no method; group.get\('double'\) reads it"):
+        group.double  # noqa: B018 - it raises
+    with pytest.raises(AttributeError, match="private"):
+        group._private  # noqa: B018 - it raises
+    assert "act" in dir(group)
+    assert "_private" not in dir(group)
+
+
+def test_a_private_method_is_refused_by_the_rank_too(group):
+    shared = group._begin("_private", [group._encoded("_private", (), {})], "call")
+    with pytest.raises(WorkerError, match="'_private' is private to Policy"):
+        wait(shared)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "problem"),
+    [
+        ((), {}, "missing a required argument: 'batch'"),
+        (("b", 1, 2), {}, "too many positional arguments"),
+        (("b",), {"epoch": 2}, "unexpected keyword argument 'epoch'; did you mean 'epochs'"),
+    ],
+)
+def test_wrong_arguments_are_found_before_anything_is_sent(group, args, kwargs, problem):
+    with pytest.raises(CallArgumentError, match=problem) as caught:
+        group.train(*args, **kwargs)
+    assert isinstance(caught.value, TypeError)
+    assert "(batch, epochs=1)" in str(caught.value)
+    assert wait(group.get("calls")) == [0] * 4
+
+
+def test_wrong_arguments_of_a_constructor_are_found_before_anything_is_started():
+    with pytest.raises(CallArgumentError, match="'hidden_sise'; did you mean 'hidden_size'"):
+        Policy.create_group(hidden_sise=3)
+    with pytest.raises(CallArgumentError, match=r"Base\(\): too many positional arguments"):
+        Base.create_group(1)
+    Policy.create_group(8, layers=1)
+
+
+def test_methods_of_every_kind_can_be_called(group):
+    assert wait(group.helper(1)) == [1] * 4
+    assert wait(group.named(2)) == [("Policy", 2)] * 4
+    assert wait(group.anything(1, 2, a=3)) == [((1, 2), {"a": 3})] * 4
+    check_arguments(Policy, "helper", (1,), {})
+    with pytest.raises(CallArgumentError):
+        check_arguments(Policy, "named", (), {})
+
+
+def test_a_method_can_be_called_as_itself(group):
+    assert wait(group.call(Policy.train, "b", epochs=3))[0] == (0, "b", 3)
+    assert wait(group[0].call(Base.act, "o")) == [(0, "o", 1.0)]
+
+
+def test_a_group_of_a_worker_is_called_after_it(job):
+    outer = [job.make_session(f"outer:{rank}") for rank in range(2)]
+    assert [_claim_name(session, "inner", "Inner", {}) for session in outer] == [
+        "outer:0/inner",
+        "outer:1/inner",
+    ]
+    assert [_claim_name(job.session, None, "Inner", {}) for _ in range(2)] == ["Inner", "Inner-2"]
+    with pytest.raises(GroupExists):
+        _claim_name(outer[0], "inner", "Inner", {})
+    for wrong in ("a/b", "a:0", ""):
+        with pytest.raises(ConfigError, match="colon or a slash"):
+            _claim_name(job.session, wrong, "Inner", {})

@@ -1,0 +1,77 @@
+"""Who comes next on a device, decided without any process."""
+
+import random
+
+import pytest
+
+from rlinf.scheduler.worker.turns import Turn, Turns
+
+
+def turn(who, devices, number=1, since=0.0):
+    return Turn(who, number, who, frozenset(devices), since)
+
+
+def test_those_who_want_the_same_device_come_in_order():
+    turns = Turns()
+    assert [turns.ask(turn(who, "0")) for who in "abc"] == [True, False, False]
+    assert [t.who for t in turns.give_back("a", 1, 1.0)] == ["b"]
+    assert [t.who for t in turns.give_back("b", 1, 2.0)] == ["c"]
+
+
+def test_those_who_want_different_devices_do_not_wait():
+    turns = Turns()
+    assert turns.ask(turn("a", "0"))
+    assert turns.ask(turn("b", "1"))
+
+
+def test_who_wants_several_is_not_overtaken_by_who_wants_one_of_them():
+    turns = Turns()
+    turns.ask(turn("a", "0"))
+    both = turn("b", "01")
+    assert not turns.ask(both)
+    late = turn("c", "1")
+    assert not turns.ask(late)
+    assert [t.who for t in turns.before(late)] == ["b"]
+    assert turns.give_back("a", 1, 5.0) == [both]
+    assert both.since == 5.0
+
+
+def test_who_gives_up_lets_those_behind_it_go_on():
+    turns = Turns()
+    for who, devices in (("a", "0"), ("b", "01"), ("c", "1")):
+        turns.ask(turn(who, devices))
+    assert [t.who for t in turns.give_back("b", 1, 1.0)] == ["c"]
+
+
+def test_all_of_a_process_goes_back_when_it_is_gone():
+    turns = Turns()
+    turns.ask(turn("a", "0", 1))
+    turns.ask(turn("a", "1", 2))
+    turns.ask(turn("b", "01"))
+    assert [t.who for t in turns.forget("a", 1.0)] == ["b"]
+    assert len(turns) == 1
+
+
+def test_what_was_never_asked_for_can_be_given_back():
+    assert Turns().give_back("a", 7, 0.0) == []
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_device_has_two_and_everybody_gets_a_turn(seed):
+    chance = random.Random(seed)
+    turns, having, waiting = Turns(), {}, {}
+    for number in range(60):
+        wanted = turn(f"p{number % 7}", chance.sample("0123", chance.randint(1, 3)), number)
+        (having if turns.ask(wanted) else waiting)[number] = wanted
+        if having and chance.random() < 0.5:
+            ended = having.pop(chance.choice(list(having)))
+            for granted in turns.give_back(ended.process_id, ended.number, 0.0):
+                having[granted.number] = waiting.pop(granted.number)
+        taken = [device for each in having.values() for device in each.devices]
+        assert len(taken) == len(set(taken))
+    while having:
+        ended = having.pop(next(iter(having)))
+        for granted in turns.give_back(ended.process_id, ended.number, 0.0):
+            having[granted.number] = waiting.pop(granted.number)
+    assert not waiting
+    assert len(turns) == 0
