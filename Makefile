@@ -4,7 +4,7 @@ BIN := .venv/bin
 MODE ?= disaggregated
 SECONDS ?= 60
 SEEDS ?= 10000
-BENCHMARKS := placement calls comm channel growth
+BENCHMARKS := placement balance calls comm channel growth
 BENCH ?=
 N ?= 5000
 

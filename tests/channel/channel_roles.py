@@ -63,3 +63,53 @@ def answer_requests(channel, count):
     for _ in range(count):
         number, reply_queue = channel.get("requests", timeout_s=DEADLINE_S)
         channel.put(number * number, queue_name=reply_queue, timeout_s=DEADLINE_S)
+
+
+def count_until_closed(channel):
+    return sum(1 for _ in channel)
+
+
+def produce_as_producer(channel, items):
+    with channel.producer():
+        produce(channel, items)
+
+
+def produce_async_as_producer(channel, count):
+    with channel.producer():
+        for number in range(count):
+            channel.put(number, async_op=True)
+
+
+def be_a_producer_and_never_leave(channel, ready):
+    with channel.producer():
+        channel.put("a put")
+        ready.put("in")
+        ready.get("never")
+
+
+def fail_as_producer(channel):
+    with channel.producer():
+        channel.put("before")
+        message = "it cannot go on"
+        raise ZeroDivisionError(message)
+
+
+def train(channel, index, num_shards, options):
+    """(step, items, imbalance, complete) of every batch of a shard."""
+    shard = channel.shard(index, num_shards, **options)
+    return [(batch.step, list(batch), batch.imbalance, batch.complete) for batch in shard]
+
+
+def write_into_a_batch_and_never_come_back(channel, ready, options):
+    for batch in channel.shard(0, 2, **options):
+        for item in batch:
+            item[:] = 99
+        ready.put("has it")
+        ready.get("never")
+
+
+def sums_of_batches(channel, index, num_shards, options):
+    return [
+        (batch.step, [float(item.sum()) for item in batch])
+        for batch in channel.shard(index, num_shards, **options)
+    ]

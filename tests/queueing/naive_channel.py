@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from rlinf.scheduler.queueing import Limits
+
 
 @dataclass(eq=False)
 class NaivePut:
@@ -21,6 +23,8 @@ class NaiveGet:
     client: str
     ticket: int
     batch_weight: float | None
+    limits: Limits | None = None  # of a batch
+    waited: bool = False
 
 
 @dataclass
@@ -31,16 +35,37 @@ class NaiveQueue:
     gets: list = field(default_factory=list)
     deliveries: dict = field(default_factory=dict)  # (client, ticket) -> items
     arrived: set = field(default_factory=set)
+    ended: bool = False
+    flushed: int = 0
 
 
 class NaiveChannel:
     def __init__(self, maxsize):
         self.maxsize = maxsize
         self.closed = False
+        self.all_ended = False
         self.queues = {}
 
     def queue(self, name):
         return self.queues.setdefault(name, NaiveQueue())
+
+    def end(self, name):
+        self.queue(name).ended = True
+        return self.settle(self.queue(name))
+
+    def end_all(self):
+        self.all_ended = True
+        return [event for queue in self.queues.values() for event in self.settle(queue)]
+
+    def flush(self, name):
+        self.queue(name).flushed = self.queue(name).entered
+        return self.settle(self.queue(name))
+
+    def is_last(self, queue):
+        return self.closed or ((self.all_ended or queue.ended) and not queue.puts)
+
+    def why_over(self):
+        return "closed" if self.closed else "ended"
 
     def has_room(self, queue):
         with_room = sum(put.has_room for put in queue.puts)
@@ -50,6 +75,8 @@ class NaiveChannel:
         if self.closed:
             return [("refuse", client, ticket, "closed")]
         queue = self.queue(name)
+        if self.all_ended or queue.ended:
+            return [("refuse", client, ticket, "ended")]
         if not wait and not self.has_room(queue):
             return [("refuse", client, ticket, "full")]
         queue.puts.append(NaivePut(client, ticket, payload, weight, complete))
@@ -63,15 +90,23 @@ class NaiveChannel:
                     return self.settle(queue)
         return []
 
-    def get(self, client, ticket, name, batch_weight, wait):
+    def get(self, client, ticket, name, batch_weight, wait, limits=None):
         queue = self.queue(name)
-        getter = NaiveGet(client, ticket, batch_weight)
+        getter = NaiveGet(client, ticket, batch_weight, limits)
         queue.gets.append(getter)
         events = self.settle(queue)
         if not wait and getter in queue.gets:
             queue.gets.remove(getter)
             events.append(("refuse", client, ticket, "empty"))
         return events
+
+    def ripen(self, client, ticket):
+        for queue in self.queues.values():
+            for get in queue.gets:
+                if (get.client, get.ticket) == (client, ticket):
+                    get.waited = True
+                    return self.settle(queue)
+        return []
 
     def withdraw(self, client, ticket):
         for queue in self.queues.values():
@@ -135,9 +170,10 @@ class NaiveChannel:
             taken, queue.items = queue.items[:count], queue.items[count:]
             queue.deliveries[get.client, get.ticket] = taken
             event = ("deliver", get.client, get.ticket, tuple(payload for _, payload, _ in taken))
-        elif self.closed and not queue.deliveries.keys() - queue.arrived:
-            event = ("refuse", get.client, get.ticket, "closed")
-        elif get.batch_weight and not self.closed and 0 < self.maxsize <= len(queue.items):
+            event += (self.is_complete(get, taken),)
+        elif self.is_last(queue) and not queue.deliveries.keys() - queue.arrived:
+            event = ("refuse", get.client, get.ticket, self.why_over())
+        elif get.limits and not self.is_last(queue) and 0 < self.maxsize <= len(queue.items):
             event = ("refuse", get.client, get.ticket, "impossible")
         else:
             return []
@@ -145,12 +181,29 @@ class NaiveChannel:
         return [event]
 
     def batch_size(self, queue, get):
-        if get.batch_weight is None:
+        if get.limits is None:
             return min(1, len(queue.items))
-        for count in range(1, len(queue.items) + 1):
-            if sum(Fraction(weight) for _, _, weight in queue.items[:count]) >= Fraction(get.batch_weight):
-                return count
-        return len(queue.items) if self.closed else 0
+        complete = [
+            count for count in range(1, len(queue.items) + 1) if self.is_enough(get, queue.items[:count])
+        ]
+        bound = get.limits.max_items or len(queue.items)
+        if get.limits.max_items and len(queue.items) >= bound:
+            return min([*(complete if get.batch_weight else []), bound])
+        full = 0 < self.maxsize <= len(queue.items)
+        over = self.is_last(queue) or (queue.items and queue.items[0][0] < queue.flushed)
+        waited = get.waited or (full and get.limits.max_wait_s is not None)
+        waited = waited and len(queue.items) >= get.limits.min_items
+        if get.batch_weight is None:
+            at_once = complete and get.limits.max_wait_s is None
+            return len(queue.items) if at_once or over or waited else 0
+        return complete[0] if complete else len(queue.items) if over or waited else 0
+
+    def is_enough(self, get, items):
+        weight = sum(Fraction(weight) for _, _, weight in items)
+        return len(items) >= get.limits.min_items and weight >= Fraction(get.batch_weight or 0)
+
+    def is_complete(self, get, items):
+        return get.limits is None or self.is_enough(get, items) or len(items) == get.limits.max_items
 
     def admit(self, queue):
         events = []

@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from naive_channel import NaiveChannel
 
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Refuse
+from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Limits, Refuse, Ripen
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
 QUEUES = st.sampled_from(["default", "other"])
 WEIGHTS = st.sampled_from([0, 0, 1, 2, 3, 7, 0.1, 0.25, 2.5])
-BATCHES = st.sampled_from([1, 2, 0.3, 5, 20])
+BATCHES = st.sampled_from([None, 1, 2, 0.3, 5, 20])
+LIMITS = st.one_of(
+    st.just(Limits()),
+    st.builds(
+        Limits, st.integers(1, 3), st.sampled_from([0, 3, 4]), st.just(0), st.sampled_from([None, 1.0])
+    ),
+)
 OFTEN = st.sampled_from([True, True, True, False])
 
 
@@ -24,8 +30,8 @@ def as_event(instruction):
             return ("accept", client, ticket)
         case Grant(client, ticket):
             return ("grant", client, ticket)
-        case Deliver(client, ticket, items):
-            return ("deliver", client, ticket, tuple(item.payload for item in items))
+        case Deliver(client, ticket, items, complete):
+            return ("deliver", client, ticket, tuple(item.payload for item in items), complete)
         case Refuse(client, ticket, reason, _):
             return ("refuse", client, ticket, reason.value)
 
@@ -40,12 +46,14 @@ class ChannelMachine(RuleBasedStateMachine):
         self.queue_of = {}
         self.open = {}  # ticket -> client, of everything that was started
         self.granted = {}
+        self.ripening = []
         self.accepted = []
         self.delivering = {}
         self.confirmed = []
 
     def check(self, instructions, expected):
-        events = [as_event(instruction) for instruction in instructions]
+        self.ripening += [(each.client, each.ticket) for each in instructions if isinstance(each, Ripen)]
+        events = [as_event(each) for each in instructions if not isinstance(each, Ripen)]
         # The order of news matters among those of one kind to one client about one queue.
         assert self.by_line(events) == self.by_line(expected)
         for event in events:
@@ -103,13 +111,19 @@ class ChannelMachine(RuleBasedStateMachine):
             self.model.get(client, ticket, name, None, wait),
         )
 
-    @rule(client=CLIENTS, name=QUEUES, batch_weight=BATCHES, wait=OFTEN)
-    def get_batch(self, client, name, batch_weight, wait):
+    @rule(client=CLIENTS, name=QUEUES, batch_weight=BATCHES, limits=LIMITS, wait=OFTEN)
+    def get_batch(self, client, name, batch_weight, limits, wait):
         ticket = self.new_ticket(client, name)
         self.check(
-            self.state.get_batch(client, ticket, name, batch_weight, wait=wait),
-            self.model.get(client, ticket, name, batch_weight, wait),
+            self.state.get_batch(client, ticket, name, batch_weight, limits, wait=wait),
+            self.model.get(client, ticket, name, batch_weight, wait, limits),
         )
+
+    @rule(data=st.data())
+    def ripen(self, data):
+        if self.ripening:
+            client, ticket = data.draw(st.sampled_from(self.ripening))
+            self.check(self.state.ripen(client, ticket), self.model.ripen(client, ticket))
 
     @rule(data=st.data())
     def withdraw(self, data):
@@ -145,6 +159,20 @@ class ChannelMachine(RuleBasedStateMachine):
     def close(self, rarely):
         if rarely == 0:
             self.check(self.state.close(), self.model.close())
+
+    @rule(name=QUEUES, rarely=st.integers(0, 5))
+    def end(self, name, rarely):
+        if rarely == 0:
+            self.check(self.state.end(name), self.model.end(name))
+
+    @rule(rarely=st.integers(0, 9))
+    def end_all(self, rarely):
+        if rarely == 0:
+            self.check(self.state.end_all(), self.model.end_all())
+
+    @rule(name=QUEUES)
+    def flush(self, name):
+        self.check(self.state.flush(name), self.model.flush(name))
 
     @invariant()
     def accepted_items_are_in_exactly_one_place(self):

@@ -33,7 +33,7 @@ class IgnoresWithdrawalOfDelivered(ChannelState):
     """Withdrawing comes too late once items are under way."""
 
     def withdraw(self, client, ticket):
-        return [] if self.items_in_delivery(client, ticket) else super().withdraw(client, ticket)
+        return [] if self.deliver_again(client, ticket) else super().withdraw(client, ticket)
 
 
 class _TailQueue(NamedQueue):

@@ -37,6 +37,7 @@ boundaries through pickle unchanged.
         ├── ChannelNotFound (LookupError)
         ├── ChannelExists
         ├── ChannelTimeout (TimeoutError)
+        │   ├── BatchTimeout                a batch was not there; what was wanted, and what there is
         │   └── ChannelUnanswered           its server did not answer; what became of it is not known
         ├── ChannelClosed
         ├── ChannelLost                     it was deleted, or the process that held it is gone
@@ -639,6 +640,13 @@ class ChannelTimeout(ChannelError, TimeoutError):
         queue = "" if self.queue_name is None else f", queue {self.queue_name!r}"
         subject = f"channel '{self.channel}'{queue}"
         return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
+
+
+class BatchTimeout(ChannelTimeout):
+    """A batch was not there at its deadline, and nothing was taken.
+
+    `state` says what batch was wanted, what its queue held, and what other queues of the channel held.
+    """
 
 
 class ChannelUnanswered(ChannelTimeout):

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, NO_ANSWER, ClientShell
@@ -41,6 +42,7 @@ from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
+    ChannelTimeout,
     ChannelUnanswered,
     CodecError,
     CommError,
@@ -145,6 +147,18 @@ class Connection:
         self._hand_over(self._shell.begin, operation)
         return promise
 
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """Return what `load` makes of the items of a get, which go back to where they were."""
+        self._check_may_block()
+        promise = self.start(operation)
+        # Nobody says that the items were taken: with the promise they go back, before what is asked for next.
+        try:
+            if not promise.wait(ANSWER_S + operation.grace_s + IO_THREAD_S):
+                raise self._shell.unanswered(operation, _STUCK)
+            return load(promise.result(0))
+        finally:
+            del promise  # an error keeps this frame
+
     def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.
 
@@ -202,6 +216,23 @@ class Connection:
             raise ChannelUnanswered(name, queue, operation, error.waited_s, NO_ANSWER) from error
         except CommError as error:
             raise self._shell.why_lost(error) from error
+
+    def tell(self, message: wire.Control) -> None:
+        """Send the server something without waiting for its answer."""
+        self._hand_over(self._shell.tell, message)
+
+    def finish_puts(self, operation: str, timeout_s: float | None) -> None:
+        """Wait until every put that this process has begun is over.
+
+        Raises:
+            ChannelTimeout: some are not yet; `operation` is what wanted to know.
+        """
+        self._check_may_block()
+        over: Promise[None] = Promise()
+        self._hand_over(self._shell.tell_after_puts, over)
+        if not over.wait(timeout_s):
+            state = "puts of this process still wait for room"
+            raise ChannelTimeout(self.ref.spec.name, None, operation, timeout_s or 0.0, state)
 
     def settle_puts(self, timeout_s: float) -> None:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
@@ -265,11 +296,11 @@ class Connection:
         match answer.answer:
             case wire.Accepted():
                 return None
-            case wire.Delivered(_, counts):
+            case wire.Delivered(_, counts, complete, part):
                 if operation.waited_s > CONFIRM_DELAY_S:
                     self._hand_over(shell.hurry, None)
                 frames = iter(answer.frames)
-                return [Arrived(list(islice(frames, count))) for count in counts]
+                return Delivery([Arrived(list(islice(frames, count))) for count in counts], complete, part)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)

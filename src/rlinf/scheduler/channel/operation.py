@@ -38,8 +38,11 @@ class Operation:
         queue_name: its queue.
         timeout_s: its deadline, in seconds after `started`; None without.
         wait: whether the server may keep it waiting.
-        batch_weight: what a batch has to reach.
+        batch_weight: what a batch has to reach; None without.
+        limits: what else a batch has to be; None for any, and for what is no batch.
         weight: of the item of a put.
+        priority: of the item of a put.
+        shard: whose part a batch is; None for one that is no shard's.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
         dropped: nobody waits for it any more.
@@ -56,9 +59,12 @@ class Operation:
         "fate",
         "find_promise",
         "kind",
+        "limits",
         "parcel",
+        "priority",
         "queue_name",
         "recalled",
+        "shard",
         "started",
         "ticket",
         "timeout_s",
@@ -75,6 +81,7 @@ class Operation:
         *,
         wait: bool = True,
         batch_weight: float | None = None,
+        limits: wire.Limits | None = None,
         weight: float = 0,
     ) -> None:
         self.kind = kind
@@ -83,7 +90,10 @@ class Operation:
         # Who waits no time at all gets what is there.
         self.wait = wait and timeout_s != 0
         self.batch_weight = batch_weight
+        self.limits = limits
         self.weight = weight
+        self.priority = 0
+        self.shard: wire.Shard | None = None
         self.parcel: Parcel | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
@@ -102,16 +112,38 @@ class Operation:
             self.timeout_s,
             wait=self.wait,
             batch_weight=self.batch_weight,
+            limits=self.limits,
             weight=self.weight,
         )
         again.started = self.started
+        again.priority = self.priority
+        again.shard = self.shard
         return again
 
     def opening(self, num_frames: int = 0) -> wire.Put | wire.Get:
         """How it begins at the server, with its item in so many frames."""
         if self.kind == "put":
-            return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames)
-        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight)
+            return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames, self.priority)
+        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits, self.shard)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a `get_batch`."""
+        return self.kind == "get_batch"
+
+    def describe_batch(self) -> str:
+        """What batch it asks for, in a phrase."""
+        if self.shard is not None:
+            return f"step {self.shard.done_step + 1} of shard {self.shard.index} of {self.shard.num_shards}"
+        text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
+        if self.limits is None:
+            return text
+        parts = [f"at least {self.limits.min_items} items"] if self.limits.min_items > 1 else []
+        if self.limits.max_items:
+            parts.append(f"at most {self.limits.max_items} items")
+        if self.limits.max_bytes:
+            parts.append(f"at most {self.limits.max_bytes} bytes")
+        return " of ".join([text, " and ".join(parts)]) if parts else text
 
     @property
     def waited_s(self) -> float:

@@ -7,9 +7,11 @@ from typing import Any
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.errors import (
     BatchImpossible,
+    BatchTimeout,
     ChannelArgumentError,
     ChannelClosed,
     ChannelEmpty,
+    ChannelError,
     ChannelFull,
     ChannelTimeout,
     SchedulerError,
@@ -35,22 +37,24 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
     match reason:
         case Reason.CLOSED.value:
             return ChannelClosed(channel)
+        case Reason.ENDED.value:
+            return ChannelClosed(channel, f"{queue} has ended")
+        case Reason.SUCCEEDED.value:
+            return ChannelError(channel, f"{queue}: another one asks for {operation.describe_batch()} now")
         case Reason.FULL.value:
             return ChannelFull(channel, f"{queue} is full: {state}")
         case Reason.EMPTY.value:
             return ChannelEmpty(channel, f"{queue} has nothing for this get: {state}")
         case Reason.IMPOSSIBLE.value:
-            batch = f"a batch of weight {operation.batch_weight}"
+            batch = operation.describe_batch()
             return BatchImpossible(channel, f"{queue} cannot come to {batch}: it is full with {state}")
         case _:
             return ChannelArgumentError(channel, f"{queue}: {state}")
 
 
 def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTimeout:
-    parts = (
-        [] if operation.batch_weight is None else [f"a batch of weight {operation.batch_weight} is wanted"]
-    )
-    if state:
-        parts.append(f"there are {state}" if parts else state)
-    text = "; ".join(parts)
-    return ChannelTimeout(channel, operation.queue_name, operation.kind, operation.waited_s, text)
+    about = (channel, operation.queue_name, operation.kind, operation.waited_s)
+    if not operation.is_batch:
+        return ChannelTimeout(*about, state or "")
+    wanted = f"{operation.describe_batch()} is wanted"
+    return BatchTimeout(*about, f"{wanted}; there are {state}" if state else wanted)

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.byte_bound import ByteBound
 from rlinf.scheduler.channel.operation import is_marked
+from rlinf.scheduler.channel.producer_desk import ProducerDesk
 from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
@@ -24,7 +29,19 @@ from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
-from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, DirectOperations, Grant, Instruction
+from rlinf.scheduler.queueing import (
+    NO_LIMITS,
+    Accept,
+    ChannelState,
+    Deliver,
+    DirectOperations,
+    Grant,
+    Instruction,
+    Limits,
+    Ripen,
+    ShardPlan,
+    rounded,
+)
 from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -80,7 +97,9 @@ class ChannelServer:
         self.on_stopped: Callable[[], None] | None = None
         self._directory = directory
         self._messenger = messenger
-        self._state = ChannelState(spec.maxsize)
+        self._bound = ByteBound(spec)
+        self._state = ChannelState(spec.maxsize, total_bytes=self._bound.max_bytes)
+        self._producers = ProducerDesk(messenger, spec, self._on_producers_done)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}
         self._flush_due = False
@@ -158,12 +177,21 @@ class ChannelServer:
                 return []
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
-            return self._state.reserve(client, put.ticket, queue, put.weight, 0, wait=put.wait)
-        return self._state.put(client, put.ticket, queue, item, put.weight, item.size_bytes, wait=put.wait)
+            return self._state.reserve(
+                client, put.ticket, queue, put.weight, 0, priority=put.priority, wait=put.wait
+            )
+        size_bytes, priority = item.size_bytes, put.priority
+        out = self._state.put(
+            client, put.ticket, queue, item, put.weight, size_bytes, priority=priority, wait=put.wait
+        )
+        return out or self._bound.note(self._state)
 
     def _reserve(self, client: str, put: wire.Reserve, _frames: Iterator[Buffer]) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
-        return self._state.reserve(client, put.ticket, queue, put.weight, put.size_bytes, wait=put.wait)
+        queue, size_bytes, priority = wire.as_name(put.queue), put.size_bytes, put.priority
+        out = self._state.reserve(
+            client, put.ticket, queue, put.weight, size_bytes, priority=priority, wait=put.wait
+        )
+        return out or self._bound.note(self._state)
 
     def _fill(self, client: str, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
         its_frames = list(islice(frames, fill.num_frames))
@@ -180,8 +208,7 @@ class ChannelServer:
         if now >= known.bytes_until:
             known.bytes_until = now + known.pause_s
             known.pause_s = min(2 * known.pause_s, MAX_PAUSE_S)
-        items = self._state.items_in_delivery(client, resend.ticket)
-        return [Deliver(client, resend.ticket, items)] if items else []
+        return self._state.deliver_again(client, resend.ticket)
 
     def _recall(self, client: str, recall: wire.Recall, _frames: Iterator[Buffer]) -> list[Instruction]:
         """Say what became of an operation that came by a shortcut; nobody listens there any more."""
@@ -189,9 +216,15 @@ class ChannelServer:
 
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
         queue = wire.as_name(get.queue)
-        if get.batch_weight is None:
+        if get.shard is not None:
+            index, done_step, *plan = msgspec.structs.astuple(get.shard)
+            return self._state.get_part(
+                client, get.ticket, queue, ShardPlan(*plan), index, done_step, wait=get.wait
+            )
+        if get.batch_weight is None and get.limits is None:
             return self._state.get(client, get.ticket, queue, wait=get.wait)
-        return self._state.get_batch(client, get.ticket, queue, get.batch_weight, wait=get.wait)
+        limits = NO_LIMITS if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
+        return self._state.get_batch(client, get.ticket, queue, get.batch_weight, limits, wait=get.wait)
 
     # -- instructions ----------------------------------------------------------------------------
 
@@ -201,6 +234,9 @@ class ChannelServer:
             instructions.sort(key=_is_accept)
         for instruction in instructions:
             client, ticket = instruction[0], instruction[1]
+            if isinstance(instruction, Ripen):
+                self._messenger.call_later(instruction.after_s, partial(self._ripen, client, ticket))
+                continue
             known = self._clients[client]
             if isinstance(instruction, Accept):
                 end = known.direct.accept(ticket)
@@ -217,18 +253,24 @@ class ChannelServer:
                 known.unreadable.pop(ticket, None)
                 self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state), end)
 
+    def _ripen(self, client: str, ticket: int) -> None:
+        self._carry_out(self._state.ripen(client, ticket))
+
     def _deliver(self, instruction: Deliver) -> None:
         known = self._with_news_for(instruction.client)
         as_bytes = known.bytes_until > 0 and time.monotonic() < known.bytes_until
         counts = []
         for item in instruction.items:
             arrived: Arrived = item.payload
-            frames = (
-                arrived.frames() if as_bytes else self._messenger.parcels.frames_for(arrived, known.endpoint)
-            )
+            if as_bytes:
+                frames = arrived.frames()
+            else:
+                # What a rank writes into its part is not to be seen by its successor.
+                shared = instruction.part is not None
+                frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
             known.frames.extend(frames)
-        known.answers.append(wire.Delivered(instruction.ticket, counts))
+        known.answers.append(_delivered(instruction, counts))
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.Answer(answer, [])):
@@ -268,6 +310,11 @@ class ChannelServer:
             case wire.Close():
                 self._carry_out(self._state.close())
                 request.reply(None)
+            case wire.EndQueue() | wire.Flush():
+                self._carry_out(self._change(request.head))
+                request.reply(None)
+            case wire.Join() | wire.Leave():
+                request.reply(self._producers.answer(request.peer_id, request.head))
             case wire.Delete():
                 self._delete(request)
             case wire.Query(queue):
@@ -278,6 +325,13 @@ class ChannelServer:
             case wire.Invite():
                 known = request.peer_id in self._clients
                 request.reply(self._door.invite(request.peer_id) if known else wire.Invitation("", b""))
+
+    def _change(self, message: wire.EndQueue | wire.Flush) -> list[Instruction]:
+        queue = wire.as_name(message.queue)
+        return self._state.flush(queue) if isinstance(message, wire.Flush) else self._state.end(queue)
+
+    def _on_producers_done(self) -> None:
+        self._carry_out(self._state.end_all())
 
     def _delete(self, request: Request) -> None:
         """Refuse puts, free the name, answer, and leave."""
@@ -312,6 +366,7 @@ class ChannelServer:
             # It had these, and may have written into them, and did not come to say so.
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
+            self._producers.lose(process_id)
 
     def _stop(self) -> None:
         if self._stopped:
@@ -325,13 +380,21 @@ class ChannelServer:
         for client in self._clients.values():
             self._messenger.notify(client.endpoint, self._news_service, wire.News([], [], left=True))
         self._clients.clear()
-        self._state = ChannelState(self.spec.maxsize)
+        self._state = ChannelState()
         if self.on_stopped is not None:
             self.on_stopped()
 
 
 def _is_accept(instruction: Instruction) -> bool:
     return type(instruction) is Accept
+
+
+def _delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
+    part = instruction.part
+    if part is None:
+        return wire.Delivered(instruction.ticket, counts, instruction.complete)
+    about = wire.Part(part.step, [rounded(item.weight) for item in part.items], part.imbalance)
+    return wire.Delivered(instruction.ticket, counts, instruction.complete, about)
 
 
 def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
@@ -341,7 +404,8 @@ def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
     if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:
         parts = [item.frames() for item in items]
         frames: list[Any] = [frame for part in parts for frame in part]
-        delivered = wire.Delivered(instruction.ticket, [len(part) for part in parts])
+        counts = [len(part) for part in parts]
+        delivered = _delivered(instruction, counts)
         if end.answer(wire.Answer(delivered, frames)):
             return True
     end.answer(wire.Answer(wire.Elsewhere(instruction.ticket), []))

@@ -10,7 +10,8 @@ from typing import Any
 from weakref import WeakSet
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.operation import Operation, mark_of
+from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, mark_of
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shortcut import Shortcut, ShortcutRequest, dial
 from rlinf.scheduler.channel.spec import ChannelRef
@@ -74,8 +75,9 @@ class ClientShell:
         self._ref = ref
         self._messenger = messenger
         self._on_lost = on_lost
+        self._inline_bytes_limit = ref.spec.inline_bytes
         self._is_open = False
-        self._state = ClientState(wire.CREDIT_BYTES if ref.spec.maxsize else 0)
+        self._state = ClientState(ref.spec.credit_bytes)
         self._operations: dict[int, Operation] = {}
         # Those that wait for credit; and whether what was handed over is being looked at.
         self._held: dict[int, Operation] = {}
@@ -91,6 +93,8 @@ class ClientShell:
         self._confirmed: list[int] = []
         self._arrived: list[int] = []
         self._outbox: deque[tuple[wire.Operation, Sequence[Buffer]]] = deque()
+        # Who waits until certain puts are over, and for which.
+        self._after_puts: list[tuple[list[Operation], Promise[None]]] = []
         self._service = wire.operations_service(ref.spec.channel_id)
         self._control = wire.control_service(ref.spec.channel_id)
         self._news = wire.news_service(ref.spec.channel_id)
@@ -185,6 +189,28 @@ class ClientShell:
 
         asked.add_done_callback(answered)
 
+    def tell(self, message: wire.Control) -> None:
+        """Send what nobody waits for the answer of."""
+        self.ask(message, None, ANSWER_S, Promise())
+
+    def tell_after_puts(self, over: Promise[None]) -> None:
+        """Complete a promise when every put that has begun here is over."""
+        puts = [operation for operation in self._operations.values() if operation.kind == "put"]
+        self._after_puts.append((puts, over))
+
+    def _look_at_puts(self) -> None:
+        waiting, self._after_puts = self._after_puts, []
+        for puts, over in waiting:
+            left = [operation for operation in puts if self._is_under_way(operation)]
+            if left:
+                self._after_puts.append((left, over))
+            else:
+                over.set_result(None)
+
+    def _is_under_way(self, operation: Operation) -> bool:
+        promise = operation.find_promise()
+        return operation.ticket in self._operations and not (promise is not None and promise.done())
+
     def _expire(self, operation: Operation) -> None:
         self._carry_out(self._state.expire(operation.ticket))
         if operation.ticket in self._operations:
@@ -194,6 +220,7 @@ class ClientShell:
 
     def _give_up(self, operation: Operation) -> None:
         self._carry_out(self._state.give_up(operation.ticket))
+        self._flush()
 
     def cancel(self, operation: Operation) -> None:
         """Somebody who waits for an operation gives it up."""
@@ -391,8 +418,8 @@ class ClientShell:
         parcel = operation.parcel
         return (
             parcel is not None
-            and parcel.size_bytes > wire.INLINE_BYTES
-            and self._ref.spec.maxsize > 0
+            and self._inline_bytes_limit is not None
+            and parcel.size_bytes > self._inline_bytes_limit
             and not parcel.goes_as_descriptor(self._ref.endpoint)
         )
 
@@ -401,8 +428,14 @@ class ClientShell:
         if parcel is None:
             return operation.opening(), ()
         if self._is_announced(operation):
-            ticket, queue = operation.ticket, operation.queue_name
-            return wire.Reserve(ticket, queue, operation.weight, operation.wait, parcel.size_bytes), ()
+            return wire.Reserve(
+                operation.ticket,
+                operation.queue_name,
+                operation.weight,
+                operation.wait,
+                parcel.size_bytes,
+                operation.priority,
+            ), ()
         frames = parcel.frames_for(self._ref.endpoint)
         return operation.opening(len(frames)), frames
 
@@ -480,6 +513,8 @@ class ClientShell:
             message = wire.Operations(confirmed, arrived, operations)
             # Frames were copied when the put began.
             self._messenger.notify(self._ref.endpoint, self._service, message, frames, snapshot=False)
+        if self._after_puts:
+            self._look_at_puts()
 
     # -- the I/O thread: what the server says -----------------------------------------------------
 
@@ -521,7 +556,7 @@ class ClientShell:
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         try:
-            items = [self._messenger.parcels.receive(part) for part in parts]
+            items = Delivery(map(self._messenger.parcels.receive, parts), answer.complete, answer.part)
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
             self._outbox.append((wire.Resend(answer.ticket), ()))
@@ -560,6 +595,7 @@ class ClientShell:
             self._stop_clock(operation)
         for held in (self._operations, self._held, self._delivered, self._soon):
             held.clear()
+        self._look_at_puts()
         for shortcut in list(self._shortcuts):
             shortcut.end()
 

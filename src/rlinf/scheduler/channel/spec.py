@@ -17,6 +17,7 @@ from rlinf.scheduler.session import Session
 
 # Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
+SUCCESSOR_S = 30.0
 
 
 class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -25,17 +26,37 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         name: its name; its server's address is `name:0`.
         maxsize: how many items each of its queues holds; 0 is unbounded.
+        max_bytes: how many bytes all its queues hold together; 0 is unbounded, None a share of its machine's memory.
+        producers: how many producers it has, and ends after the last of them; 0: they are not counted.
+        successor_s: how long the place of a producer that failed is kept for a successor.
         channel_id: tells this channel from others of the same name, before and after it.
     """
 
     name: str
     maxsize: int = 0
+    max_bytes: int | None = None
+    producers: int = 0
+    successor_s: float = SUCCESSOR_S
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
     @property
     def address(self) -> str:
         """Under which name the directory knows the channel's server."""
         return address_of(self.name)
+
+    @property
+    def credit_bytes(self) -> int:
+        """How much of a client's may lie at the server before it was accepted, for each queue; 0 is unbounded."""
+        if self.maxsize or self.max_bytes:
+            return wire.CREDIT_BYTES
+        return wire.LARGE_CREDIT_BYTES if self.max_bytes is None else 0
+
+    @property
+    def inline_bytes(self) -> int | None:
+        """Items that are larger, and travel as bytes, are announced; None if none is."""
+        if self.maxsize or self.max_bytes:
+            return wire.INLINE_BYTES
+        return wire.LARGE_INLINE_BYTES if self.max_bytes is None else None
 
     def to_info(self) -> dict[str, Any]:
         """What the directory keeps about the channel."""

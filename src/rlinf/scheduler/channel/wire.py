@@ -27,6 +27,9 @@ from rlinf.scheduler.queueing import QueueName
 INLINE_BYTES = 64 << 10
 # So much of one client may lie at the server of a bounded channel before it was accepted, for each queue.
 CREDIT_BYTES = 256 << 10
+# The same of a queue that nobody bounded, so that only its machine's memory does.
+LARGE_INLINE_BYTES = 1 << 20
+LARGE_CREDIT_BYTES = 16 << 20
 
 
 class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
@@ -37,6 +40,7 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
     weight: float | int
     wait: bool
     num_frames: int
+    priority: int = 0
 
 
 class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
@@ -47,6 +51,7 @@ class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
     weight: float | int
     wait: bool
     size_bytes: int
+    priority: int = 0
 
 
 class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -56,13 +61,37 @@ class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
     num_frames: int
 
 
+class Limits(msgspec.Struct, array_like=True, gc=False):
+    """`queueing.Limits` as they travel."""
+
+    min_items: int
+    max_items: int
+    max_bytes: int
+    max_wait_s: float | None
+
+
+class Shard(msgspec.Struct, array_like=True, gc=False):
+    """Which part of a queue a get asks for, after which step, and `queueing.ShardPlan` as it travels."""
+
+    index: int
+    done_step: int
+    num_shards: int
+    policy: str
+    batch_weight: float | int | None
+    batch_items: int | None
+    cost: tuple[float | int, float | int]
+    equal_counts: bool
+
+
 class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """Get one item, or a batch of a weight -> `Delivered` or `Refused`."""
+    """Get one item, a batch (of a weight, with limits, or both), or a shard's part -> `Delivered` or `Refused`."""
 
     ticket: int
     queue: Any
     wait: bool
     batch_weight: float | int | None
+    limits: Limits | None = None
+    shard: Shard | None = None
 
 
 class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
@@ -101,11 +130,21 @@ class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
     problem: str = ""
 
 
+class Part(msgspec.Struct, array_like=True, gc=False):
+    """Of which step the items of a shard are, their weights, and how uneven the step's parts are."""
+
+    step: int
+    weights: list[float | int]
+    imbalance: float
+
+
 class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
-    """The items of a get: the number of frames of each."""
+    """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left."""
 
     ticket: int
     num_frames: list[int]
+    complete: bool = True
+    part: Part | None = None
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -189,7 +228,39 @@ class Invite(msgspec.Struct, tag=5, array_like=True):
     """Ask for a shortcut for one thread -> `Invitation`."""
 
 
-Control = Open | Close | Delete | Query | Stats | Invite
+class EndQueue(msgspec.Struct, tag=6, array_like=True):
+    """End a queue -> None."""
+
+    queue: Any
+
+
+class Flush(msgspec.Struct, tag=7, array_like=True):
+    """Let batches take what a queue holds now -> None."""
+
+    queue: Any
+
+
+class Join(msgspec.Struct, tag=8, array_like=True):
+    """Be one of the channel's producers -> `Joined`."""
+
+    number: int
+    name: str
+
+
+class Leave(msgspec.Struct, tag=9, array_like=True):
+    """Be a producer no more: done, or failed -> None."""
+
+    number: int
+    failed: bool
+
+
+Control = Open | Close | Delete | Query | Stats | Invite | EndQueue | Flush | Join | Leave
+
+
+class Joined(msgspec.Struct, array_like=True):
+    """Why there is no place for this producer; empty if there is."""
+
+    problem: str
 
 
 class Invitation(msgspec.Struct, array_like=True):

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import Any
 
-from rlinf.scheduler.queueing.weights import Exact, exact
-
-
-class Item:
-    """One item of a queue.
-
-    Attributes:
-        payload: whatever the shell holds for it; never looked at.
-        weight: its weight, as an exact number.
-        size_bytes: its size, for accounting only.
-        order: its place among all items that ever entered its queue; kept when it is given back.
-    """
-
-    __slots__ = ("order", "payload", "size_bytes", "weight")
-
-    def __init__(self, payload: Any, weight: float = 0, size_bytes: int = 0) -> None:
-        self.payload = payload
-        self.weight: Exact = exact(weight)
-        self.size_bytes = size_bytes
-        self.order = -1
-
-    def __repr__(self) -> str:
-        return f"Item(order={self.order}, weight={self.weight}, size_bytes={self.size_bytes})"
+from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.ranked import RankedItems
+from rlinf.scheduler.queueing.weights import Exact
 
 
 class WeightedFifo:
     """A queue of items that knows its total weight and hands out batches by weight.
 
-    Every operation is O(1) amortised per item; what was put back costs the logarithm of how much was.
+    Every operation is O(1) amortised per item; what was put back, or has a priority, costs the logarithm of how much.
 
     >>> fifo = WeightedFifo()
     >>> fifo.push(Item("short", weight=2))
@@ -45,13 +24,15 @@ class WeightedFifo:
     ['short', 'long']
     """
 
-    __slots__ = ("_entered", "_items", "_returned", "num_items", "size_bytes", "weight")
+    __slots__ = ("_items", "_ranked", "_returned", "num_entered", "num_items", "size_bytes", "weight")
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
+        # Where they are instead while they have priorities.
+        self._ranked: RankedItems | None = None
         # What was taken and came back, by its order: all of it stands before what never left.
         self._returned: list[tuple[int, Item]] = []
-        self._entered = 0
+        self.num_entered = 0
         self.num_items = 0
         self.weight: Exact = 0
         self.size_bytes = 0
@@ -60,17 +41,27 @@ class WeightedFifo:
         return self.num_items
 
     def push(self, item: Item) -> None:
-        """Put an item at the tail."""
-        item.order = self._entered
-        self._entered += 1
-        self._items.append(item)
+        """Put an item at the tail, or of those of its priority."""
+        item.order = self.num_entered
+        self.num_entered += 1
+        if item.priority and self._ranked is None:
+            self._rank()
+        if self._ranked is None:
+            self._items.append(item)
+        else:
+            self._ranked.push(item)
         self.num_items += 1
         self.weight += item.weight
         self.size_bytes += item.size_bytes
 
     def take(self) -> Item:
         """Take the head; the queue must not be empty."""
-        item = heappop(self._returned)[1] if self._returned else self._items.popleft()
+        if self._returned:
+            item = heappop(self._returned)[1]
+        elif self._ranked is None:
+            item = self._items.popleft()
+        else:
+            item = self._take_ranked(self._ranked)
         self.num_items -= 1
         self.weight -= item.weight
         self.size_bytes -= item.size_bytes
@@ -96,7 +87,18 @@ class WeightedFifo:
         """Return the item that `take` would give; None when there is none."""
         if self._returned:
             return self._returned[0][1]
+        if self._ranked is not None:
+            return self._ranked.head()
         return self._items[0] if self._items else None
+
+    def oldest(self) -> int:
+        """Return the smallest order of all items; there must be one."""
+        orders = [self._returned[0][0]] if self._returned else []
+        if self._ranked is not None:
+            orders.append(self._ranked.oldest())
+        elif self._items:
+            orders.append(self._items[0].order)
+        return min(orders)
 
     def restore(self, items: list[Item]) -> None:
         """Put items that were taken before back to the head, each at its old place."""
@@ -105,3 +107,15 @@ class WeightedFifo:
             self.num_items += 1
             self.weight += item.weight
             self.size_bytes += item.size_bytes
+
+    def _rank(self) -> None:
+        self._ranked = RankedItems()
+        for item in self._items:
+            self._ranked.push(item)
+        self._items.clear()
+
+    def _take_ranked(self, ranked: RankedItems) -> Item:
+        item = ranked.take()
+        if not ranked:
+            self._ranked = None
+        return item

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from rlinf.scheduler.queueing.fifo import Item
+from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.sharding import Part
 
 
 class Reason(Enum):
@@ -14,6 +15,8 @@ class Reason(Enum):
     FULL = "full"  # put without waiting: no room
     EMPTY = "empty"  # get without waiting: nothing there, or others came first
     CLOSED = "closed"  # the channel is closed (and, for getters, drained)
+    ENDED = "ended"  # the queue has ended (and, for getters, is drained)
+    SUCCEEDED = "succeeded"  # another one asks for the same shard now
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
     CANCELLED = "cancelled"  # its own client withdrew it
 
@@ -33,11 +36,16 @@ class Grant(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken)."""
+    """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken).
+
+    A batch that is not `complete` is what was left when its queue had ended or was flushed.
+    """
 
     client: str
     ticket: int
     items: list[Item]
+    complete: bool = True
+    part: Part | None = None  # of a shard
 
 
 class Refuse(NamedTuple):
@@ -49,4 +57,12 @@ class Refuse(NamedTuple):
     state: str
 
 
-Instruction = Accept | Grant | Deliver | Refuse
+class Ripen(NamedTuple):
+    """Call `ripen` after so many seconds: a batch may have what is there then."""
+
+    client: str
+    ticket: int
+    after_s: float
+
+
+Instruction = Accept | Grant | Deliver | Refuse | Ripen

@@ -622,6 +622,7 @@ class Worker:
         group_affinity: str | None = None,
         group_rank_affinity: int | None = None,
         maxsize: int = 0,
+        **options: Any,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -630,6 +631,7 @@ class Worker:
             group_affinity: the group beside whose worker the channel's process runs; None: this worker's group.
             group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
             maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
+            options: of `Channel.create`, like `producers`.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -639,6 +641,7 @@ class Worker:
             maxsize=maxsize,
             group_affinity=group_affinity,
             group_rank_affinity=group_rank_affinity,
+            **options,
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.queueing import Accept, Deliver, DirectOperations, Grant, Instruction, Refuse
+from rlinf.scheduler.queueing import Accept, Deliver, DirectOperations, Grant, Instruction, Refuse, Ripen
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.machines import Machines
@@ -273,7 +273,7 @@ class ChannelServer:
             accepted, answers = self._to_client(client)
             if isinstance(instruction, Accept):
                 accepted.append(instruction.ticket)
-            else:
+            elif not isinstance(instruction, Ripen):  # nobody here asks for a batch that waits for more
                 answers.append(instruction)
         self._ledger.follow(instructions, self.state)
 

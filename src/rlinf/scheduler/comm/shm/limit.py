@@ -22,13 +22,14 @@ def default_limit_bytes() -> int:
     """
     text = os.environ.get(VARIABLE)
     if text is None:
-        return _memory_bytes() // _SHARE
+        return memory_bytes() // _SHARE
     if not text.strip().isdecimal():
         raise ConfigError(f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory")
     return int(text) << 20
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
+    """How much memory this machine or container has."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in _CGROUP_LIMITS:
         try:

@@ -193,14 +193,22 @@ class Parcels:
             lease.map()
         return Arrived([], lease, at.frame_sizes)
 
-    def frames_for(self, arrived: Arrived, peer: Endpoint) -> list[Buffer]:
-        """What to send to `peer` to hand on what arrived here; the caller keeps `arrived` until the peer has it."""
+    def frames_for(self, arrived: Arrived, peer: Endpoint, *, shared: bool = False) -> list[Buffer]:
+        """What to send to `peer` to hand on what arrived here; the caller keeps `arrived` until the peer has it.
+
+        Args:
+            arrived: the object.
+            peer: to whom.
+            shared: others may read it later, and not see what this one writes.
+        """
         lease = arrived.lease
         if lease is None or not self.reads_ours(peer.process_id):
             return arrived.frames()
         arena, sizes = lease.arena, tuple(arrived.sizes)
         owner_id = arena.owner.process_id
-        at = Descriptor(owner_id, os.getpid(), arena.fd, lease.index, lease.generation, sizes, lease.shared)
+        at = Descriptor(
+            owner_id, os.getpid(), arena.fd, lease.index, lease.generation, sizes, shared or lease.shared
+        )
         return [at.to_frame()]
 
     # -- the I/O thread --------------------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""What `get_batch` and a shard return: lists that know whether they are what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.comm.shm.parcel import Arrived
+
+
+class Batch(list[Any]):
+    """The items of a batch, in order.
+
+    Attributes:
+        complete: it is what was asked for; False for what was left at the end of a queue, or when it was flushed.
+    """
+
+    def __init__(self, items: Iterable[Any] = (), complete: bool = True) -> None:
+        super().__init__(items)
+        self.complete = complete
+
+
+class ShardBatch(Batch):
+    """A shard's part of one step, in the order of the queue; it may be empty.
+
+    Attributes:
+        step: which one, from 0.
+        weights: of the items.
+        imbalance: of the step: the costliest part over the mean; 1 is best.
+        complete: the step is as large as was asked for; False for what was left.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Any] = (),
+        complete: bool = True,
+        step: int = 0,
+        weights: Sequence[float] = (),
+        imbalance: float = 1.0,
+    ) -> None:
+        super().__init__(items, complete)
+        self.step = step
+        self.weights = list(weights)
+        self.imbalance = imbalance
+
+    @property
+    def weight(self) -> float:
+        """The sum of the items' weights."""
+        return sum(self.weights)
+
+    def split(self, max_weight: float) -> list[list[Any]]:
+        """Return micro-batches: runs of items of at most this weight, or of one heavier item.
+
+        >>> ShardBatch("abcd", weights=[3, 4, 9, 1]).split(8)
+        [['a', 'b'], ['c'], ['d']]
+        """
+        runs: list[list[Any]] = []
+        room: float = 0
+        for item, weight in zip(self, self.weights, strict=True):
+            if not runs or weight > room:
+                runs.append([])
+                room = max_weight
+            runs[-1].append(item)
+            room -= weight
+        return runs
+
+
+class Delivery(list[Arrived]):
+    """The items of a batch as they came."""
+
+    def __init__(self, items: Iterable[Arrived], complete: bool, part: wire.Part | None = None) -> None:
+        super().__init__(items)
+        self.complete = complete
+        self.part = part
+
+    def batch(self, values: list[Any]) -> Batch:
+        """What its caller gets, of the values that the items are."""
+        part = self.part
+        if part is None:
+            return Batch(values, self.complete)
+        return ShardBatch(values, self.complete, part.step, part.weights, part.imbalance)

@@ -1,0 +1,190 @@
+"""One queue's items, handed out to data-parallel ranks step by step: each rank, a *shard*, has a part of every step.
+
+- A step is cut from the queue once, for all shards; so they see the same number of steps, and the same end. At the end
+  of a queue a part may be empty.
+- A part stays here until its shard asks for the step after it. A rank that dies is succeeded by one that asks as if it
+  had none yet, and has the same part again.
+- Who asks for a shard last has it: an earlier one that still waits is told so.
+- Shards that lag hold the others up before too many of their parts gather.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from rlinf.scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
+from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.wanted import Limits, Wanted
+from rlinf.scheduler.queueing.weights import check_batch_weight, exact, rounded
+
+Getter = TypeVar("Getter")
+
+POLICIES = ("round_robin", "least_loaded", "balanced")
+# So many steps may be cut that a shard has not done with.
+MAX_AHEAD = 8
+_ENDLESS = 1 << 62
+
+
+class ShardPlan(NamedTuple):
+    """How a queue is divided; every shard of it says the same.
+
+    Attributes:
+        num_shards: how many ranks there are.
+        policy: one of POLICIES.
+        batch_weight: the weight of a step, of all its parts together; None without.
+        batch_items: its number of items; None without. With neither, a step is what there is at a flush, or at the end.
+        cost: of an item of weight w: cost[0] * w + cost[1] * w * w.
+        equal_counts: of "balanced": parts differ by at most one in their number of items.
+    """
+
+    num_shards: int
+    policy: str = "round_robin"
+    batch_weight: float | None = None
+    batch_items: int | None = None
+    cost: tuple[float, float] = (1, 0)
+    equal_counts: bool = False
+
+    def check(self) -> None:
+        """Raise ValueError unless it makes sense."""
+        if self.num_shards < 1:
+            message = f"num_shards is at least 1, not {self.num_shards}"
+            raise ValueError(message)
+        if self.policy not in POLICIES:
+            message = f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}"
+            raise ValueError(message)
+        if self.batch_weight is not None and self.batch_items is not None:
+            message = "a step has a batch_weight, or batch_items, or neither"
+            raise ValueError(message)
+        if self.batch_weight is not None:
+            check_batch_weight(self.batch_weight)
+        if self.batch_items is not None and self.batch_items < 1:
+            message = f"batch_items is at least 1, not {self.batch_items}"
+            raise ValueError(message)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What a step has to be."""
+        if self.batch_weight is not None:
+            return Wanted(exact(self.batch_weight))
+        if self.batch_items is not None:
+            return Wanted(None, Limits(self.batch_items, self.batch_items))
+        return Wanted(None, Limits(_ENDLESS))
+
+    def costs(self, items: Sequence[Item]) -> list[float]:
+        """What each item costs."""
+        linear, quadratic = self.cost
+        weights = [rounded(item.weight) for item in items]
+        return [linear * weight + quadratic * weight * weight for weight in weights]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A shard's part of one step.
+
+    Attributes:
+        step: counts from 0.
+        items: in the order of their queue.
+        weight: their sum.
+        imbalance: of the step: the largest part's cost over the mean.
+        complete: the step is as large as was wanted; False for what was left.
+    """
+
+    step: int
+    items: list[Item]
+    weight: int | float
+    imbalance: float
+    complete: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Shard(Generic[Getter]):
+    parts: deque[Part] = field(default_factory=deque)
+    in_hand: Part | None = None
+    waiting: Getter | None = None
+
+    @property
+    def num_open(self) -> int:
+        return len(self.parts) + (self.in_hand is not None)
+
+
+class Sharding(Generic[Getter]):
+    """The shards of one queue."""
+
+    def __init__(self, plan: ShardPlan) -> None:
+        self.plan = plan
+        self.wanted = plan.wanted
+        self._shards: list[_Shard[Getter]] = [_Shard() for _ in range(plan.num_shards)]
+        self._next_step = 0
+        self._num_dealt = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is here, and nobody waits."""
+        return not any(shard.num_open or shard.waiting for shard in self._shards)
+
+    @property
+    def getters(self) -> list[Getter]:
+        """Who waits for a part."""
+        return [shard.waiting for shard in self._shards if shard.waiting is not None]
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether no shard lags too far behind."""
+        return max(shard.num_open for shard in self._shards) < MAX_AHEAD
+
+    def ask(self, getter: Getter, index: int, done_step: int) -> Getter | None:
+        """A shard asks for what comes after `done_step`; return an earlier getter whose place this one takes."""
+        shard = self._shards[index]
+        if shard.in_hand is not None and shard.in_hand.step > done_step:
+            shard.parts.appendleft(shard.in_hand)
+        shard.in_hand = None
+        earlier, shard.waiting = shard.waiting, getter
+        return earlier
+
+    def forget(self, getter: Getter) -> None:
+        """A getter waits no more."""
+        for shard in self._shards:
+            if shard.waiting is getter:
+                shard.waiting = None
+
+    def hand_out(self) -> list[tuple[Getter, Part]]:
+        """Take the parts of those who wait and have one."""
+        handed = []
+        for shard in self._shards:
+            if shard.waiting is not None and shard.parts:
+                shard.in_hand = shard.parts.popleft()
+                handed.append((shard.waiting, shard.in_hand))
+                shard.waiting = None
+        return handed
+
+    def cut(self, items: list[Item], complete: bool) -> None:
+        """Divide the items of the next step."""
+        plan = self.plan
+        costs = plan.costs(items)
+        if plan.policy == "balanced":
+            places = balanced(costs, plan.num_shards, equal_counts=plan.equal_counts)
+        elif plan.policy == "least_loaded":
+            places = least_loaded(costs, plan.num_shards)
+        else:
+            places = round_robin(len(items), plan.num_shards, self._num_dealt)
+        self._num_dealt += len(items)
+        unevenness = imbalance(costs, places)
+        has_target = plan.batch_weight is not None or plan.batch_items is not None
+        for shard, its_places in zip(self._shards, places, strict=True):
+            its_items = [items[place] for place in its_places]
+            weight = rounded(sum(item.weight for item in its_items))
+            part = Part(self._next_step, its_items, weight, unevenness, complete or not has_target)
+            shard.parts.append(part)
+        self._next_step += 1
+
+    def describe(self) -> str:
+        """Who lags, in a phrase; empty if nobody does."""
+        lags = [
+            f"shard {index} has {shard.num_open} steps to do"
+            for index, shard in enumerate(self._shards)
+            if shard.num_open > 1
+        ]
+        return ", ".join([f"{self._next_step} steps for {self.plan.num_shards} shards", *lags])

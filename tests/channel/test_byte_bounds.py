@@ -1,0 +1,63 @@
+"""A channel holds a bounded number of bytes, also where nobody said how many."""
+
+from __future__ import annotations
+
+import logging
+
+import channel_roles as roles
+import numpy as np
+import pytest
+
+from rlinf.scheduler.channel import Channel, byte_bound
+from rlinf.scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
+
+DEADLINE_S = 30.0
+LARGE = 1 << 20
+
+
+def test_puts_wait_while_the_channel_holds_its_bytes(backend):
+    channel = Channel.create(backend.name(), max_bytes=3 * LARGE)
+    for name in ("a", "b"):
+        channel.put(np.zeros(LARGE, np.uint8), queue_name=name)
+    with pytest.raises(ChannelTimeout, match=f"of {3 * LARGE} bytes in all queues"):
+        channel.put(np.zeros(LARGE, np.uint8), queue_name="c", timeout_s=0.05)
+    with pytest.raises(ChannelFull):
+        channel.put_nowait(np.zeros(LARGE, np.uint8), queue_name="a")
+    handle = channel.put(np.zeros(LARGE, np.uint8), queue_name="c", async_op=True)
+    assert len(channel.get("b", timeout_s=DEADLINE_S)) == LARGE
+    handle.wait(DEADLINE_S)
+
+
+def test_who_waits_gets_items_however_full_other_queues_are(backend):
+    channel = Channel.create(backend.name(), max_bytes=LARGE)
+    channel.put(np.zeros(LARGE, np.uint8), queue_name="nobody takes these")
+    task = backend.run(roles.consume, channel, 5)
+    for number in range(5):
+        channel.put(number, timeout_s=DEADLINE_S)
+    assert task.result(DEADLINE_S) == [0, 1, 2, 3, 4]
+
+
+def test_by_default_a_share_of_the_memory_is_the_bound_and_it_says_so_once(in_process, monkeypatch, caplog):
+    monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * 3 * LARGE)
+    channel = in_process.create()
+    for _ in range(2):
+        channel.put(np.zeros(LARGE, np.uint8))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with pytest.raises(ChannelTimeout):
+                channel.put(np.zeros(LARGE, np.uint8), timeout_s=0.02)
+    (record,) = [record for record in caplog.records if "puts wait" in record.getMessage()]
+    assert "holds 3 MiB" in record.getMessage()
+
+
+def test_a_bound_of_zero_is_none(in_process, monkeypatch):
+    monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * LARGE)
+    channel = Channel.create(in_process.name(), max_bytes=0)
+    for _ in range(5):
+        channel.put(np.zeros(LARGE, np.uint8), timeout_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize("max_bytes", [-1, 1.5, "1 GiB", True])
+def test_a_bound_that_makes_no_sense_is_refused(in_process, max_bytes):
+    with pytest.raises(ChannelArgumentError, match="max_bytes"):
+        Channel.create(in_process.name(), max_bytes=max_bytes)

@@ -1,0 +1,72 @@
+"""Priorities, peeking and draining, on every backend."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlinf.scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
+
+DEADLINE_S = 30.0
+LARGE = 1 << 20
+
+
+def test_items_of_a_higher_priority_come_first(backend):
+    channel = backend.create()
+    for number, priority in enumerate([0, 5, 0, 5, -1]):
+        channel.put(number, priority=priority)
+    assert [channel.get(timeout_s=DEADLINE_S) for _ in range(5)] == [1, 3, 0, 2, 4]
+
+
+def test_large_and_asynchronous_ones_too(backend):
+    channel = backend.create(maxsize=8)
+    handles = [channel.put(np.full(LARGE, number), priority=number % 2, async_op=True) for number in range(4)]
+    for handle in handles:
+        handle.wait(DEADLINE_S)
+    assert [int(channel.get(timeout_s=DEADLINE_S)[0]) for _ in range(4)] == [1, 3, 0, 2]
+
+
+def test_blocking_puts_of_a_thread_with_a_shortcut_too(sockets):
+    channel = sockets.create()
+    for _ in range(20):
+        channel.put("low")
+        channel.put_nowait("high", priority=1)
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["high", "low"]
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_what_was_looked_at_is_a_copy_and_stays_where_it_is(backend, size):
+    channel = backend.create()
+    channel.put(np.zeros(size))
+    channel.put("second")
+    for _ in range(3):
+        seen = channel.peek()
+        seen[:] = 7
+    np.testing.assert_array_equal(channel.get(timeout_s=DEADLINE_S), np.zeros(size))
+    assert channel.get(timeout_s=DEADLINE_S) == "second"
+
+
+def test_an_empty_queue_has_nothing_to_look_at(backend):
+    channel = backend.create()
+    with pytest.raises(ChannelEmpty):
+        channel.peek()
+    channel.end()
+    with pytest.raises(ChannelClosed):
+        channel.peek()
+
+
+def test_draining_takes_everything_that_is_there(backend):
+    channel = backend.create()
+    assert channel.drain() == []
+    for number in range(5):
+        channel.put(number, weight=number)
+    assert channel.drain() == [0, 1, 2, 3, 4]
+    assert channel.drain() == []
+    channel.end()
+    assert channel.drain() == []
+
+
+@pytest.mark.parametrize("priority", [1.5, True, "high", 1 << 63, np.int64(3)])
+def test_a_priority_that_is_no_int_is_refused(in_process, priority):
+    with pytest.raises(ChannelArgumentError, match="priority"):
+        in_process.create().put("x", priority=priority)

@@ -1,0 +1,91 @@
+"""All queues of a channel together hold so many bytes, and nobody is stuck by it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Reason, Refuse
+
+
+def kinds(instructions):
+    return [type(instruction) for instruction in instructions]
+
+
+def test_puts_wait_for_what_other_queues_hold():
+    state = ChannelState(total_bytes=100)
+    assert kinds(state.put("p", 1, "a", "x", size_bytes=80)) == [Accept]
+    assert state.put("p", 2, "b", "y", size_bytes=80) == []
+    assert state.is_crowded
+    assert kinds(state.get("c", 1, "a")) == [Deliver, Accept]
+    assert not state.is_crowded
+
+
+def test_what_somebody_waits_for_enters_all_the_same():
+    state = ChannelState(total_bytes=100)
+    state.put("p", 1, "a", "x", size_bytes=80)
+    state.put("p", 2, "b", "y", size_bytes=80)
+    assert kinds(state.get("c", 1, "b")) == [Accept, Deliver]
+
+
+def test_a_larger_item_enters_where_nothing_is_held():
+    state = ChannelState(total_bytes=100)
+    assert kinds(state.put("p", 1, "a", "x", size_bytes=500)) == [Accept]
+    assert kinds(state.put("p", 2, "a", "x", size_bytes=1, wait=False)) == [Refuse]
+
+
+def test_a_batch_that_the_bound_does_not_let_come_is_impossible():
+    state = ChannelState(total_bytes=100)
+    state.put("p", 1, "a", "x", 1, size_bytes=60)
+    state.put("p", 2, "a", "x", 1, size_bytes=60)
+    (refused,) = state.get_batch("c", 1, "a", 2)
+    assert refused.reason is Reason.IMPOSSIBLE
+
+
+def test_a_waiting_put_that_goes_makes_room_for_those_behind_it():
+    state = ChannelState(total_bytes=100)
+    state.put("p", 1, "a", "x", size_bytes=60)
+    state.put("p", 2, "b", "large", size_bytes=90)
+    state.put("q", 3, "b", "small", size_bytes=10)
+    assert kinds(state.withdraw("p", 2)) == [Refuse, Accept]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put", "reserve", "get", "get", "confirm", "withdraw", "lose"]),
+            st.sampled_from("abc"),
+            st.sampled_from([10, 40, 90, 150]),
+        ),
+        max_size=60,
+    )
+)
+def test_in_any_order_nobody_waits_for_an_item_that_waits_and_the_count_is_right(steps):
+    state = ChannelState(total_bytes=100)
+    delivered, granted = [], []
+    for ticket, (step, queue, size_bytes) in enumerate(steps):
+        match step:
+            case "put":
+                out = state.put("p" + queue, ticket, queue, ticket, size_bytes=size_bytes)
+            case "reserve":
+                out = state.reserve("p" + queue, ticket, queue, size_bytes=size_bytes)
+            case "get":
+                out = state.get("c" + queue, ticket, queue)
+            case "confirm" if delivered:
+                out = state.confirm(*delivered.pop())
+            case "withdraw" if delivered:
+                out = state.withdraw(*delivered.pop(0))
+            case "lose":
+                out = state.lose("p" + queue)
+            case _:
+                out = []
+        granted += [i for i in out if type(i).__name__ == "Grant"]
+        while granted:  # the bytes come at once
+            more = state.fill(granted[0].client, granted.pop(0).ticket, "bytes")
+            granted += [i for i in more if type(i).__name__ == "Grant"]
+            out = [*out, *more]
+        delivered += [(i.client, i.ticket) for i in out if isinstance(i, Deliver)]
+        depths = {depth.name: depth for depth in state.depths()}
+        assert not any(depth.num_getters and depth.num_putters for depth in depths.values())
+        held = sum(depth.size_bytes for depth in depths.values())
+        assert state._tally.held_bytes == held
+        if held == 0:
+            assert not any(depth.num_putters for depth in depths.values())

@@ -1,0 +1,220 @@
+"""Shards of one queue: the same steps and the same end for all, whoever dies."""
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from rlinf.scheduler.queueing import ChannelState, Deliver, Reason, Refuse, ShardPlan
+from rlinf.scheduler.queueing.sharding import MAX_AHEAD, POLICIES
+
+Q = "default"
+
+
+def filled(weights):
+    state = ChannelState()
+    for number, weight in enumerate(weights):
+        state.put("p", number, Q, number, weight)
+    return state
+
+
+def payloads(instruction):
+    assert isinstance(instruction, Deliver)
+    return [item.payload for item in instruction.items]
+
+
+def test_each_shard_gets_its_part_of_the_same_step():
+    state, plan = filled([1] * 6), ShardPlan(2, batch_items=4)
+    (one,) = state.get_part("a", 100, Q, plan, 0)
+    (two,) = state.get_part("b", 101, Q, plan, 1)
+    assert (payloads(one), payloads(two)) == ([0, 2], [1, 3])
+    assert one.part.step == two.part.step == 0
+    assert state.get_part("a", 102, Q, plan, 0, 0) == []
+
+
+def test_a_step_by_weight_is_of_all_parts_together():
+    state, plan = filled([5, 1, 1, 1, 5]), ShardPlan(2, "least_loaded", batch_weight=8)
+    (one,) = state.get_part("a", 100, Q, plan, 0)
+    (two,) = state.get_part("b", 101, Q, plan, 1)
+    assert (payloads(one), payloads(two)) == ([0], [1, 2, 3])
+    assert (one.part.weight, two.part.weight, one.part.imbalance) == (5, 3, 1.25)
+
+
+def test_what_is_left_is_a_last_step_for_all_and_then_the_end_for_all():
+    state, plan = filled([1]), ShardPlan(2, batch_items=4)
+    assert state.get_part("a", 100, Q, plan, 0) == []
+    assert state.get_part("b", 101, Q, plan, 1) == []
+    one, two = state.end(Q)
+    assert (payloads(one), payloads(two)) == ([0], [])
+    assert not one.complete
+    assert not two.complete
+    for client, index in (("a", 0), ("b", 1)):
+        (refused,) = state.get_part(client, 200 + index, Q, plan, index, 0)
+        assert refused.reason is Reason.ENDED
+    assert state.depths() == ()
+
+
+def test_without_a_size_a_step_is_what_is_there_at_a_flush():
+    state, plan = filled([1, 2]), ShardPlan(1, "balanced")
+    assert state.get_part("a", 100, Q, plan, 0) == []
+    (deliver,) = state.flush(Q)
+    assert payloads(deliver) == [0, 1]
+    assert deliver.complete
+
+
+def test_a_successor_gets_the_part_that_a_rank_died_with():
+    state, plan = filled([1] * 4), ShardPlan(2, batch_items=2)
+    (first,) = state.get_part("a", 100, Q, plan, 0)
+    state.confirm("a", 100)
+    state.lose("a")
+    (again,) = state.get_part("c", 101, Q, plan, 0)
+    assert (payloads(again), again.part.step) == (payloads(first), 0)
+    (after,) = state.get_part("c", 102, Q, plan, 0, 0)
+    assert (payloads(after), after.part.step) == ([2], 1)
+
+
+def test_a_part_that_was_given_back_comes_again():
+    state, plan = filled([1] * 2), ShardPlan(1, batch_items=1)
+    (first,) = state.get_part("a", 100, Q, plan, 0)
+    state.withdraw("a", 100)
+    assert state.num_items(Q) == 1
+    (again,) = state.get_part("a", 101, Q, plan, 0)
+    assert payloads(again) == payloads(first)
+
+
+def test_who_asks_last_has_the_shard():
+    state, plan = filled([]), ShardPlan(1, batch_items=1)
+    state.get_part("a", 100, Q, plan, 0)
+    (refused,) = state.get_part("b", 101, Q, plan, 0)
+    assert (refused.client, refused.reason) == ("a", Reason.SUCCEEDED)
+    *_, deliver = state.put("p", 1, Q, "x")
+    assert deliver.client == "b"
+
+
+def test_a_shard_that_lags_holds_the_others_up():
+    state, plan = filled([1] * 100), ShardPlan(2, batch_items=2)
+    step = -1
+    while out := state.get_part("a", 100 + step, Q, plan, 0, step):
+        step = out[0].part.step
+    assert step == MAX_AHEAD - 1
+    assert f"shard 1 has {MAX_AHEAD} steps to do" in state.describe(Q)
+    state.get_part("b", 900, Q, plan, 1)
+    (b, a) = state.get_part("b", 901, Q, plan, 1, 0)
+    assert {b.client, a.client} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "index"),
+    [
+        (ShardPlan(0), 0),
+        (ShardPlan(2), 2),
+        (ShardPlan(2), -1),
+        (ShardPlan(2, "random"), 0),
+        (ShardPlan(2, batch_weight=1, batch_items=1), 0),
+        (ShardPlan(2, batch_weight=0), 0),
+        (ShardPlan(2, batch_items=0), 0),
+    ],
+)
+def test_plans_that_make_no_sense_are_refused(plan, index):
+    with pytest.raises(ValueError, match=r"shard|policy|batch"):
+        ChannelState().get_part("a", 1, Q, plan, index)
+
+
+def test_a_count_of_shards_that_changes_is_refused():
+    state = filled([])
+    state.get_part("a", 1, Q, ShardPlan(2, batch_items=4), 0)
+    with pytest.raises(ValueError, match=r"num_shards=2.*num_shards=3"):
+        state.get_part("b", 2, Q, ShardPlan(3, batch_items=4), 0)
+
+
+class Rank:
+    def __init__(self, index):
+        self.index = index
+        self.client = f"rank{index}"
+        self.num_lives = 1
+        self.done = -1  # of the trainer: the last step that it need not see again
+        self.knows = True  # this life of it has had a batch, or is the first
+        self.ticket = None
+        self.over = False
+
+
+class Story:
+    """Ranks that train, die at any moment and are succeeded, while items come; and what each trained on."""
+
+    def __init__(self, seed):
+        self.dice = random.Random(seed)
+        dice = self.dice
+        sizes = dice.choice([{"batch_items": dice.randint(1, 6)}, {"batch_weight": dice.randint(1, 9)}, {}])
+        policy, equal_counts = dice.choice(POLICIES), dice.random() < 0.5
+        self.plan = ShardPlan(dice.randint(1, 4), policy, **sizes, equal_counts=equal_counts)
+        self.state = ChannelState()
+        self.ranks = [Rank(index) for index in range(self.plan.num_shards)]
+        self.count = dice.randint(0, 30)
+        self.left = list(range(self.count))
+        self.by_ticket = {}
+        self.trained = defaultdict(dict)
+
+    def run(self):
+        for _ in range(10_000):
+            if all(rank.over for rank in self.ranks):
+                return
+            steps = [self.ask] * 6 + [self.put] * 3 + [self.flush, self.die, self.end]
+            self.follow(self.dice.choice(steps)(self.dice.choice(self.ranks)))
+        pytest.fail("it does not end")
+
+    def put(self, _rank):
+        if not self.left:
+            return []
+        number = self.left.pop(0)
+        return self.state.put("p", number, Q, number, self.dice.randint(0, 4))
+
+    def flush(self, _rank):
+        return self.state.flush(Q)
+
+    def end(self, _rank):
+        return [] if self.left else self.state.end(Q)
+
+    def die(self, rank):
+        if rank.over or rank.num_lives > 5:
+            return []
+        gone = rank.client
+        rank.num_lives += 1
+        rank.client, rank.ticket, rank.knows = f"rank{rank.index}.{rank.num_lives}", None, False
+        return self.state.lose(gone)
+
+    def ask(self, rank):
+        if rank.over or rank.ticket is not None:
+            return []
+        rank.ticket = 1000 + len(self.by_ticket)
+        self.by_ticket[rank.ticket] = rank
+        if rank.knows:
+            rank.done = max(self.steps_of(rank), default=-1)
+        asked = rank.done if rank.knows else -1
+        return self.state.get_part(rank.client, rank.ticket, Q, self.plan, rank.index, asked)
+
+    def steps_of(self, rank):
+        return [step for step, parts in self.trained.items() if rank.index in parts]
+
+    def follow(self, out):
+        for each in out:
+            rank = self.by_ticket.get(each.ticket)
+            if isinstance(each, Refuse):
+                assert each.reason is Reason.ENDED
+                rank.over = True
+            elif isinstance(each, Deliver):
+                got = payloads(each)
+                assert each.part.step == rank.done + 1
+                assert self.trained[each.part.step].setdefault(rank.index, got) == got
+                rank.ticket, rank.knows = None, True
+                self.state.confirm(each.client, each.ticket)
+
+
+def test_in_any_order_of_deaths_every_item_is_trained_on_once_and_all_see_the_same_steps():
+    for seed in range(400):
+        story = Story(seed)
+        story.run()
+        trained, num_shards = story.trained, story.plan.num_shards
+        assert sorted(trained) == list(range(len(trained)))
+        assert all(len(parts) == num_shards for parts in trained.values())
+        items = [item for parts in trained.values() for part in parts.values() for item in part]
+        assert sorted(items) == list(range(story.count))
