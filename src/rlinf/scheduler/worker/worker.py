@@ -19,6 +19,7 @@ from typing import (
 
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.channel.client import CONNECT_TIMEOUT_S
+from rlinf.scheduler.channel.spec import SUCCESSOR_S
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
@@ -622,7 +623,10 @@ class Worker:
         group_affinity: str | None = None,
         group_rank_affinity: int | None = None,
         maxsize: int = 0,
-        **options: Any,
+        *,
+        max_bytes: int | None = None,
+        producers: int | None = None,
+        successor_s: float = SUCCESSOR_S,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -631,7 +635,9 @@ class Worker:
             group_affinity: the group beside whose worker the channel's process runs; None: this worker's group.
             group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
             maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
-            options: of `Channel.create`, like `producers`.
+            max_bytes: how many bytes all its queues hold before `put` waits; see `Channel.create`, like the others.
+            producers: how many there will be; the channel ends when the last of them is done.
+            successor_s: how long a producer that failed or died may be replaced before it counts as done, in seconds.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -641,7 +647,9 @@ class Worker:
             maxsize=maxsize,
             group_affinity=group_affinity,
             group_rank_affinity=group_rank_affinity,
-            **options,
+            max_bytes=max_bytes,
+            producers=producers,
+            successor_s=successor_s,
         )
 
     @classmethod
