@@ -15,7 +15,7 @@ class Publisher(Worker):
     """Publishes, and says what it sees of the job."""
 
     def publish(self, version):
-        self.publish_weights("policy", {"w": np.zeros(3)}, version)
+        self.publish_weights("listed", {"w": np.zeros(3)}, version)
 
     def look(self):
         cluster = Cluster()
@@ -33,7 +33,7 @@ def test_channels_are_told_with_what_they_were_created_with():
         Channel.create("rollouts", maxsize=7)
         session.directory.register("rollout:0", session.messenger.endpoint)
         (spec,) = channels_of(session).values()
-        assert spec == ChannelSpec("rollouts", 7, spec.channel_id)
+        assert spec == ChannelSpec("rollouts", 7, channel_id=spec.channel_id)
         assert Channel.connect("rollouts").maxsize == 7
 
 
@@ -62,7 +62,7 @@ def test_driver_and_workers_see_the_same_of_the_job(driver):
     group.publish(5).wait(30)
     assert driver.groups["publisher"] == GroupEntry("publisher", 1)
     assert driver.channels["listed"].maxsize == 3
-    assert driver.weights == {"policy": PublishedWeights("policy", 5)}
+    assert driver.weights == {"listed": PublishedWeights("listed", 5)}
     ((groups, channels, weights),) = group.look().wait(30)
     assert (groups, channels) == (sorted(driver.groups), sorted(driver.channels))
     assert weights == driver.weights

@@ -41,12 +41,12 @@ def test_a_dead_publisher_is_noticed_and_another_takes_over(groups, ray_cluster)
     with pytest.raises(WorkerDied):
         learner.die().wait(30)
     for kind, text in waiting.wait(30):
-        assert (kind, "weights/policy" in text) == ("PeerDied", True)
+        assert (kind, "weights/weights-of-a-test" in text) == ("PeerDied", True)
     successor = Learner.create_group().launch(
         ray_cluster, placement_strategy=PackedPlacementStrategy(6, 7), name="successor"
     )
     successor.execute_on(0).publish(6).wait(30)
     assert actors.fetch().wait(30) == [(6, [6.0])] * 4
-    with pytest.raises(WorkerError, match="'weights/policy' is taken, by process 'successor:0'"):
+    with pytest.raises(WorkerError, match="'weights/weights-of-a-test' is taken, by process 'successor:0'"):
         successor.execute_on(1).publish(7).wait(30)
     successor.terminate()

@@ -8,6 +8,8 @@ import numpy as np
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CommError
 
+# No page and no other test on the same Ray publishes under it.
+NAME = "weights-of-a-test"
 SHAPE = (300, 100)
 
 
@@ -15,7 +17,7 @@ class Learner(Worker):
     """Publishes tensors that all hold the version's number."""
 
     def publish(self, version):
-        self.publish_weights("policy", {"w": np.full(SHAPE, version, np.float32)}, version)
+        self.publish_weights(NAME, {"w": np.full(SHAPE, version, np.float32)}, version)
 
     def publish_until(self, last):
         for version in range(1, last + 1):
@@ -33,7 +35,7 @@ class Actor(Worker):
         self.weights = {"w": np.full(SHAPE, -1, np.float32)}
 
     def fetch(self, min_version=None, timeout_s=30):
-        version = self.fetch_weights("policy", self.weights, min_version=min_version, timeout_s=timeout_s)
+        version = self.fetch_weights(NAME, self.weights, min_version=min_version, timeout_s=timeout_s)
         return version, np.unique(self.weights["w"]).tolist()
 
     def fetch_until(self, last):
@@ -44,7 +46,7 @@ class Actor(Worker):
 
     async def fetch_beside(self, min_version):
         into = {"w": np.empty(SHAPE)}
-        return await self.fetch_weights("policy", into, min_version=min_version, async_op=True, timeout_s=30)
+        return await self.fetch_weights(NAME, into, min_version=min_version, async_op=True, timeout_s=30)
 
     def fetch_error(self, **options):
         try:
