@@ -46,23 +46,23 @@ def test_groups_of_a_block_start_together_and_are_ready_at_its_end(ray_cluster):
 def test_a_launch_that_fails_ends_the_others_of_its_block(ray_cluster):
     def start_both():
         with ray_cluster.starting():
-            launch(ray_cluster, "good")
-            launch(ray_cluster, "bad", 0.0, "no luck")
+            launch(ray_cluster, "good-of-a-block")
+            launch(ray_cluster, "bad-of-a-block", 0.0, "no luck")
 
     with pytest.raises(LaunchError, match="no luck"):
         start_both()
     # Both names are free again.
     deadline = time.monotonic() + DEADLINE_S
-    while "good" in ray_cluster.groups:
+    while "good-of-a-block" in ray_cluster.groups:
         assert time.monotonic() < deadline
-    again = launch(ray_cluster, "good")
-    assert again.where().wait(DEADLINE_S) == ["good:0"]
+    again = launch(ray_cluster, "good-of-a-block")
+    assert again.where().wait(DEADLINE_S) == ["good-of-a-block:0"]
     again.terminate()
 
 
 def test_a_name_is_refused_at_once_in_a_block(ray_cluster):
-    first = launch(ray_cluster, "taken")
+    first = launch(ray_cluster, "refused-twice")
     with pytest.raises(GroupExists), ray_cluster.starting():
-        launch(ray_cluster, "taken")
-    assert first.where().wait(DEADLINE_S) == ["taken:0"]
+        launch(ray_cluster, "refused-twice")
+    assert first.where().wait(DEADLINE_S) == ["refused-twice:0"]
     first.terminate()
