@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rlinf.scheduler import NodePlacementStrategy, Worker
+from rlinf.scheduler import Channel, NodePlacementStrategy, Worker
 from rlinf.scheduler.errors import GroupExists, LaunchError
 
 pytestmark = pytest.mark.ray
@@ -58,6 +58,20 @@ def test_a_launch_that_fails_ends_the_others_of_its_block(ray_cluster):
     again = launch(ray_cluster, "good-of-a-block")
     assert again.where().wait(DEADLINE_S) == ["good-of-a-block:0"]
     again.terminate()
+
+
+def test_a_channel_of_a_block_is_there_at_once_and_outlives_a_launch_that_fails(ray_cluster):
+    def create_and_fail():
+        with ray_cluster.starting():
+            channel = Channel.create("outlives-a-block")
+            channel.put("kept", timeout_s=DEADLINE_S)
+            launch(ray_cluster, "bad-beside-a-channel", 0.0, "no luck")
+
+    with pytest.raises(LaunchError, match="no luck"):
+        create_and_fail()
+    channel = Channel.connect("outlives-a-block", timeout_s=DEADLINE_S)
+    assert channel.get(timeout_s=DEADLINE_S) == "kept"
+    channel.delete()
 
 
 def test_a_name_is_refused_at_once_in_a_block(ray_cluster):

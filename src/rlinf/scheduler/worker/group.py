@@ -35,7 +35,7 @@ from rlinf.scheduler.worker.signatures import (
     kind_of,
     public_methods,
 )
-from rlinf.scheduler.worker.starting import Launches
+from rlinf.scheduler.worker.starting import Launch, Launches, begin_now
 from rlinf.scheduler.worker.stream import GroupStream
 from rlinf.scheduler.worker.stream_call import Slot, StreamCall
 from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
@@ -103,7 +103,9 @@ class GroupBuilder(Generic[T]):
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
         options = LaunchOptions(max_concurrency or 1, launch_timeout_s, cluster.topology)
-        return launch_group(cluster.session, self._factory, placements, name, options, on_failure)
+        session = cluster.session
+        begin = session.service(Launches).begin
+        return launch_group(session, self._factory, placements, name, options, on_failure, begin)
 
 
 def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
@@ -120,8 +122,12 @@ def launch_group(
     name: str | None,
     options: LaunchOptions,
     on_failure: OnFailure = "fail",
+    begin: Callable[[Launch], Promise[Supervision]] = begin_now,
 ) -> WorkerGroup[Any]:
-    """Launch a group on placements that are decided already; errors as of `GroupBuilder.launch`."""
+    """Launch a group on placements that are decided already; errors as of `GroupBuilder.launch`.
+
+    `begin` runs the launch: now, or beside others.
+    """
     # What holds a channel is no group of workers that anything could be placed beside.
     about = {} if options.registers_itself else {"world_size": len(placements)}
     claimed = _claim_name(session, name, factory.worker_class.__name__, about)
@@ -134,8 +140,7 @@ def launch_group(
             raise
         return Supervision(session, claimed, ranks, on_failure)
 
-    launched = session.service(Launches).begin(launch)
-    return WorkerGroup(claimed, factory.worker_class, len(placements), launched)
+    return WorkerGroup(claimed, factory.worker_class, len(placements), begin(launch))
 
 
 def _claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:

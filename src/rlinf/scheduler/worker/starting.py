@@ -26,11 +26,10 @@ class Launches:
         Args:
             launch: brings the group's processes up; raises if it cannot, and leaves nothing behind then.
         """
-        promise: Promise[Supervision] = Promise()
         block: list[Promise[Supervision]] | None = getattr(self._own, "block", None)
         if block is None:
-            promise.set_result(launch())
-            return promise
+            return begin_now(launch)
+        promise: Promise[Supervision] = Promise()
         block.append(promise)
         threading.Thread(target=_run, args=(launch, promise), name="rlinf-launch", daemon=True).start()
         return promise
@@ -57,6 +56,13 @@ class Launches:
             raise
         finally:
             self._own.block = outer
+
+
+def begin_now(launch: Launch) -> Promise[Supervision]:
+    """Run a launch; raises what it does."""
+    promise: Promise[Supervision] = Promise()
+    promise.set_result(launch())
+    return promise
 
 
 def _run(launch: Launch, promise: Promise[Supervision]) -> None:
