@@ -1,6 +1,7 @@
 # Every target sets up what it needs by itself: nothing but Python 3.11, make and git has to be there.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+EXAMPLE ?= cartpole
 MODE ?= disaggregated
 SECONDS ?= 60
 SEEDS ?= 10000
@@ -8,7 +9,7 @@ BENCHMARKS := placement balance calls comm channel growth
 BENCH ?=
 N ?= 5000
 
-.PHONY: help demo test check docs bench interrupt fuzz simulate clean
+.PHONY: help demo test check types docs bench interrupt fuzz simulate clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -20,8 +21,8 @@ help: ## Show this list
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
 	@touch $@
 
-demo: .venv/.ready ## Train CartPole across components on simulated accelerators (MODE=collocated|disaggregated|hybrid)
-	$(BIN)/python examples/cartpole/main.py --config-name $(MODE)
+demo: .venv/.ready ## Train across components on simulated accelerators (EXAMPLE=cartpole|grpo MODE=collocated|disaggregated|hybrid)
+	$(BIN)/python examples/$(EXAMPLE)/main.py --config-name $(MODE)
 
 test: .venv/.ready ## Run the test suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -31,6 +32,13 @@ check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.venv/.types: .venv/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[types]'
+	@touch $@
+
+types: .venv/.types ## Check a program of a user's with mypy and pyright (which the test suite skips where it is not installed)
+	$(BIN)/python -m pytest tests/typing
 
 .venv/.docs: .venv/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -8,6 +8,7 @@ Both sides run in turn on one node; what counts is the ratio. Times are medians.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from measure import (
     stopwatch,
 )
 from one_node import one_node
-from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
+from rlinf.scheduler.errors import ChannelClosed
 
 NUM_RANKS = 4
 IN_FLIGHT = 200
@@ -42,6 +44,13 @@ class Echo(Worker):
     def echo(self, value: object) -> object:
         """Return `value`."""
         return value
+
+    def answer(self, questions: Channel) -> None:
+        """Answer every question with itself."""
+        with suppress(ChannelClosed):
+            while True:
+                for request in questions.next_requests(IN_FLIGHT):
+                    request.reply(request.item)
 
 
 @ray.remote(num_cpus=0)
@@ -62,12 +71,16 @@ class Bench:
         self.group = self._launch("echo")
         self.one = self.group.execute_on(0)
         self.actors = self._start_actors()
+        self.questions = Channel.create("questions")
+        strategy = NodePlacementStrategy([0])
+        answering = Echo.create_group().launch(cluster, placement_strategy=strategy, name="answering")
+        answering.answer(self.questions)
 
     def calls(self) -> dict[str, tuple[Work, Work, int]]:
         """Every workload: ours, theirs, and how many calls each makes."""
         small, medium, large = "x" * 100, b"x" * KIB, b"x" * MIB
         array = np.ones(MIB, np.uint8)
-        one, group, actors = self.one, self.group, self.actors
+        one, group, actors, questions = self.one, self.group, self.actors, self.questions
         return {
             "one rank, 100 B, one at a time": (
                 lambda: one.echo(small).wait(TIMEOUT_S),
@@ -87,6 +100,24 @@ class Bench:
             f"all {NUM_RANKS} ranks, 100 B, one at a time": (
                 lambda: group.echo(small).wait(TIMEOUT_S),
                 lambda: _get([actor.echo.remote(small) for actor in actors]),
+                1,
+            ),
+            "ask through a channel, 100 B": (
+                lambda: questions.ask(small, timeout_s=TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(small)),
+                1,
+            ),
+            f"ask through a channel, 100 B, {IN_FLIGHT} in flight": (
+                lambda: [
+                    handle.wait(TIMEOUT_S)
+                    for handle in [questions.ask(small, async_op=True) for _ in range(IN_FLIGHT)]
+                ],
+                lambda: _get([actors[0].echo.remote(small) for _ in range(IN_FLIGHT)]),
+                IN_FLIGHT,
+            ),
+            "ask through a channel, an array of 1 MiB": (
+                lambda: questions.ask(array, timeout_s=TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(array)),
                 1,
             ),
             "one rank, 1 MiB there and back": (

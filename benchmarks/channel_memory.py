@@ -12,7 +12,7 @@ from bare import held_bytes
 from channel_peers import Peer, Workload
 from measure import KIB, MIB, Options, size_text
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy
-from rlinf.scheduler.events import Event, WorkerStarted
+from rlinf.scheduler.events import ChannelOpened, Event, WorkerStarted
 
 TIMEOUT_S = 120.0
 MAXSIZE = 8
@@ -29,10 +29,14 @@ def started_pids(cluster: Cluster) -> Iterator[Callable[[str, int], int]]:
     heard = threading.Condition()
 
     def hear(event: Event) -> None:
+        started = {}
         if isinstance(event, WorkerStarted):
-            with heard:
-                pids[event.group, event.rank] = event.pid
-                heard.notify_all()
+            started = {(event.group, event.rank): event.pid}
+        elif isinstance(event, ChannelOpened):
+            started = {(event.name, 0): event.pid}
+        with heard:
+            pids.update(started)
+            heard.notify_all()
 
     def wait_for(group: str, rank: int) -> int:
         with heard:
@@ -54,7 +58,7 @@ def measure(cluster: Cluster, options: Options) -> float | None:
         # Processes of their own, whose memory has grown for nothing else.
         strategy = NodePlacementStrategy([0, 0])
         peers = Peer.create_group().launch(cluster, placement_strategy=strategy, name="pipeline")
-        channel = Channel.create("memory", maxsize=MAXSIZE)
+        channel = Channel.create("memory", maxsize=MAXSIZE, own_process=True)
         pids = [pid_of("pipeline", 0), pid_of("pipeline", 1), pid_of("memory", 0)]
     producer, consumer = peers.execute_on(0), peers.execute_on(1)
     _load_code(producer, consumer)

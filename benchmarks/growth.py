@@ -19,7 +19,7 @@ import numpy as np
 
 from measure import KIB, Table, duration_text, ratio_text, stopwatch
 from rlinf.scheduler.channel import Channel, wire
-from rlinf.scheduler.channel.connections import Connections
+from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.session import Session
 from rlinf.testing import LocalRuntime
 from rlinf.testing.local import LocalAddress
@@ -70,7 +70,7 @@ def _join(channel: Channel, size: int, address: LocalAddress) -> list[Session]:
     home = address.directory
     sessions = [Session(address.secret, f"client:{number}", home=home) for number in range(size)]
     for session in sessions:
-        session.service(Connections).to(channel._ref).ask(wire.Query("held"))
+        session.service(ChannelConnections).to(channel._ref).ask(wire.Query("held"), wire.QueueState)
     return sessions
 
 

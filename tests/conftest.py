@@ -1,8 +1,11 @@
 """Fixtures that all tests share: one Ray for the whole session, one place from which processes are forked."""
 
-import multiprocessing
+import os
 import signal
+import sys
 import warnings
+from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,27 +16,37 @@ settings.load_profile("scheduler")
 
 # What shares something that is made once: all tests of a group run in one process, one after the other.
 GROUPS = ("ray",)
-# What the children of tests run: they are forked from a process that has it; a fresh interpreter takes a second.
+# Ray starts an interpreter a process, for seconds; on a busy machine for a minute.
+RAY_LIMIT_S = 300
+# What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
     "broadcast_peers",
     "call_peers",
     "channel_processes",
+    "channel_roles",
     "comm_peers",
     "crowd_peers",
+    "death_roles",
+    "forked_job",
+    "interruption_exchanges",
     "interruption_roles",
     "job_processes",
     "machine_peers",
+    "orphaned_ranks",
+    "ray_workers",
     "regression_roles",
+    "shared_memory_roles",
+    "weights_job",
     "weights_peers",
+    "weights_workers",
 )
 
 
 def pytest_configure():
-    """Let Ctrl-C interrupt, as tests expect, wherever they were started; say what children begin with."""
+    """Let Ctrl-C interrupt, as tests expect, wherever they were started."""
     # What starts tests in the background may have it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
@@ -43,6 +56,32 @@ def pytest_collection_modifyitems(items):
         for name in GROUPS:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
+        if item.get_closest_marker("ray") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(RAY_LIMIT_S))
+
+
+def pytest_collection_finish(session):
+    """Start the process that children are forked from, if some test may want one."""
+    if session.config.getoption("loadgroup", default=False):
+        apart = [i.nodeid for i in session.items if i.get_closest_marker("ray") and "@" not in i.nodeid]
+        if apart:
+            raise pytest.UsageError(f"pytest-xdist does not keep the tests of Ray together: {apart[0]}")
+    wanted = [name for name in PRELOADED if name in sys.modules]
+    if not wanted:
+        return
+    here = {str(Path(sys.modules[name].__file__).parent) for name in wanted}
+    former = os.environ.get("PYTHONPATH")
+    # The one way to tell that process where these are: Python 3.11 does not tell it its parent's path in time.
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sorted(here), *filter(None, [former])])
+    try:
+        # What a test's own file imports, and what started it, too.
+        forkserver.set_forkserver_preload(["pytest", *wanted])
+        forkserver.ensure_running()
+    finally:
+        if former is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = former
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +99,14 @@ def ray_cluster():
         cluster = Cluster(simulate=Topology(nodes=(plain, masked)))
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def ray_address(ray_cluster):
+    """Where another program joins that Ray, with a job of its own: it takes seconds to start one."""
+    import ray
+
+    return ray.get_runtime_context().gcs_address
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOTS = (ROOT / "src", ROOT / "examples" / "cartpole")
+ROOTS = (ROOT / "src", ROOT / "examples" / "cartpole", ROOT / "examples" / "grpo")
 
 
 def num_examples(path):

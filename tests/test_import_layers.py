@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # The parts in import order: each may import those of the lines before its own, and nothing of its neighbours.
 LAYERS = (
-    ("wording", "checks"),
+    ("wording", "checks", "lazy"),
     ("errors", "events"),
     ("planning", "queueing"),
     ("hardware",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("host",),
     ("worker",),
     ("cluster",),
-    ("observe",),
+    ("observe", "mypy_plugin"),
     ("(face)",),  # rlinf/scheduler/__init__.py: the public names
     ("(testing)", "(cli)"),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,20 +37,19 @@ class RolloutWorker(Worker):
             observation_size=observation_size, num_actions=num_actions, hidden_sizes=settings.hidden_sizes
         )
         self._version = -1
-        self._steps = self.connect_channel(channels.STEPS, timeout_s=self._timeout_s)
+        self._questions = self.connect_channel(channels.QUESTIONS, timeout_s=self._timeout_s)
         self._clock = PhaseClock()
 
     def serve(self) -> dict[str, float]:
         """Answer until the channel of the questions is closed; return seconds by phase."""
         newer = self._expect_weights()
-        expected = deque(self._expect_question() for _ in range(self._max_questions))
-        answered: list[AsyncHandle[None]] = []
         while True:
             with self._clock.phase("wait for questions"):
                 try:
-                    questions = self._take_questions(expected)
+                    requests = self._questions.next_requests(self._max_questions, timeout_s=self._timeout_s)
                 except ChannelClosed:
                     return self._clock.read()
+            questions: list[Question] = [request.item for request in requests]
             with self._clock.phase("wait for weights"):
                 wanted = max(question.min_version for question in questions)
                 while self._version < wanted or newer.done():
@@ -60,15 +58,8 @@ class RolloutWorker(Worker):
             with self._clock.phase("infer"):
                 decisions = self._decide(questions)
             with self._clock.phase("answer"):
-                for put in answered:
-                    put.wait()
-                answered = [
-                    self._answer(question, decision)
-                    for question, decision in zip(questions, decisions, strict=True)
-                ]
-
-    def _expect_question(self) -> AsyncHandle[Question]:
-        return self._steps.get(queue_name=channels.QUESTIONS, async_op=True, timeout_s=self._timeout_s)
+                for request, decision in zip(requests, decisions, strict=True):
+                    request.reply(decision)
 
     def _expect_weights(self) -> AsyncHandle[int]:
         """Done when there are newer weights than the present ones; they are copied when it is waited for."""
@@ -77,14 +68,6 @@ class RolloutWorker(Worker):
         )
         return handle
 
-    def _take_questions(self, expected: deque[AsyncHandle[Question]]) -> list[Question]:
-        """Wait for one question and take with it the others that have come."""
-        questions = [expected.popleft().wait()]
-        while expected and expected[0].done():
-            questions.append(expected.popleft().wait())
-        expected.extend(self._expect_question() for _ in questions)
-        return questions
-
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
         rows = np.concatenate([question.observations for question in questions])
         decision = self._policy.decide(rows, version=self._version)
@@ -92,12 +75,3 @@ class RolloutWorker(Worker):
         columns = (decision.actions, decision.log_probs, decision.values)
         parts = zip(*(np.split(column, ends) for column in columns), strict=True)
         return [Decision(actions, log_probs, values, self._version) for actions, log_probs, values in parts]
-
-    def _answer(self, question: Question, decision: Decision) -> AsyncHandle[None]:
-        return self._steps.put(
-            decision,
-            weight=len(decision.actions),
-            queue_name=question.reply_to,
-            async_op=True,
-            timeout_s=self._timeout_s,
-        )

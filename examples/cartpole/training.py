@@ -63,7 +63,7 @@ class Training:
             await self._learn()
             while collections := self._running - {serving}:
                 await self._result("env.collect()", collections.pop())
-            self._parts.channels[channels.STEPS].close()
+            self._parts.channels[channels.QUESTIONS].close()
             self.phases["rollout"] = await self._result("rollout.serve()", serving)
             for name, group in (("env", self._parts.env), ("actor", self._parts.actor)):
                 self.phases[name] = await self._result(f"{name}.phases()", self._start(group.phases()))

@@ -16,12 +16,10 @@ class Question:
         observations: (rows, observation size), float32. The first rows are states to act in, one an environment;
             the rest are the last states of episodes that were cut off, of which only the value is wanted.
         min_version: the oldest weights that may answer.
-        reply_to: the queue on which the answer is awaited.
     """
 
     observations: NDArray[np.float32]
     min_version: int
-    reply_to: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.errors import ChannelClosed
 
 DEADLINE_S = 30.0
 
@@ -113,3 +114,23 @@ def sums_of_batches(channel, index, num_shards, options):
         (batch.step, [float(item.sum()) for item in batch])
         for batch in channel.shard(index, num_shards, **options)
     ]
+
+
+def put_a_sample_of_each(channel, prompts, sample):
+    for prompt in prompts:
+        channel.put(sample, group=("prompt", prompt), timeout_s=DEADLINE_S)
+
+
+def take_groups_until_closed(channel, size):
+    groups = []
+    while True:
+        try:
+            group = channel.get_group(size, timeout_s=DEADLINE_S)
+        except ChannelClosed:
+            return groups
+        groups.append((group.group, list(group)))
+
+
+def take_a_part(channel):
+    """One batch of the only shard."""
+    return list(channel.shard(0, 1, batch_items=2).next_batch(DEADLINE_S))

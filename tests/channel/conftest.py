@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from channel_processes import hold_channels, run_function
 
 from rlinf.scheduler.channel import Channel, Starter
 from rlinf.scheduler.errors import WorkerError
@@ -109,8 +110,6 @@ class Sockets(Backend):
         self.host = None
 
     def start(self):
-        from channel_processes import hold_channels
-
         self.host = self.spawn(hold_channels)
 
     def spawn(self, target, *args):
@@ -123,8 +122,6 @@ class Sockets(Backend):
         return Task(process, ours)
 
     def run(self, function, *args):
-        from channel_processes import run_function
-
         return self.spawn(run_function, f"task:{next(_numbers)}", function, args)
 
     def ask_host(self, wanted):
@@ -137,8 +134,6 @@ class Sockets(Backend):
 
     def start_server(self):
         """A channel in a process of its own: (the task that holds it, the channel)."""
-        from channel_processes import hold_channels
-
         shared, self.host = self.host, self.spawn(hold_channels)
         try:
             return self.host, self.create()

@@ -89,7 +89,7 @@ def test_what_does_not_come_says_what_was_wanted_and_what_other_queues_hold(back
     fill(channel, [5, 5, 5], "trian")
     wanted = r"a batch of weight 8 of at most 4 items is wanted; there are 2 items of weight 3"
     with pytest.raises(BatchTimeout, match=wanted + r".*'trian' holds 3 items of weight 15") as caught:
-        channel.get_batch(8, max_items=4, timeout_s=0.01)
+        channel.get_batch(8, max_items=4, timeout_s=0.5)
     assert isinstance(caught.value, ChannelTimeout)
 
 
@@ -118,3 +118,18 @@ def test_batches_that_make_no_sense_are_refused(in_process, options, problem):
     channel = in_process.create(maxsize=8)
     with pytest.raises(ChannelArgumentError, match=problem):
         channel.get_batch(**options)
+
+
+def test_an_item_that_alone_is_too_heavy_comes_alone_or_is_refused(backend):
+    channel = backend.create()
+    fill(channel, [1, 9, 2, 2])
+    assert channel.get_batch(4, oversize="raise", timeout_s=DEADLINE_S) == [0]
+    with pytest.raises(BatchImpossible, match=r"its head is an item of weight 9 and \d+ bytes; get it alone"):
+        channel.get_batch(4, oversize="raise", timeout_s=DEADLINE_S)
+    assert channel.get_batch(4, oversize="alone", timeout_s=DEADLINE_S) == [1]
+    assert channel.get_batch(4, oversize="alone", timeout_s=DEADLINE_S) == [2, 3]
+
+
+def test_another_policy_for_what_is_too_heavy_is_refused(in_process):
+    with pytest.raises(ChannelArgumentError, match="oversize is None, 'alone' or 'raise', not 'drop'"):
+        in_process.create().get_batch(4, oversize="drop")

@@ -10,6 +10,8 @@ import pytest
 import regression_roles as roles
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from waits import wait_until
 
 MIB = 1 << 20
 # What a run leaves behind once, whatever its length: caches, a connection's buffers.
@@ -159,3 +161,24 @@ def test_an_item_costs_the_same_however_many_are_in_shared_memory():
         deep = seconds_for_one()
         assert deep[0] < 3 * shallow[0]
         assert deep[1] < 3 * shallow[1]
+
+
+def test_a_deleted_channel_lets_go_of_what_it_held_in_a_process_that_lives_on(in_process):
+    def count_items():
+        return sum(type(each) is Arrived for each in gc.get_objects())
+
+    gc.collect()
+    before = count_items()
+    channel = Channel.create(in_process.name(), max_attempts=1)
+    for _ in range(3):
+        channel.put(bytes(60_000))
+    with contextlib.suppress(KeyError), channel.lease():
+        raise KeyError
+    gc.collect()
+    assert count_items() == before + 3
+    gc.disable()  # it is not for the collector to find
+    try:
+        channel.delete()
+        wait_until(lambda: count_items() <= before)
+    finally:
+        gc.enable()

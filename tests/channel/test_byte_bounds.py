@@ -55,6 +55,7 @@ def test_a_bound_of_zero_is_none(in_process, monkeypatch):
     channel = Channel.create(in_process.name(), max_bytes=0)
     for _ in range(5):
         channel.put(np.zeros(LARGE, np.uint8), timeout_s=DEADLINE_S)
+    assert channel.qsize() == 5
 
 
 @pytest.mark.parametrize("max_bytes", [-1, 1.5, "1 GiB", True])

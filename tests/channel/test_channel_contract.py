@@ -27,6 +27,7 @@ from rlinf.scheduler.errors import (
     ChannelTimeout,
     CodecError,
 )
+from waits import wait_until
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20
@@ -373,7 +374,8 @@ def test_a_dropped_handle_gives_back_its_place_and_its_item(backend):
     waiting = channel.get("elsewhere", async_op=True)
     del second, waiting
     gc.collect()
-    assert channel.stats().num_getters == 0
+    # The I/O thread may hold a handle that it has just been given for a moment more.
+    wait_until(lambda: channel.stats().num_getters == 0)
     assert drain(channel) == ["b", "c"]
     assert first.wait() == "a"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel, arrival_watch, wire
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
+from rlinf.testing.local import HeldHere
 
 DEADLINE_S = 30.0
 
@@ -62,6 +64,25 @@ def test_a_closed_channel_waits_for_items_on_their_way(sockets):
     task.kill()
     assert mine.wait(DEADLINE_S) == "last"
     assert list(channel) == []
+
+
+def test_a_closed_channel_waits_for_a_consumer_that_is_stopped_for_a_while_only(sockets, monkeypatch):
+    monkeypatch.setattr(arrival_watch, "ARRIVAL_S", 0.3)
+    spec = ChannelSpec(sockets.name())
+    held_here = Channel(ChannelRef(spec, HeldHere(sockets.runtime).start(StartChannel(spec))))
+    ready = sockets.create()
+    task = sockets.run(channel_roles.wait_for_an_item_and_never_return, held_here, ready)
+    assert ready.get(timeout_s=DEADLINE_S) == "waiting"
+    task.stop()
+    held_here.put("last")
+    held_here.close()
+    assert list(held_here) == []
+    task.kill()
+    # Whoever looks again finds it: nobody has taken it.
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := held_here.drain()) == []:
+        assert time.monotonic() < deadline
+    assert found == ["last"]
 
 
 def test_what_a_consumer_took_does_not_come_back_when_it_leaves(sockets):
@@ -143,7 +164,7 @@ def test_a_query_whose_server_does_not_answer_names_the_queue_and_leaves_nothing
     with pytest.raises(ChannelUnanswered, match=r"queue \('q', 1\): query .*does not answer\)$"):
         connection.ask(wire.Query(("q", 1)), wire.QueueState, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=rf"channel '{channel.name}': stats .*does not answer\)$"):
-        connection.ask(wire.Stats(), wire.ChannelState, timeout_s=0.05)
+        connection.ask(wire.Stats(), wire.ChannelCounts, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=r"close .*; whether it was done is not known"):
         connection.ask(wire.Close(), timeout_s=0.05)
     server.signal(signal.SIGCONT)

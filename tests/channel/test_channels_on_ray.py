@@ -1,17 +1,17 @@
-"""Channels as a job creates them: a process each, placed beside a worker."""
+"""Channels as a job creates them: held by processes beside a worker."""
 
 import os
 import signal
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 from channel_workers import Maker
 
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.errors import ChannelError, ChannelExists, WorkerError
-from rlinf.scheduler.events import WorkerLost
-from rlinf.scheduler.worker.supervision import groups_of
+from rlinf.scheduler.errors import ChannelError, ChannelExists, ChannelLost, WorkerError
+from rlinf.scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
 
 pytestmark = pytest.mark.ray
 
@@ -34,6 +34,19 @@ def where(cluster, name):
     info = entries[f"{name}:0"].info
     placement = pickle.loads(info["placement"])
     return placement.node_rank, placement.local_hardware_ranks
+
+
+@pytest.fixture
+def processes_of(driver):
+    """The process id of whatever holds a channel that was opened in this test."""
+    pids = {}
+    driver.subscribe(lambda event: isinstance(event, ChannelOpened) and pids.update({event.name: event.pid}))
+
+    def of(name):
+        driver.session.bus.flush()
+        return pids[name]
+
+    return of
 
 
 def test_from_the_driver_a_channel_is_held_on_node_zero(driver, makers):
@@ -84,19 +97,38 @@ def test_a_channel_outlives_the_worker_that_created_it(driver):
     assert Channel.connect("heritage").get(timeout_s=20) == "kept"
 
 
-def test_a_channel_whose_process_was_killed_can_be_created_again(driver):
-    first = Channel.create("phoenix")
+def two_that_share(processes_of):
+    """Two channels of one process, however full the present one is."""
+    held = {}
+    for number in range(6):
+        channel = Channel.create(f"phoenix-{number}")
+        pid = processes_of(channel.name)
+        if pid in held:
+            return held[pid], channel
+        held[pid] = channel
+    pytest.fail("no process has two of six")
+
+
+def test_a_process_that_is_killed_loses_its_channels_which_can_be_created_again(driver, processes_of):
+    first, beside = two_that_share(processes_of)
     first.put("lost with its process")
-    lost = threading.Event()
-    driver.subscribe(lambda event: isinstance(event, WorkerLost) and event.group == "phoenix" and lost.set())
-    group = next(g for g in groups_of(driver.session) if g.name == "phoenix")
-    os.kill(group.ranks[0].pid, signal.SIGKILL)
-    assert lost.wait(20)
-    deadline = time.monotonic() + 20
-    while any(g.name == "phoenix" for g in list(groups_of(driver.session))):
-        assert time.monotonic() < deadline
-        os.sched_yield()
-    second = Channel.create("phoenix")
+    lost = {}
+    all_lost = threading.Event()
+
+    def hear(event):
+        if isinstance(event, WorkerLost) and event.group in (first.name, beside.name):
+            lost[event.group] = event.reason
+            if len(lost) == 2:
+                all_lost.set()
+
+    driver.subscribe(hear)
+    os.kill(processes_of(first.name), signal.SIGKILL)
+    for channel in (first, beside):
+        with pytest.raises(ChannelLost, match=channel.name):
+            channel.get(timeout_s=20)
+    assert all_lost.wait(20)
+    assert all(f"'{name}'" in reason for name in lost for reason in lost.values())
+    second = Channel.create(first.name)
     second.put("fresh")
     assert second.get(timeout_s=20) == "fresh"
 
@@ -112,13 +144,51 @@ def wait_for_the_end_of(pid):
     return False
 
 
-def test_a_deleted_channel_ends_its_process_and_frees_its_name_at_once(driver):
-    for round_number in range(2):
-        channel = Channel.create("short")
-        channel.put(round_number)
-        (group,) = [g for g in groups_of(driver.session) if g.name == "short"]
-        channel.delete(timeout_s=20)
-        with pytest.raises(ChannelError):
-            channel.put("too late")
-        assert group.ended.wait(20)
-        assert wait_for_the_end_of(group.ranks[0].pid)
+def test_a_channel_may_have_its_own_process_which_is_where_its_worker_is_and_ends_with_it(
+    driver, makers, processes_of
+):
+    channel = Channel.create(
+        "short", group_affinity="makers", group_rank_affinity=1, own_process=True, maxsize=2
+    )
+    assert where(driver, "short") == (1, (2,))
+    pid = processes_of("short")
+    channel.delete(timeout_s=20)
+    with pytest.raises(ChannelError):
+        channel.put("too late")
+    assert wait_for_the_end_of(pid)
+
+
+def test_a_worker_and_the_driver_share_a_process_on_one_node(driver, makers, processes_of):
+    # The channels of other tests may leave one place in a process: the next channel then begins another one.
+    names = ["of-the-driver", "of-a-worker", "of-the-driver-too", "of-a-worker-too"]
+    for name in names:
+        if "driver" in name:
+            Channel.create(name)
+        else:
+            makers.execute_on(0).make(name).wait(60)
+    makers.execute_on(1).make("of-another-node").wait(60)
+    here = [processes_of(name) for name in names]
+    assert any(one == other for one, other in pairwise(here))
+    assert processes_of("of-another-node") not in here
+    makers.execute_on(1).put("of-a-worker", ["x"]).wait(30)
+    assert Channel.connect("of-a-worker").get(timeout_s=20) == "x"
+
+
+def test_a_durable_channel_outlives_its_process_and_every_worker_goes_on(
+    driver, makers, processes_of, tmp_path
+):
+    restored = []
+    driver.subscribe(lambda event: isinstance(event, ChannelRestored) and restored.append(event))
+    channel = Channel.create("outlives", durable=tmp_path / "journal")
+    makers.execute_on(1).put("outlives", ["a", "b"]).wait(30)
+    waiting = channel.get(queue_name="later", async_op=True)
+    with channel.lease(timeout_s=30) as lease:
+        os.kill(processes_of("outlives"), signal.SIGKILL)
+        makers.execute_on(0).put("outlives", ["c"]).wait(60)
+        assert lease.item == "a"
+    assert [channel.get(timeout_s=30), channel.get(timeout_s=30)] == ["b", "c"]
+    channel.put("d", queue_name="later")
+    assert waiting.wait(30) == "d"
+    driver.session.bus.flush()
+    assert [(event.name, event.epoch) for event in restored] == [("outlives", 2)]
+    channel.delete()

@@ -6,7 +6,13 @@ import channel_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.errors import BatchTimeout, ChannelArgumentError, ChannelClosed, ChannelError
+from rlinf.scheduler.errors import (
+    BatchTimeout,
+    ChannelArgumentError,
+    ChannelClosed,
+    ChannelError,
+    LeaseExpired,
+)
 
 DEADLINE_S = 30.0
 LARGE = 1 << 16  # of float64, so that it lies in shared memory
@@ -52,6 +58,20 @@ def test_a_balanced_step_says_how_even_it_is(in_process):
     assert (first.weight, second.weight) == (8, 8)
     assert first.imbalance == second.imbalance == 64 / 51
     assert second.split(2) == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("cost", [lambda weight: weight**2, [(1, 1), (6, 36), (8, 64)]])
+def test_a_cost_may_be_measured_or_a_function(backend, cost):
+    channel = backend.create()
+    fill(channel, [8, 1, 1, 6])
+    channel.end()
+    shards = [
+        channel.shard(index, 2, policy="balanced", batch_items=4, cost=cost, queue_name="default")
+        for index in range(2)
+    ]
+    first, second = (shard.next_batch(DEADLINE_S) for shard in shards)
+    assert (first, second) == ([0], [1, 2, 3])
+    assert first.imbalance == pytest.approx(64 / 51, rel=0.01)
 
 
 def test_a_rank_that_dies_is_succeeded_with_the_same_batch_as_it_was_put(sockets):
@@ -131,10 +151,59 @@ def test_ranks_that_divide_in_other_ways_are_refused(in_process):
         ((0, 2), {"batch_items": 0}, "batch_items"),
         ((0, 2), {"batch_weight": 0}, "batch_weight"),
         ((0, 2), {"batch_weight": 1, "batch_items": 1}, "neither"),
-        ((0, 2), {"cost": len}, "cost is None"),
+        ((0, 2), {"cost": len}, "cost is None.*has no len"),
+        ((0, 2), {"cost": lambda weight: -weight}, "at least 0"),
+        ((0, 2), {"cost": [(8, 1), (4, 2)]}, "ascend"),
+        ((0, 2), {"cost": []}, "cost is None"),
+        ((0, 2), {"cost": "cubic"}, "cost is None"),
         ((0, 2), {"cost": (1, -1)}, "cost is None"),
     ],
 )
 def test_shards_that_make_no_sense_are_refused(in_process, arguments, options, problem):
     with pytest.raises(ChannelArgumentError, match=problem):
         in_process.create().shard(*arguments, **options)
+
+
+# -- acknowledged parts -----------------------------------------------------------------------------
+
+
+def leased(backend):
+    channel = backend.create()
+    for number in range(4):
+        channel.put(number)
+    channel.end()
+    return channel
+
+
+def test_a_part_that_was_acknowledged_does_not_come_to_a_successor(backend):
+    channel = leased(backend)
+    first = channel.shard(0, 1, batch_items=2)
+    with first.lease(timeout_s=DEADLINE_S) as lease:
+        assert (lease.items, lease.step) == ([0, 1], 0)
+    assert first.done_step == 0
+    with channel.shard(0, 1, batch_items=2).lease(timeout_s=DEADLINE_S) as lease:
+        assert (lease.items, lease.step) == ([2, 3], 1)
+    with pytest.raises(ChannelClosed), first.lease(timeout_s=DEADLINE_S):
+        pass
+
+
+def test_a_part_that_failed_is_the_next_one_again(backend):
+    channel = leased(backend)
+    shard = channel.shard(0, 1, batch_items=2)
+    with pytest.raises(ZeroDivisionError), shard.lease(timeout_s=DEADLINE_S):
+        raise ZeroDivisionError
+    with shard.lease(timeout_s=DEADLINE_S) as lease:
+        assert (lease.items, lease.step) == ([0, 1], 0)
+        lease.ack()
+        with pytest.raises(LeaseExpired, match="acknowledged before"):
+            lease.ack()
+    assert shard.next_batch(DEADLINE_S) == [2, 3]
+
+
+def test_who_was_succeeded_acknowledges_nothing(sockets):
+    channel = leased(sockets)
+    with pytest.raises(LeaseExpired, match="another one asks"):  # noqa: PT012, SIM117
+        with channel.shard(0, 1, batch_items=2).lease(timeout_s=DEADLINE_S):
+            successor = sockets.run(roles.take_a_part, channel)
+            assert successor.result(DEADLINE_S) == [0, 1]
+    assert channel.shard(0, 1, batch_items=2).next_batch(DEADLINE_S) == [0, 1]

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import queue
 import random
+import resource
 import signal
 import socket
 import threading
@@ -29,6 +31,7 @@ from rlinf.scheduler.errors import (
     ChannelUnanswered,
 )
 from rlinf.testing.local import LocalRuntime
+from waits import wait_until
 
 
 def num_sockets(pid):
@@ -39,13 +42,6 @@ def num_sockets(pid):
         except FileNotFoundError:  # closed meanwhile
             continue
     return count
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        os.sched_yield()
 
 
 def take_the_shortcut(holder, channel, num_more=2):
@@ -482,6 +478,31 @@ def test_a_forked_child_holds_none_of_its_parents_shortcuts():
             assert int(os.read(read, 10)) <= others  # of those some may have been closed meanwhile
             os.close(read)
             os.close(write)
+
+
+def test_a_process_that_has_used_up_half_of_its_descriptors_invites_nobody():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with LocalRuntime() as runtime:
+        messenger = runtime.messenger
+        doors = [ShortcutDoor(messenger, lambda _end, _call: None, lambda _: None) for _ in range(2)]
+        invitations = queue.SimpleQueue()
+
+        def invite(door):
+            messenger.submit(lambda: invitations.put(door.invite("friend").path))
+            return invitations.get(timeout=DEADLINE_S)
+
+        assert invite(doors[0])
+        num_open = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + num_open // 2, hard))
+        try:
+            # Whichever channel of the process the thread wants one to.
+            assert [invite(door) for door in doors] == ["", ""]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert invite(doors[1])
+        closed = threading.Event()
+        messenger.submit(lambda: ([door.close() for door in doors], closed.set()))
+        assert closed.wait(DEADLINE_S)
 
 
 def test_a_process_without_descriptors_takes_shortcuts_later_and_does_not_spin():

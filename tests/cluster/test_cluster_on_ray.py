@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rlinf.scheduler import Cluster, errors
+from rlinf.scheduler import Channel, Cluster, errors
 from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.events import WorkerLogged
 from rlinf.scheduler.session import EventBus, Session, current_or_none, current_session
@@ -16,7 +16,7 @@ from rlinf.scheduler.session.session import _abandon_in_child
 
 DRIVER = """
 import sys, threading
-from rlinf.scheduler import Cluster, Worker
+from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
 
 class Busy(Worker):
     def pid(self):
@@ -26,8 +26,8 @@ class Busy(Worker):
     def wait(self):
         threading.Event().wait(60)
 
-cluster = Cluster(simulate="1x1")
-group = Busy.create_group().launch(cluster)
+cluster = Cluster({options})
+group = Busy.create_group().launch(cluster, NodePlacementStrategy([0]))
 print("pid", *group.pid().wait(30), flush=True)
 {end}
 """
@@ -49,6 +49,23 @@ def test_a_second_cluster_is_a_view_that_closes_nothing(ray_cluster):
     assert "second" not in ray_cluster.topology.group_labels
     view.close()
     assert not ray_cluster.session.closed
+
+
+@pytest.mark.ray
+def test_a_job_is_saved_and_its_channels_are_restored(ray_cluster, tmp_path):
+    tasks = Channel.create("tasks to be saved")
+    for number in range(3):
+        tasks.put(number)
+    with tasks.lease() as lease:
+        ray_cluster.save(tmp_path / "job", channels=[tasks], extra={"step": 1}, acknowledge=lease)
+    tasks.delete()
+    saved = Cluster.load(tmp_path / "job")
+    assert saved.extra == {"step": 1}
+    with ray_cluster.starting():
+        again = Channel.create("tasks to be saved", restore=saved)
+    assert again.drain() == [1, 2]
+    with pytest.raises(errors.CheckpointError, match="'nothing' is not in it: it has 'tasks to be saved'"):
+        Channel.create("nothing", restore=saved)
 
 
 @pytest.mark.ray
@@ -88,6 +105,14 @@ def test_a_mistake_in_the_groups_is_found_before_ray_is_started(monkeypatch):
     assert current_or_none() is None
 
 
+def test_a_component_without_a_place_is_found_before_ray_is_started(monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.session.session._current", None)
+    monkeypatch.setattr("rlinf.scheduler.cluster.simulate_nodes", pytest.fail)
+    with pytest.raises(errors.PlacementError, match="component 'a': accelerators 2-3 are not there"):
+        Cluster({"num_nodes": 1, "component_placement": {"a": "0-3"}, "simulate": "1x2"})
+    assert current_or_none() is None
+
+
 def test_an_interrupted_close_undoes_everything_all_the_same():
     undone = []
 
@@ -119,18 +144,18 @@ def test_a_forked_child_leaves_its_parents_cluster_alone(monkeypatch):
 
 
 @pytest.fixture
-def start_driver():
+def start_driver(ray_address):
     """Starts a driver that ends as it is told; gives its process and its worker's process id."""
     with contextlib.ExitStack() as stack:
 
-        def start(end):
+        def start(options, end):
             process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER.format(end=end)],
+                [sys.executable, "-c", DRIVER.format(options=options, end=end)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "RAY_ADDRESS": ray_address},
             )
             stack.enter_context(process)
             stack.callback(process.kill)
@@ -144,19 +169,21 @@ def start_driver():
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("end", "number", "status", "text"),
+    ("options", "end", "number", "status", "text"),
     [
-        ("sys.exit(3)", None, 3, ""),
-        ("group.wait().wait()", signal.SIGINT, None, "KeyboardInterrupt"),
-        ("group.wait().wait()", signal.SIGTERM, 143, ""),
+        ("", "sys.exit(3)", None, 3, ""),
+        ("simulate='1x1'", "group.wait().wait()", signal.SIGINT, None, "KeyboardInterrupt"),
+        ("", "group.wait().wait()", signal.SIGTERM, 143, ""),
     ],
-    ids=["exit status", "Ctrl-C", "SIGTERM"],
+    ids=["exit status", "Ctrl-C, with its own Ray", "SIGTERM"],
 )
-def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver, end, number, status, text):
-    process, worker = start_driver(end)
+def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(
+    start_driver, options, end, number, status, text
+):
+    process, worker = start_driver(options, end)
     if number is not None:
         os.kill(process.pid, number)
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=240)
     assert process.returncode == status if status is not None else process.returncode != 0
     assert text in output
     with pytest.raises(ProcessLookupError):

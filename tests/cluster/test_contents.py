@@ -5,9 +5,10 @@ import pytest
 
 from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
 from rlinf.scheduler.channel import Channel, ChannelSpec, channels_of
+from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.weights import PublishedWeights, open_weights, published_weights
-from rlinf.scheduler.worker.supervision import GroupEntry, group_entry, groups_in
+from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 from rlinf.testing import LocalRuntime
 
 

@@ -4,6 +4,7 @@ import time
 import pytest
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.comm.directory import AWAITED, RETURNS
 from rlinf.scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
 from rlinf.scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
 
@@ -52,6 +53,22 @@ def test_entries_are_listed_by_prefix_and_sorted(names, pair):
     assert len(here.list()) == 3
 
 
+def test_names_that_return_are_listed_on_request_while_nobody_has_them(names, pair):
+    here, there = names
+    endpoint = pair[1].endpoint
+    there.register("goes:0", endpoint)
+    there.register("returns:0", endpoint, {RETURNS: True})
+    pair[1].close()
+    deadline = time.monotonic() + DEADLINE_S
+    while here.list():
+        assert time.monotonic() < deadline
+    assert [(entry.name, AWAITED in entry.info) for entry in here.list(awaited=True)] == [("returns:0", True)]
+    here.register("returns:0", pair[0].endpoint, {RETURNS: True})
+    assert [(entry.name, AWAITED in entry.info) for entry in here.list(awaited=True)] == [
+        ("returns:0", False)
+    ]
+
+
 def test_a_name_has_one_living_owner(names, pair):
     here, there = names
     there.register("actor:0", pair[1].endpoint)
@@ -93,6 +110,25 @@ def test_entries_of_a_closed_process_vanish(names, pair):
     assert here.list() == []
     with pytest.raises(PeerDied, match="actor:0"):
         here.lookup("actor:0", DEADLINE_S)
+
+
+def test_look_ups_of_a_name_that_returns_wait_for_another_process_until_it_is_given_up(names, pair):
+    here, there = names
+    gone = threading.Event()
+    pair[0].on_peer_lost(lambda _process_id: gone.set())
+    there.register("actor:0", pair[1].endpoint, {RETURNS: True})
+    pair[1].close()
+    assert gone.wait(DEADLINE_S)
+    waiting = here.lookup_async("actor:0", DEADLINE_S)
+    assert here.list() == []
+    assert not waiting.done()
+    here.give_up_async("actor:0", "it died too often").result(DEADLINE_S)
+    with pytest.raises(PeerDied, match="it died too often"):
+        waiting.result(DEADLINE_S)
+    with pytest.raises(PeerDied, match="it died too often"):
+        here.lookup("actor:0", DEADLINE_S)
+    here.register("actor:0", pair[0].endpoint)
+    assert here.lookup("actor:0", DEADLINE_S).endpoint == pair[0].endpoint
 
 
 def test_a_cancelled_look_up_is_forgotten_by_the_server(new_messenger):

@@ -1,10 +1,18 @@
+import fcntl
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from rlinf.scheduler.comm.rundir import MAX_NAMES, MIN_STALE_AGE_S, SOCKET_NAME, RunDirectory
+from rlinf.scheduler.comm.rundir import (
+    JOB_NAME,
+    MAX_NAMES,
+    MIN_STALE_AGE_S,
+    SOCKET_NAME,
+    RunDirectory,
+    living_drivers,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +120,23 @@ def test_the_socket_of_a_long_temporary_directory_still_has_a_path(base, monkeyp
     directory = RunDirectory()
     assert len(os.fsencode(directory.path / SOCKET_NAME)) <= 107
     directory.close()
+
+
+def test_whoever_looks_for_drivers_asks_for_no_lock_that_another_process_is_about_to_take(
+    parent, monkeypatch
+):
+    driver, worker = RunDirectory(), RunDirectory()
+    for path in (driver.path, make(parent / "dead", "lock")):
+        (path / JOB_NAME).touch()
+    make(parent / "starting", "lock")
+    flock, asked = fcntl.flock, set()
+
+    def note(descriptor, operation):
+        asked.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", note)
+    assert list(living_drivers()) == [driver.path]
+    assert asked == {driver.path.name, "dead"}
+    for directory in (driver, worker):
+        directory.close()

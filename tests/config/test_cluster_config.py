@@ -144,6 +144,11 @@ def test_the_network_is_encrypted_unless_that_is_turned_off(written, encrypts):
     assert read_cluster_config(section(network=written)).encryption is encrypts
 
 
+@pytest.mark.parametrize(("written", "read"), [(None, "shared"), ("shared", "shared"), ("own", "own")])
+def test_channels_share_processes_unless_each_is_to_have_its_own(written, read):
+    assert read_cluster_config(section(channel_process=written)).channel_process == read
+
+
 # Every row: the config, the path that the error names, a part of its problem, a part of its hint.
 MISTAKES = [
     (3, "", "not int", ""),
@@ -158,6 +163,8 @@ MISTAKES = [
     (section(simulate="2y8"), "cluster.simulate", "not a number of nodes", "2x8"),
     (section(simulate=1.5), "cluster.simulate", "text such as 2x8, not 1.5", ""),
     (section(simulate=[]), "cluster.simulate", "text such as 2x8, not []", ""),
+    (section(channel_process="none"), "cluster.channel_process", "shared or own, not 'none'", ""),
+    (section(channel_process=2), "cluster.channel_process", "shared or own, not 2", ""),
     (section(network=3), "cluster.network", "this must be a mapping, not 3", "encryption: off"),
     (section(network={"encrypt": "on"}), "cluster.network.encrypt", "unknown key 'encrypt'", "'encryption'"),
     (section(network={"encryption": 1}), "cluster.network.encryption", "on or off, not 1", ""),
@@ -411,4 +418,5 @@ values = st.recursive(
 @given(st.dictionaries(keys, values, max_size=4), st.sampled_from(["1x8", "2,0,4"]))
 def test_any_config_is_placed_or_a_config_error(content, nodes):
     with suppress(ConfigError):
-        ComponentPlacement({"cluster": content}, Topology.parse(nodes))
+        placement = ComponentPlacement({"cluster": content}, Topology.parse(nodes))
+        assert all(placement.placements(name) for name in placement.components)

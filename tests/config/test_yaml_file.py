@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf.scheduler.config import read_cluster_config
-from rlinf.scheduler.config.yaml_file import Place, parse_yaml, read_yaml_file
+from rlinf.scheduler.config.yaml_file import FilePosition, parse_yaml, read_yaml_file
 from rlinf.scheduler.errors import ConfigError
 
 
@@ -45,11 +45,11 @@ def test_numbers_and_words_are_read(text, value):
 def test_places_of_keys_and_entries_are_known():
     content = parse_yaml("a:\n  b:\n    - 1\n    - c: 'x y'\n", "f")
     assert content.places == {
-        "a": Place(1, "a:", (0, 1)),
-        "a.b": Place(2, "  b:", (2, 3)),
-        "a.b[0]": Place(3, "    - 1", (6, 7), (6, 7)),
-        "a.b[1]": Place(4, "    - c: 'x y'", (6, 14)),
-        "a.b[1].c": Place(4, "    - c: 'x y'", (6, 7), (9, 14)),
+        "a": FilePosition(1, "a:", (0, 1)),
+        "a.b": FilePosition(2, "  b:", (2, 3)),
+        "a.b[0]": FilePosition(3, "    - 1", (6, 7), (6, 7)),
+        "a.b[1]": FilePosition(4, "    - c: 'x y'", (6, 14)),
+        "a.b[1].c": FilePosition(4, "    - c: 'x y'", (6, 7), (9, 14)),
     }
 
 

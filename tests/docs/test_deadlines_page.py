@@ -5,14 +5,21 @@ import re
 from pathlib import Path
 
 import pytest
-from test_api_reference import documented
+from test_api_reference import documented, members
 
 from rlinf.scheduler import Channel, errors
+from rlinf.scheduler.channel.arrival_watch import ARRIVAL_S
+from rlinf.scheduler.channel.connection import RESTART_S
+from rlinf.scheduler.channel.journaled import RETURN_S
 from rlinf.scheduler.channel.operation import ANSWER_S
-from rlinf.scheduler.channel.starting import START_TIMEOUT_S
+from rlinf.scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
 from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
-from rlinf.scheduler.comm.transport.session import GRACE_S
-from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S
+from rlinf.scheduler.host.host import LEAVE_GRACE_S
+from rlinf.scheduler.session.pulse import SILENT_S
+from rlinf.scheduler.worker.channel_starter import WARM_S
+from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
+from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S, UNSAID_GRACE_S
 from rlinf.testing import LocalRuntime
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/deadlines.md").read_text(encoding="utf-8")
@@ -28,7 +35,7 @@ def options():
     """(call, option, default) of everything in the reference that takes a time to wait."""
     for thing in documented():
         if inspect.isclass(thing) and not inspect.isabstract(thing):
-            for name in vars(thing):
+            for name in members(thing):
                 if name != "__init__" and (name.startswith("_") or not callable(getattr(thing, name))):
                     continue
                 call = thing.__name__ if name == "__init__" else f"{thing.__name__}.{name}"
@@ -53,8 +60,18 @@ def test_fixed_waits_are_those_of_the_code():
     assert {what.split(":")[0]: float(seconds) for what, seconds in FIXED.items()} == {
         "a channel's process that does not answer": ANSWER_S,
         "a channel's process that does not start": START_TIMEOUT_S,
+        "a channel's process that does not read what the channel is restored from": RESTORE_TIMEOUT_S,
+        "a durable channel that no process holds": RESTART_S,
+        "a durable channel's process that does not come to the end of its journal": RECOVER_TIMEOUT_S,
+        "clients of a durable channel that do not come back when another process holds it are lost": RETURN_S,
+        "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
+        "an item on its way to a consumer that does not answer": ARRIVAL_S,
+        "a rank that is stopped or stuck is told of": SILENT_S,
+        "a rank that is stopped or stuck is dead": UNRESPONSIVE_AFTER_S,
+        "a rank whose raylet, home or launcher is gone ends by force": LEAVE_GRACE_S,
         "a rank that is asked to end and is in a call is killed": STOP_GRACE_S,
+        "a rank whose connection is gone and of whose process Ray says nothing is dead": UNSAID_GRACE_S,
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,
     }
 

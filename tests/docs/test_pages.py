@@ -43,6 +43,15 @@ def test_programs_of_a_page_run(path, folder):
     run(path, folder)
 
 
+def test_the_program_of_the_page_on_checkpoints_can_be_run_again(folder):
+    page = (ROOT / "docs" / "how-to" / "checkpoint-a-job.md").read_text(encoding="utf-8")
+    save(page, folder)
+    (program,) = programs_of(page)
+    printed_by_process(program, folder)
+    assert f"```text\n{printed_by_process(program, folder)}```" in page
+    assert printed_by_process(program, folder) == "nothing left to do: trained on 8 tasks\n" * 2
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("path", pages(with_ray=True))
 def test_programs_of_a_page_run_on_a_cluster(path, folder, driver):

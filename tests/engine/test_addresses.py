@@ -1,8 +1,12 @@
 """Which Ray a program joins."""
 
+import contextlib
+import os
 import socket
 
 import pytest
+import ray._common.utils
+import ray._private.utils
 
 from rlinf.scheduler.engine import addresses
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
@@ -10,8 +14,10 @@ from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 @pytest.fixture
 def announcement(tmp_path, monkeypatch):
-    path = tmp_path / "ray_current_cluster"
-    monkeypatch.setattr(addresses, "_announcement", lambda: path)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # Ray's
+    monkeypatch.setattr(addresses, "private_directory", lambda longest: tmp_path / "private")
+    path = tmp_path / "ray" / "ray_current_cluster"
+    path.parent.mkdir()
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return path
 
@@ -39,10 +45,24 @@ def test_a_cluster_that_runs_here_is_joined(announcement, answering):
     assert addresses.find_address("local", 1, 1) == "local"
 
 
+def test_of_rays_own_and_what_rlinf_started_the_newer_one_is_joined(announcement, answering, tmp_path):
+    private = tmp_path / "private" / "ray" / announcement.name
+    private.parent.mkdir(parents=True)
+    private.write_text(answering)
+    announcement.write_text("127.0.0.1:2")
+    os.utime(announcement, (1, 1))
+    assert addresses.find_address(None, None, 1) == answering
+    os.utime(private, (0, 0))
+    assert addresses.find_address(None, None, 1) == answering  # the newer one does not answer
+    announcement.write_text(answering)
+    private.write_text(DEAD)
+    assert addresses.find_address(None, None, 1) == answering
+
+
 def test_a_cluster_that_was_killed_is_passed_over(announcement):
     announcement.write_text(DEAD)
     assert addresses.find_address(None, 1, 1) == "local"
-    with pytest.raises(ClusterError, match="ray start --head"):
+    with pytest.raises(ClusterError, match="rlinf node start --head"):
         addresses.find_address("auto", 1, 1)
 
 
@@ -67,11 +87,47 @@ def test_text_that_is_no_address_is_refused_at_once(announcement, text):
         addresses.find_address(text, None, 60)
 
 
+def starts(address):
+    """What Ray notes and forgets where a cluster of its own starts, or ends, in a process."""
+    ray._private.utils.write_ray_address(address)
+
+
+def ends():
+    ray._common.utils.reset_ray_address()
+
+
 def test_a_simulation_does_not_become_the_cluster_that_others_join(announcement):
     with addresses.unannounced():
-        announcement.write_text("10.0.0.1:1234")
+        starts("10.0.0.1:1234")
     assert not announcement.exists()
+    starts("10.0.0.9:6379")
+    with addresses.unannounced():
+        starts("10.0.0.1:1234")
+    assert announcement.read_text() == "10.0.0.9:6379"
+
+
+def test_simulations_that_start_at_once_leave_none_announced(announcement):
+    one, other = addresses.unannounced(), addresses.unannounced()
+    with contextlib.ExitStack() as second, one:
+        starts("10.0.0.1:1")
+        second.enter_context(other)
+        starts("10.0.0.1:2")
+    assert not announcement.exists()
+    starts("10.0.0.9:6379")
+    assert announcement.read_text() == "10.0.0.9:6379"
+
+
+def test_what_others_announce_while_a_simulation_starts_stays_announced(announcement):
+    with addresses.unannounced():
+        starts("10.0.0.1:1234")
+        announcement.write_text("10.0.0.9:6379")
+    assert announcement.read_text() == "10.0.0.9:6379"
+
+
+def test_the_end_of_a_simulation_forgets_nobody_elses_cluster(announcement):
     announcement.write_text("10.0.0.9:6379")
     with addresses.unannounced():
-        announcement.write_text("10.0.0.1:1234")
+        ends()
     assert announcement.read_text() == "10.0.0.9:6379"
+    ends()
+    assert not announcement.exists()

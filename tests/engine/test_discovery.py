@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -89,6 +90,12 @@ def test_too_few_nodes_are_an_error_at_the_deadline_that_lists_those_there(ray_c
     with pytest.raises(ClusterTimeout, match="3 nodes were asked for and 2 are there") as caught:
         wait_for_nodes(3, 0.3)
     assert str(caught.value).count(address) == 2
+
+
+@pytest.mark.ray
+def test_what_was_waited_for_before_counts_against_the_deadline(ray_cluster):
+    with pytest.raises(ClusterTimeout, match="3 nodes were asked for"):
+        wait_for_nodes(3, 100, begun=time.monotonic() - 200)
 
 
 @pytest.mark.ray

@@ -1,6 +1,6 @@
 import pytest
 
-from rlinf.scheduler.engine.nodes import order_nodes
+from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
 
@@ -65,3 +65,30 @@ def test_the_order_does_not_depend_on_the_order_of_discovery():
 
 def test_text_that_is_no_address_still_gives_a_stable_order():
     assert ips([report("node-b"), report("10.0.0.1"), report("node-a")]) == ["10.0.0.1", "node-a", "node-b"]
+
+
+def test_ranks_of_nodes_that_are_gone_are_closed_up():
+    living = [report("10.0.0.1", rank=1), report("10.0.0.3", rank=4)]
+    assert [each.ip for each in order_nodes(living, num_lost=3)] == ["10.0.0.1", "10.0.0.3"]
+    with pytest.raises(ClusterError, match="none has rank 3"):
+        order_nodes(living, num_lost=2)
+
+
+def ids(fleet):
+    return [node.node_id for node in fleet.nodes]
+
+
+def test_nodes_that_join_come_last_and_all_others_keep_their_ranks():
+    before = fleet_of([report("10.0.0.1"), report("10.0.0.2"), report("10.0.0.3")])
+    after = fleet_after(
+        before, [report("10.0.0.9"), report("10.0.0.3"), report("10.0.0.0"), report("10.0.0.1")]
+    )
+    assert ids(after) == ["id-10.0.0.1", "id-10.0.0.2", "id-10.0.0.3", "id-10.0.0.0", "id-10.0.0.9"]
+
+
+def test_a_node_that_joins_with_the_rank_of_one_that_is_gone_takes_its_place():
+    before = fleet_of([report("10.0.0.1", rank=0), report("10.0.0.2", rank=1)])
+    after = fleet_after(before, [report("10.0.0.1", rank=0), report("10.0.0.9", rank=1)])
+    assert ids(after) == ["id-10.0.0.1", "id-10.0.0.9"]
+    both = fleet_after(before, [report("10.0.0.1", rank=0), report("10.0.0.2"), report("10.0.0.9", rank=1)])
+    assert ids(both) == ["id-10.0.0.1", "id-10.0.0.2", "id-10.0.0.9"], "its place is taken"

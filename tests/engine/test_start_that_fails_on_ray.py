@@ -3,11 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rlinf.scheduler.engine import engine
 from rlinf.scheduler.engine.engine import ray_errors
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf.scheduler.planning import Node
 
 PROGRAM = Path(__file__).with_name("ray_that_fails.py")
 
@@ -16,16 +19,41 @@ PROGRAM = Path(__file__).with_name("ray_that_fails.py")
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("init", "ClusterError: Ray did not start 1 simulated nodes: Ray's own"),
         ("nodes", "ClusterError: Ray does not say which nodes there are: Ray's own"),
         ("interrupted", "KeyboardInterrupt: "),
     ],
 )
 def test_a_start_that_fails_or_is_interrupted_leaves_nothing(what, told):
     done = subprocess.run(
-        [sys.executable, PROGRAM, what], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, PROGRAM, what], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout.splitlines() == [told.rstrip("\n"), "left: [[], False, None, True]"], done.stderr
+
+
+def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeypatch):
+    done = []
+
+    class Nodes:
+        address = "127.0.0.1:1"
+
+        def add_node(self, **_options):
+            done.append("start")
+
+        def shutdown(self):
+            done.append("stop")
+
+    def connect(address):
+        raise AssertionError("Ray's own")
+
+    # This process may have a Ray of the tests'.
+    own_ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: done.append("leave"))
+    monkeypatch.setattr(engine, "ray", own_ray)
+    monkeypatch.setattr(engine, "use_fresh_token", lambda: lambda: done.append("old token"))
+    monkeypatch.setattr(engine, "RayTestCluster", Nodes)
+    monkeypatch.setattr(engine, "_connect", connect)
+    with pytest.raises(ClusterError, match="Ray did not start 2 simulated nodes: Ray's own"):
+        engine.simulate_nodes([Node(), Node()])
+    assert done == ["start", "start", "leave", "stop", "old token"]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, AssertionError, OSError, TypeError])

@@ -61,7 +61,7 @@ class Calls:
             env=SimpleNamespace(world_size=2, collect=self.collect, **phases),
             rollout=SimpleNamespace(serve=self.serve),
             actor=SimpleNamespace(update=self.update, publish=self.answer, **phases),
-            channels={channels.STEPS: SimpleNamespace(close=self.closed.set)},
+            channels={channels.QUESTIONS: SimpleNamespace(close=self.closed.set)},
         )
 
 

@@ -17,7 +17,7 @@ def run_hello(tmp_path, *overrides, **environment):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
     )
 
 

@@ -4,12 +4,15 @@ import pytest
 
 from interruptions import NUM_ROUNDS, NUM_STEPS, SEED, Alarms, Steps
 from job_processes import Job
+from rlinf.testing.local import hold_items
 
 
 @pytest.fixture(params=["unix", "tcp"])
 def job(request):
     print(f"seed {SEED}")  # noqa: T201
     with Job(request.param) as job:
+        if request.param == "tcp":  # channels are elsewhere: their large items stay here
+            hold_items(job.driver)
         yield job
 
 

@@ -5,6 +5,7 @@ import pytest
 import interruption_roles as roles
 from interruptions import LIMIT_S, NUM_ROUNDS, SEED
 from job_processes import Job
+from rlinf.scheduler.channel import Channel, load_job
 
 pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
 
@@ -25,6 +26,21 @@ def test_an_interrupted_consumer_loses_nothing_and_gets_everything_once_and_in_o
     assert got + left == list(range(producer.result()))
 
 
+@pytest.mark.parametrize("consumer", [roles.interrupted_leases, roles.interrupted_batches_of_leases])
+def test_an_interrupted_consumer_gives_back_what_it_has_not_acknowledged(job, interrupt, rounds, consumer):
+    _, channel = job.hold(maxsize=8)
+    producer = job.start(roles.put_until_closed, channel.name, 1)
+    victim = job.start(consumer, channel.name, rounds, SEED, interrupt)
+    got, num_signals = victim.receive(LIMIT_S)[1]
+    # It lives, and keeps nothing; the channel would not end before.
+    channel.close()
+    left = roles.drain(channel)
+    assert num_signals > rounds // 10
+    assert sorted(set(got) | set(left)) == list(range(producer.result()))
+    assert len(left) == len(set(left))
+    assert channel.stats().num_leased == 0
+
+
 @pytest.mark.parametrize("producer", [roles.interrupted_puts, roles.interrupted_waits_for_puts])
 def test_what_an_interrupted_producer_put_is_there_once_and_in_order(job, interrupt, rounds, producer):
     _, channel = job.hold(maxsize=4)
@@ -37,6 +53,30 @@ def test_what_an_interrupted_producer_put_is_there_once_and_in_order(job, interr
     assert sorted(set(done) - set(got)) == []
     assert got == sorted(set(got)), "in order, and none twice"
     assert set(got) <= set(range(rounds))
+
+
+def test_an_interrupted_maker_gives_its_slot_back_and_has_put_what_it_says(job, interrupt, rounds):
+    _, channel = job.hold()
+    trainer = job.start(roles.train_until_closed, channel.name)
+    victim = job.start(roles.interrupted_makes, channel.name, rounds, SEED, interrupt)
+    done, num_signals = victim.result(LIMIT_S)
+    channel.close()
+    got = trainer.result()
+    assert num_signals > rounds // 10
+    assert set(done) - {max(done)} <= set(got)
+    assert got == sorted(set(got)), "in order, and none twice"
+
+
+def test_an_interrupted_trainer_takes_everything_once_and_its_version_moves_on(job, interrupt, rounds):
+    _, channel = job.hold()
+    maker = job.start(roles.make_until_closed, channel.name)
+    victim = job.start(roles.interrupted_steps, channel.name, rounds, SEED, interrupt)
+    got, num_signals = victim.result(LIMIT_S)
+    channel.end()
+    made = maker.result()
+    assert num_signals > rounds // 10
+    assert got == list(range(len(got)))
+    assert made - len(got) == channel.qsize()
 
 
 def test_an_interrupted_thread_loses_nothing_of_another_ones(job, interrupt, rounds):
@@ -69,3 +109,19 @@ def test_an_interrupted_put_writes_into_no_other_item():
         assert num_signals > rounds // 10
         assert set(done) <= set(got)
         assert got == sorted(set(got)), "in order, and none twice"
+
+
+def test_an_interrupted_save_leaves_a_whole_checkpoint_and_nothing_on_lease(job, interrupt, rounds, tmp_path):
+    _, channel = job.hold()
+    folder = str(tmp_path / "job")
+    num_saves = min(rounds // 4, 400)  # each waits for the disk
+    victim = job.start(roles.interrupted_saves, channel.name, num_saves, SEED, interrupt, folder)
+    trained, num_signals = victim.result(LIMIT_S)
+    assert num_signals > num_saves // 10
+    assert channel.stats().num_leased == 0
+    saved = load_job(folder)
+    restored = Channel.create("restored", restore=saved.channels[channel.name])
+    left = list(map(roles.number_of, channel.drain()))
+    assert list(map(roles.number_of, restored.drain())) == left
+    # What was acknowledged was trained on; of what was not, a checkpoint may say that it was.
+    assert set(left) | set(trained) == set(range(num_saves))

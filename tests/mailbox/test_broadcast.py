@@ -346,7 +346,7 @@ def test_those_who_died_are_named_beside_those_who_never_came(here):
         here.call("actor:0", "value", groups, timeout_s=0.2).wait(DEADLINE_S)
     assert caught.value.peer == "critic:0, critic:1, rollout:2"
     assert "'critic:1', which never registered" in str(caught.value)
-    assert "'rollout:2', which is gone (its process is gone)" in str(caught.value)
+    assert "'rollout:2', which is gone (it closed its messenger)" in str(caught.value)
 
 
 def test_a_source_that_never_registers_is_named_at_the_deadline(new_messenger):

@@ -10,7 +10,6 @@ import torch
 
 import arena_peers
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, framing
-from rlinf.scheduler.comm.transfer import GRACE_S
 from rlinf.scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
 from rlinf.scheduler.mailbox import Mailbox
 
@@ -162,11 +161,10 @@ class Slow:
 def test_the_time_to_pickle_counts(trio):
     boxes, _ = trio
     boxes["env:0"].send(bytes(LIMIT_BYTES), "actor:0", timeout_s=DEADLINE_S).wait(DEADLINE_S)
-    started = time.monotonic()
-    late = boxes["env:0"].send(Slow(), "actor:0", timeout_s=0.06)
-    with pytest.raises(CommTimeout, match="room in its mailbox"):
+    late = boxes["env:0"].send(Slow(), "actor:0", timeout_s=0.01)
+    with pytest.raises(CommTimeout, match="room in its mailbox") as caught:
         late.wait(DEADLINE_S)
-    assert time.monotonic() - started < 0.1 + GRACE_S
+    assert caught.value.waited_s >= 0.05
 
 
 def test_what_does_not_fit_into_the_receivers_memory_ends_the_connection(pair, names, monkeypatch):

@@ -7,9 +7,9 @@ from rlinf.scheduler.planning import (
     HardwareUnit,
     Node,
     NodeGroup,
-    Place,
     PlacementRule,
     RankMove,
+    RankPlace,
     Topology,
     diff_plans,
     plan_components,
@@ -48,8 +48,8 @@ def test_moved_added_removed_and_resized_components_are_told_apart():
 def test_only_ranks_that_move_are_listed():
     (actor,) = diff_plans(planned("2x4", actor="0-5"), planned("2x4", actor="0-3,6-7")).components
     assert actor.moves == (
-        RankMove(4, Place(1, "GPU", (0,)), Place(1, "GPU", (2,))),
-        RankMove(5, Place(1, "GPU", (1,)), Place(1, "GPU", (3,))),
+        RankMove(4, RankPlace(1, "GPU", (0,)), RankPlace(1, "GPU", (2,))),
+        RankMove(5, RankPlace(1, "GPU", (1,)), RankPlace(1, "GPU", (3,))),
     )
     assert actor.num_moved == 2
 

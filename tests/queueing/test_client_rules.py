@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.queueing.client import ClientState, Confirm, End, Ending, Fill, Send, Withdraw
+from rlinf.scheduler.queueing.client import ClientState, Confirm, End, Ending, Send, SendItem, SendWithdraw
 
 Q = "default"
 
@@ -20,7 +20,7 @@ def test_what_nobody_waits_for_goes_back_though_it_was_delivered():
     client = ClientState()
     client.get(1, Q)
     client.delivered(1, ["item"])
-    assert client.drop(1) == [Withdraw(1)]
+    assert client.drop(1) == [SendWithdraw(1)]
     assert client.taken(1) == []
     assert client.num_open == 0
 
@@ -28,7 +28,7 @@ def test_what_nobody_waits_for_goes_back_though_it_was_delivered():
 def test_a_withdrawn_get_takes_nothing_that_was_under_way():
     client = ClientState()
     client.get(1, Q)
-    assert client.expire(1) == [Withdraw(1)]
+    assert client.expire(1) == [SendWithdraw(1)]
     assert client.delivered(1, ["item"]) == []
     assert client.refused(1, "a state", withdrawn=True) == [End(1, Ending.TIMED_OUT, "a state")]
     assert client.num_open == 0
@@ -38,7 +38,7 @@ def test_a_put_that_is_not_answered_ends_and_keeps_its_credit_until_the_server_s
     client = ClientState(credit_bytes=100)
     client.put(1, Q, 80)
     assert client.put(2, Q, 80) == []
-    assert client.expire(1) == [Withdraw(1)]
+    assert client.expire(1) == [SendWithdraw(1)]
     assert client.give_up(1) == [End(1, Ending.UNANSWERED)]
     assert client.accepted(1) == [Send(2)]
 
@@ -63,6 +63,6 @@ def test_a_put_that_is_held_back_ends_at_once_when_it_is_given_up():
 def test_a_withdrawn_put_is_not_filled():
     client = ClientState()
     client.put(1, Q, 0)
-    assert client.granted(1) == [Fill(1, as_bytes=False)]
+    assert client.granted(1) == [SendItem(1, as_bytes=False)]
     client.cancel(1)
     assert client.granted(1) == []

@@ -18,7 +18,12 @@ BATCHES = st.sampled_from([None, 1, 2, 0.3, 5, 20])
 LIMITS = st.one_of(
     st.just(Limits()),
     st.builds(
-        Limits, st.integers(1, 3), st.sampled_from([0, 3, 4]), st.just(0), st.sampled_from([None, 1.0])
+        Limits,
+        st.integers(1, 3),
+        st.sampled_from([0, 3, 4]),
+        st.just(0),
+        st.sampled_from([None, 1.0]),
+        st.just(""),
     ),
 )
 OFTEN = st.sampled_from([True, True, True, False])

@@ -403,3 +403,55 @@ def test_what_a_dead_client_took_is_confirmed_and_its_own_waits_hear_nothing():
     out = state.lose("dies", taken={2})
     assert [(i.client, i.ticket, i.reason) for i in out] == [("lives", 4, Reason.CLOSED)]
     assert state.depths() == ()
+
+
+def test_an_end_waits_for_what_is_on_its_way_and_for_nothing_else():
+    state = filled([1, 1, 1, 1])
+    for client in ("taken", "arrived", "stopped", "waiting"):
+        state.get(client, 1, Q)
+    state.get("waiting", 2, Q)
+    state.confirm("taken", 1)
+    state.arrive("arrived", 1)
+    state.arrive("waiting", 1)
+    assert state.on_the_way() == []  # more may come
+    state.end(Q)
+    assert state.on_the_way() == [("stopped", 1)]
+    assert refused(state.arrive("stopped", 1)) == [("waiting", Reason.ENDED)]
+    assert state.on_the_way() == []
+    assert state.lose("stopped") == []
+    assert state.num_items(Q) == 1
+
+
+def test_a_closed_channel_waits_for_what_is_on_its_way_too():
+    state = filled([1])
+    state.get("stopped", 1, Q)
+    state.close()
+    assert state.on_the_way() == [("stopped", 1)]
+
+
+def test_ends_of_one_shot_queues_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.queueing.state.NUM_ENDED", 3)
+    state = ChannelState()
+    state.put("p", 0, "held", "item")
+    state.end("held")
+    for number in range(10):
+        state.end(number)
+    assert [number for number in range(10) if state.has_ended(number)] == [8, 9]
+    assert state.has_ended("held")  # it is there yet
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_a_question_that_nobody_waits_for_leaves_its_queue(priority):
+    state = ChannelState(maxsize=3)
+    for number in range(3):
+        state.put("asker", number, "q", f"question {number}", question=number + 1, priority=priority)
+    state.get("c", 1, "q")
+    state.put("asker", 3, "q", "question 3", question=4)
+    state.withdraw("c", 1)
+    assert state.put("other", 1, "q", "waits") == []
+    assert state.retract("other", "q", 1) == state.retract("asker", "elsewhere", 1) == []
+    state.retract("asker", "q", 1)  # it came back
+    assert [each.client for each in state.retract("asker", "q", 3) if isinstance(each, Accept)] == ["other"]
+    assert state.retract("asker", "q", 3) == []
+    left = [delivery.items[0].payload for number in range(3) for delivery in state.get("d", number, "q")]
+    assert left == ["question 1", "question 3", "waits"]

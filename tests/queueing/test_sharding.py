@@ -123,8 +123,16 @@ def test_plans_that_make_no_sense_are_refused(plan, index):
 def test_a_count_of_shards_that_changes_is_refused():
     state = filled([])
     state.get_part("a", 1, Q, ShardPlan(2, batch_items=4), 0)
-    with pytest.raises(ValueError, match=r"num_shards=2.*num_shards=3"):
+    said = r"^other shards divide it by num_shards=2, and this one by num_shards=3$"
+    with pytest.raises(ValueError, match=said):
         state.get_part("b", 2, Q, ShardPlan(3, batch_items=4), 0)
+
+
+def test_costs_that_differ_are_told_in_short():
+    state, points = filled([]), ((0, 0), (1, 1))
+    state.get_part("a", 1, Q, ShardPlan(2, batch_items=4, cost_table=points), 0)
+    with pytest.raises(ValueError, match="by cost_table=2 points, and this one by cost_table=0 points"):
+        state.get_part("b", 2, Q, ShardPlan(2, batch_items=4), 0)
 
 
 class Rank:

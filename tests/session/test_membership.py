@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.channel.connections import Connections
+from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.events import WorkerLogged
@@ -128,7 +128,7 @@ def test_a_step_that_cannot_be_undone_keeps_up_no_other_and_the_order_is_the_rev
 
 
 def test_the_services_of_a_session_are_of_one_messenger_and_there_is_one_of_each(session):
-    for make in (Connections, open_mailbox, open_weights):
+    for make in (ChannelConnections, open_mailbox, open_weights):
         assert session.service(make) is session.service(make)
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from admission_mutants import ADMISSION_MUTANTS
+from checkpoint_mutants import CHECKPOINT_MUTANTS
+from durable_mutants import DURABLE_MUTANTS
+from feeding_mutants import FEEDING_MUTANTS, with_queue
+from holder_mutants import HOLDER_MUTANTS
+from lease_mutants import LEASE_MUTANTS
+from tap_mutants import TAP_MUTANTS
+
 from rlinf.scheduler.comm.replication.publication import Publication
-from rlinf.scheduler.comm.transport.session import Session
+from rlinf.scheduler.comm.transport.peer_session import PeerSession
 from rlinf.scheduler.queueing import Accept, ChannelState, DirectOperations, Reason, Refuse
-from rlinf.scheduler.queueing.client import ClientState, End, Ending, Recall, Withdraw
+from rlinf.scheduler.queueing.client import ClientState, End, Ending, SendRecall, SendWithdraw
 from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.simulation import Machines
 
@@ -64,16 +72,6 @@ class _StreamlessQueue(NamedQueue):
             super()._enter(putter, out)
 
 
-def _with_queue(queue_type):
-    class WithQueue(ChannelState):
-        def _queue(self, name):
-            if name not in self._queues:
-                self._queues[name] = queue_type(name, self.maxsize, self.max_bytes, self._tally)
-            return self._queues[name]
-
-    return WithQueue
-
-
 # -- the client's side ----------------------------------------------------------------------------
 
 
@@ -81,7 +79,9 @@ class ForgetsToWithdraw(ClientState):
     """An expired operation is over here; the server is not told."""
 
     def expire(self, ticket):
-        return [End(ticket, Ending.TIMED_OUT) if type(i) is Withdraw else i for i in super().expire(ticket)]
+        return [
+            End(ticket, Ending.TIMED_OUT) if type(i) is SendWithdraw else i for i in super().expire(ticket)
+        ]
 
 
 class TakesWhatItWithdrew(ClientState):
@@ -192,13 +192,15 @@ class WithdrawsInsteadOfRecalling(ClientState):
     """What went by a shortcut is withdrawn like anything else."""
 
     def _leave(self, ticket, ending):
-        return [Withdraw(i.ticket) if type(i) is Recall else i for i in super()._leave(ticket, ending)]
+        return [
+            SendWithdraw(i.ticket) if type(i) is SendRecall else i for i in super()._leave(ticket, ending)
+        ]
 
 
 # -- the session ----------------------------------------------------------------------------------
 
 
-class AcknowledgesOneTooMany(Session):
+class AcknowledgesOneTooMany(PeerSession):
     """Counts from the wrong end."""
 
     def acknowledgement(self):
@@ -206,7 +208,7 @@ class AcknowledgesOneTooMany(Session):
         return None if number is None else number + 1
 
 
-class DropsWhatWasUnderWay(Session):
+class DropsWhatWasUnderWay(PeerSession):
     """What was written on a connection that is cut has gone."""
 
     def _drop_connection(self, *args):
@@ -214,14 +216,14 @@ class DropsWhatWasUnderWay(Session):
         super()._drop_connection(*args)
 
 
-class SendsAgainWhatArrived(Session):
+class SendsAgainWhatArrived(PeerSession):
     """After a cut everything that is not acknowledged is sent again."""
 
     def _begin(self, received, now):
         super()._begin(self.sent, now)
 
 
-class GivesUpAtTheFirstCut(Session):
+class GivesUpAtTheFirstCut(PeerSession):
     """A cut is a death."""
 
     def cut(self, now, why):
@@ -229,7 +231,7 @@ class GivesUpAtTheFirstCut(Session):
         self.left(why)
 
 
-class NeverGivesUp(Session):
+class NeverGivesUp(PeerSession):
     """Whoever cannot be reached may come back one day."""
 
     def dial_failed(self, now, why, *, ended=False):
@@ -257,6 +259,13 @@ class ForgetsWhoWaits(Publication):
 
 
 MUTANTS = {
+    **ADMISSION_MUTANTS,
+    **DURABLE_MUTANTS,
+    **FEEDING_MUTANTS,
+    **HOLDER_MUTANTS,
+    **LEASE_MUTANTS,
+    **TAP_MUTANTS,
+    **CHECKPOINT_MUTANTS,
     "never forgets a replica": replace(
         Machines(), publication=partial(NeverForgetsAReplica, replicated=True)
     ),
@@ -264,11 +273,11 @@ MUTANTS = {
     "confirms what arrived": replace(Machines(), server=ConfirmsWhatArrived),
     "forgets the dead": replace(Machines(), server=ForgetsTheDead),
     "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),
-    "gives back to the tail": replace(Machines(), server=_with_queue(_TailQueue)),
-    "serves the latest getter first": replace(Machines(), server=_with_queue(_LatestFirstQueue)),
-    "admits one too many": replace(Machines(), server=_with_queue(_RoomyQueue)),
-    "lets puts overtake an announced one": replace(Machines(), server=_with_queue(_StreamlessQueue)),
-    "gives letters back to the tail": replace(Machines(), receiver=partial(_with_queue(_TailQueue), 0)),
+    "gives back to the tail": replace(Machines(), server=with_queue(_TailQueue)),
+    "serves the latest getter first": replace(Machines(), server=with_queue(_LatestFirstQueue)),
+    "admits one too many": replace(Machines(), server=with_queue(_RoomyQueue)),
+    "lets puts overtake an announced one": replace(Machines(), server=with_queue(_StreamlessQueue)),
+    "gives letters back to the tail": replace(Machines(), receiver=partial(with_queue(_TailQueue), 0)),
     "holds letters without end": replace(Machines(), receiver=lambda _max_bytes: ChannelState()),
     "forgets to withdraw": replace(Machines(), client=ForgetsToWithdraw),
     "takes what it withdrew": replace(Machines(), client=TakesWhatItWithdrew),

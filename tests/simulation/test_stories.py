@@ -42,7 +42,7 @@ def test_stories_are_about_everything_that_can_go_wrong():
     for seed in range(100):
         faults |= {step.kind for step in draw_script(seed).steps if isinstance(step, Fault)}
         endings |= {event[5] for event in simulate(seed).history if event[2] == "ends"}
-    assert faults == {"cut", "stall", "pause", "die", "pause server", "kill server", "close"}
+    assert faults == {"cut", "stall", "pause", "die", "pause server", "kill server", "close", "lose node"}
     assert endings >= {
         "accepted",
         "taken",
@@ -57,8 +57,43 @@ def test_stories_are_about_everything_that_can_go_wrong():
 
 
 def test_stories_are_about_channels_mailboxes_and_weights():
-    kinds = {call.kind for seed in range(20) for call in draw_script(seed).calls}
-    assert kinds == {"put", "get", "batch", "send", "recv", "publish", "fetch"}
+    kinds = {call.kind for seed in range(50) for call in draw_script(seed).calls}
+    of_channels = {"put", "get", "batch", "group", "peek", "drain", "end", "flush", "join", "leave", "lease"}
+    of_subscriptions = {"subscribe", "unsubscribe"}
+    assert kinds == of_channels | of_subscriptions | {"send", "recv", "publish", "fetch"}
+
+
+def test_stories_are_about_ranks_that_train_die_and_are_told_of_the_end():
+    outcomes = set()
+    for seed in range(200):
+        outcomes |= {event[5] for event in simulate(seed).history if event[2:4] == ("ends", "step")}
+    assert outcomes >= {"taken", "dropped", "timed out", "ended", "closed", "impossible", "empty"}
+
+
+def test_stories_are_about_leases_that_are_kept_given_back_and_lapse():
+    said, became = set(), set()
+    for seed in range(200):
+        history = simulate(seed).history
+        became |= {event[5] for event in history if event[2:4] == ("ends", "lease")}
+        said |= {(event[4], event[5] > 0) for event in history if event[2] == "settles"}
+    assert became >= {"taken", "dropped", "timed out", "cancelled", "lost", "closed"}
+    assert said == {(True, False), (False, False), (False, True)}
+
+
+def test_stories_are_about_channels_that_are_saved():
+    saved = [event for seed in range(100) for event in simulate(seed).history if event[2] == "is saved"]
+    assert len(saved) > 50
+    assert any(event[3:] for event in saved)  # with a lease that is acknowledged by that
+
+
+def test_stories_are_about_items_that_stay_on_their_nodes_and_are_lost_with_them():
+    heard, told = set(), set()
+    for seed in range(300):
+        history = simulate(seed).history
+        heard |= {event[4] for event in history if event[2] == "hears"}
+        told |= {event[3:4] + event[6:] for event in history if event[2] == "says" and event[3] == "Refuse"}
+    assert heard >= {"Hold", "Keep", "Fetch", "Drop", "Resend"}
+    assert ("Refuse", "lost") in told
 
 
 def test_a_story_is_told_with_its_history(capsys):
@@ -77,3 +112,17 @@ def test_no_stories_and_no_processes_are_refused(option, capsys):
         main([option, "0"])
     assert caught.value.code == 2
     assert f"{option} is at least 1, not 0" in capsys.readouterr().err
+
+
+def test_stories_are_about_durable_channels_whose_process_dies_at_any_step():
+    reports = [report for seed in range(180) if (report := simulate(seed)).script.durable]
+    histories = [report.history for report in reports]
+    deaths = [
+        sum(event[2] == "dies" and event[1].startswith("server") for event in history)
+        for history in histories
+    ]
+    assert len(reports) > 15
+    assert max(deaths) > 2
+    told_late = [event for history in histories for event in history if event[2] == "was not told"]
+    assert told_late, "none died between writing and doing"
+    assert any(event[2] == "writes an image" for history in histories for event in history)

@@ -23,7 +23,7 @@ from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
 from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
 from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
-from rlinf.scheduler.comm.shm.home import run_at
+from rlinf.scheduler.comm.shm.io_thread import run_at
 from rlinf.scheduler.comm.shm.maps import map_array
 from rlinf.scheduler.comm.shm.slots import claim_slot
 from rlinf.scheduler.mailbox import Mailbox
@@ -43,9 +43,15 @@ def num_maps(pid):
     return len({line.split()[4] for line in lines if ARENA in line})
 
 
-def num_areas():
-    """How many parts of arenas this process has mapped."""
-    return Path("/proc/self/maps").read_text().count(ARENA)
+def inode_of(arena):
+    """What tells an arena from those that other threads of this process map and forget meanwhile."""
+    return str(os.fstat(arena.fd).st_ino)
+
+
+def num_areas(inode):
+    """How many parts of an arena this process has mapped."""
+    areas = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if ARENA in line]
+    return sum(area[4] == inode for area in areas)
 
 
 def num_open(pid):

@@ -90,7 +90,7 @@ class Caller:
     def __call__(self, method, *args):
         call = Call(self.messenger, method, self.targets, encode((args, {})))
         self.messenger.submit(call.start)
-        return GroupResult(call, lambda address, wait_s: "it is gone")
+        return GroupResult(call, lambda address, wait_s, otherwise: "it is gone")
 
 
 class Receptions:
@@ -144,8 +144,8 @@ def leave_a_place_open(pipe, secret, endpoint):
     caller = Caller(messenger, [endpoint])
     call = Call(messenger, "note", caller.targets, encode(((np.ones(MIB, np.uint8),), {})))
     answer = messenger.request(
-        endpoint, protocol.CALL, protocol.Call("note", 0), call._parcels[0].frames_for(endpoint)
+        endpoint, protocol.CALL, protocol.CallRequest("note", 0), call._parcels[0].frames_for(endpoint)
     )
-    refusal = msgspec.convert(answer.result(DEADLINE_S).head, type=protocol.Answer)
+    refusal = msgspec.convert(answer.result(DEADLINE_S).head, type=protocol.CallAnswer)
     pipe.send(isinstance(refusal, protocol.Unread))
     pipe.recv()

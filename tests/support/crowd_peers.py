@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
-from rlinf.scheduler.channel.connections import Connections
+from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.session import Session
 
 
@@ -38,7 +38,7 @@ def be_many(pipe, secret, tcp, ref, first, count):
     for number in range(first, first + count):
         session = Session(secret, f"peer:{number}", home=ref.endpoint, tcp=tcp, machine_id=machine)
         peers.append(Channel(ref))
-        peers[-1]._cached = session.service(Connections).to(ref)  # of its own, not of this process
+        peers[-1]._cached = session.service(ChannelConnections).to(ref)  # of its own, not of this process
     waiting = [peer.get("no such", async_op=True) for peer in peers]
     sizes = [peer.qsize() for peer in peers]
     pipe.send(sizes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from interruptions import Alarms
 from job_processes import DEADLINE_S
-from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.channel import Channel, load_job, save_job
 from rlinf.scheduler.errors import ChannelClosed, ChannelTimeout
 
 ARRAY_ELEMENTS = 20_000
@@ -93,6 +93,36 @@ def interrupted_batches(_pipe, _member, name, rounds, seed, interrupt):
     return [number_of(item) for batch in got for item in batch], interruptions.num_signals
 
 
+def interrupted_leases(_pipe, _member, name, rounds, seed, interrupt):
+    """(The numbers that it acknowledged, or was about to, how many signals came); none is left on lease."""
+    channel, got = Channel.connect(name), []
+    interruptions = interrupt(seed)
+
+    def work():
+        with channel.lease(timeout_s=DEADLINE_S) as lease:
+            got.append(number_of(lease.item))
+
+    for _ in range(rounds):
+        interruptions.attempt(work)
+    return got, interruptions.num_signals
+
+
+def interrupted_batches_of_leases(_pipe, _member, name, rounds, seed, interrupt):
+    """(The numbers that it acknowledged, or was about to, how many signals came); none is left on lease."""
+    channel, got = Channel.connect(name), []
+    interruptions = interrupt(seed)
+
+    def work():
+        with channel.lease(batch_weight=3, timeout_s=DEADLINE_S) as lease:
+            got.extend(map(number_of, lease.items))
+            lease.ack(only=0)
+            lease.nack(only=1)
+
+    for _ in range(rounds):
+        interruptions.attempt(work)
+    return got, interruptions.num_signals
+
+
 def interrupted_waits_for_gets(_pipe, _member, name, rounds, seed, interrupt):
     """(The numbers that it got, how many signals came); an interrupted wait is taken up again."""
     channel, got = Channel.connect(name), []
@@ -133,6 +163,56 @@ def interrupted_waits_for_puts(_pipe, _member, name, rounds, seed, interrupt):
         handle.wait(DEADLINE_S)
     assert works(channel)
     return [number for number, _ in handles], interruptions.num_signals
+
+
+def make_until_closed(_pipe, _member, name):
+    """How many numbers it has made, each with leave, from 0 on."""
+    channel, number = Channel.connect(name), 0
+    with contextlib.suppress(ChannelClosed):
+        while True:
+            with channel.admit(max_lag=1, timeout_s=DEADLINE_S) as slot:
+                channel.put(item_of(number), slot=slot, timeout_s=DEADLINE_S)
+                number += 1
+    return number
+
+
+def train_until_closed(_pipe, _member, name):
+    """The numbers that it took, one with each version."""
+    channel, numbers = Channel.connect(name), []
+    channel.set_version(0, batch_items=1, timeout_s=DEADLINE_S)
+    with contextlib.suppress(ChannelClosed):
+        while True:
+            numbers.append(number_of(channel.get(timeout_s=DEADLINE_S)))
+            channel.set_version(len(numbers), timeout_s=DEADLINE_S)
+    return numbers
+
+
+def interrupted_makes(_pipe, _member, name, rounds, seed, interrupt):
+    """(The numbers whose puts returned, how many signals came); a slot that is not given back would be the last one."""
+    channel, done = Channel.connect(name), []
+    interruptions = interrupt(seed)
+
+    def make(number):
+        with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as slot:
+            channel.put(item_of(number), slot=slot, timeout_s=DEADLINE_S)
+            done.append(number)
+
+    for number in range(rounds):
+        interruptions.attempt(lambda number=number: make(number))
+    make(rounds)
+    return done, interruptions.num_signals
+
+
+def interrupted_steps(_pipe, _member, name, rounds, seed, interrupt):
+    """(The numbers that it took, how many signals came)."""
+    channel, got = Channel.connect(name), []
+    channel.set_version(0, batch_items=1, timeout_s=DEADLINE_S)
+    interruptions = interrupt(seed)
+    for _ in range(rounds):
+        interruptions.attempt(lambda: got.append(channel.get(timeout_s=DEADLINE_S)))
+        interruptions.attempt(lambda: channel.set_version(len(got), timeout_s=DEADLINE_S))
+        channel.set_version(len(got), timeout_s=DEADLINE_S)
+    return list(map(number_of, got)), interruptions.num_signals
 
 
 def interrupted_beside_another_thread(_pipe, _member, name, rounds, seed, interrupt):
@@ -209,3 +289,25 @@ def interrupted_large_puts(_pipe, _member, name, rounds, seed):
         )
     assert works(channel)
     return done, interruptions.num_signals
+
+
+def interrupted_saves(_pipe, _member, name, rounds, seed, interrupt, folder):
+    """(What the last checkpoint says that it was trained on, how many signals came); each checkpoint was whole."""
+    channel, trained, seen = Channel.connect(name), [], []
+    interruptions = interrupt(seed)
+
+    def work():
+        with channel.lease(timeout_s=DEADLINE_S) as lease:
+            state = [*trained, number_of(lease.item)]
+            save_job(folder, [channel], state, lease, DEADLINE_S)
+
+    for number in range(rounds):
+        channel.put(item_of(number))
+        interruptions.attempt(work)
+        saved = load_job(folder, missing_ok=True)
+        # Who was interrupted looks what became of it, as one who was killed.
+        trained = saved.extra if saved else []
+        assert trained[: len(seen)] == seen
+        seen = trained
+    save_job(folder, [channel], trained, (), DEADLINE_S)
+    return trained, interruptions.num_signals

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from dataclasses import replace
 
 from rlinf.scheduler.comm import ClusterSecret
@@ -17,6 +16,13 @@ from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.supervision import Supervision, groups_of
 
 DEADLINE_S = 20.0
+
+
+class ThreadOfThisProcess:
+    """What a rank has instead of a process."""
+
+    def kill(self):
+        """It ends with its loop."""
 
 
 class LocalJob:
@@ -48,7 +54,7 @@ class LocalJob:
             thread = threading.Thread(target=loop.run, args=(max_concurrency,), daemon=True)
             thread.start()
             self._stack.callback(_stop, loop, thread)
-            launched = LaunchedRank(address, placement, None)
+            launched = LaunchedRank(address, placement, ThreadOfThisProcess())
             launched.endpoint = session.messenger.endpoint
             ranks.append(launched)
             workers.append(worker)
@@ -78,11 +84,3 @@ def _stop(loop, thread):
     loop.stop()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.002)

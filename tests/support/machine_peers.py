@@ -1,15 +1,19 @@
 """What runs on the other machine; each function runs in a process of its own, started by `start_there`."""
 
+import threading
+
+import numpy as np
+
 from rlinf.scheduler.channel import Channel, StartChannel, Starter
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, set_current
-from rlinf.testing.local import HeldHere
+from rlinf.testing.local import HeldHere, hold_items
 
 
-def join(secret, address, name, directory=None):
+def join(secret, address, name, directory=None, **options):
     """This process's place in a job, listening on this machine's address."""
-    session = Session(secret, name, home=directory, host=address, tcp=True)
+    session = Session(secret, name, home=directory, host=address, tcp=True, **options)
     session.provide(Starter, HeldHere(session))
     set_current(session)
     return session
@@ -89,3 +93,45 @@ def take_and_wait(pipe, secret, address, directory):
     pipe.send(channel.qsize())  # by now the server knows of the getter
     _stay(pipe)
     del waiting
+
+
+def hold(pipe, secret, address, directory):
+    """Holds its machine's items; says how many whenever it is asked."""
+    holder = hold_items(join(secret, address, "holder:0", directory))
+    pipe.send("holds")
+    while pipe.recv() == "how many":
+        pipe.send(holder.num_held)
+
+
+def put_arrays(pipe, secret, address, directory, name, numbers, size_bytes):
+    """Puts arrays under way together; each is full of its number."""
+    join(secret, address, name, directory)
+    channel = Channel.connect("items", timeout_s=20)
+    for number in numbers:
+        channel.put(np.full(size_bytes, number, np.uint8), timeout_s=20)
+    pipe.send("put")
+    _stay(pipe)
+
+
+def take_arrays(pipe, secret, address, directory, name, count):
+    """Takes arrays; gives their numbers."""
+    join(secret, address, name, directory)
+    channel = Channel.connect("items", timeout_s=20)
+    numbers = []
+    for _ in range(count):
+        item = channel.get(timeout_s=20)
+        assert (item == item[0]).all()
+        numbers.append(int(item[0]))
+    pipe.send(numbers)
+    _stay(pipe)
+
+
+def leave_when_dead(pipe, secret, address, directory):
+    """Says how it leaves the job."""
+    session = join(secret, address, "env:0", directory)
+    session.directory.register("env:0", session.messenger.endpoint)
+    left = threading.Event()
+    session.on_close(left.set)
+    pipe.send(session.messenger.endpoint)
+    left.wait(60)
+    pipe.send(session.failure)

@@ -9,26 +9,31 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("program.py")
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+PROGRAM = HERE / "program.py"
+ROOT = HERE.parents[1]
 
 
-def lines_that_are_wrong():
-    lines = PROGRAM.read_text().splitlines()
+def lines_that_are_wrong(program):
+    lines = program.read_text().splitlines()
     return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
 
 
 @pytest.mark.timeout(300)
-def test_mypy_finds_what_is_wrong_and_nothing_else(tmp_path):
+@pytest.mark.parametrize(
+    ("program", "plugins"), [("program.py", ""), ("groups.py", "plugins = rlinf.scheduler.mypy_plugin\n")]
+)
+def test_mypy_finds_what_is_wrong_and_nothing_else(program, plugins, tmp_path):
     config = tmp_path / "mypy.ini"
     config.write_text(
-        "[mypy]\nstrict = true\nmypy_path = src\n"
+        f"[mypy]\nstrict = true\nmypy_path = src\n{plugins}"
         "[mypy-ray.*,torch.*,cloudpickle.*]\nfollow_imports = skip\nignore_missing_imports = true\n"
     )
-    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path, PROGRAM]
+    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", tmp_path, HERE / program]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    errors = re.findall(r"program\.py:(\d+): error: (.*)", found.stdout)
-    assert {int(line) for line, _ in errors} == lines_that_are_wrong(), found.stdout + found.stderr
+    errors = re.findall(rf"{program}:(\d+): error: (.*)", found.stdout)
+    wrong = lines_that_are_wrong(HERE / program)
+    assert {int(line) for line, _ in errors} == wrong, found.stdout + found.stderr
 
 
 @pytest.mark.timeout(300)
@@ -50,4 +55,4 @@ def test_pyright_finds_what_is_wrong_and_nothing_else(checker, tmp_path):
     report = json.loads(found.stdout)
     errors = [each for each in report["generalDiagnostics"] if each["severity"] == "error"]
     text = "\n".join(f"{each['range']['start']['line'] + 1}: {each['message']}" for each in errors)
-    assert {each["range"]["start"]["line"] + 1 for each in errors} == lines_that_are_wrong(), text
+    assert {each["range"]["start"]["line"] + 1 for each in errors} == lines_that_are_wrong(PROGRAM), text

@@ -107,7 +107,7 @@ def test_readers_sent_to_a_killed_replica_come_back_to_the_publisher(job, monkey
     assert sent == ["rollout:0"]
     # The publisher does not hear of its end.
     monkeypatch.setattr(actor._versions._publisher, "_lose", lambda *_: None)
-    job.messengers["actor:0"]._lost_callbacks.clear()
+    job.messengers["actor:0"]._peers.on_lost.clear()
     process.kill()
     process.join(DEADLINE_S)
     monkeypatch.undo()

@@ -3,6 +3,7 @@
 import pytest
 
 from comm_fixtures import new_messenger, secret, session
+from forked_job import ForkedJob
 from local_group import LocalJob
 
 __all__ = ["new_messenger", "secret", "session"]
@@ -12,5 +13,13 @@ __all__ = ["new_messenger", "secret", "session"]
 def job():
     """A driver and its groups, as threads of this process."""
     job = LocalJob()
+    yield job
+    job.close()
+
+
+@pytest.fixture
+def forked_job():
+    """A driver; its groups are processes of their own, without Ray."""
+    job = ForkedJob()
     yield job
     job.close()

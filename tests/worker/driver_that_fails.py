@@ -50,6 +50,6 @@ if __name__ == "__main__":
         show("it has not left the job")
     show("channel:", raised_by(channel.qsize))
     show("cluster:", raised_by(lambda: cluster.session))
-    with Cluster({"num_nodes": 1, "component_placement": {"sleeper": "0"}, "simulate": "1x1"}):
+    with Cluster({"num_nodes": 1, "component_placement": {"sleeper": "0"}}, address=sys.argv[1]):
         Channel.create("again").put(1)
         show("another one works")

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from rlinf.scheduler import Channel, Cluster, Worker
+from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Peer(Worker):
 
 
 def main():
-    with Cluster(simulate="1x1") as cluster:
-        group = Peer.create_group(Message(1)).launch(cluster)
+    with Cluster() as cluster:
+        group = Peer.create_group(Message(1)).launch(cluster, NodePlacementStrategy([0]))
         (made,) = group.make().wait(30)
         assert isinstance(made, Message)
         assert made == Message(1)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import threading
 
 import numpy as np
@@ -51,6 +52,10 @@ class Probe(Worker):
     def threads(self):
         return [thread.name for thread in threading.enumerate() if thread.name.startswith(("rlinf", "comm"))]
 
+    def start_a_child(self):
+        """A process that does not end by itself."""
+        return subprocess.Popen(["sleep", "600"]).pid
+
     def fail_on(self, rank):
         if self.rank == rank:
             raise LookupError(f"no such thing on rank {rank}")
@@ -68,6 +73,13 @@ class Probe(Worker):
 
     def wait_for_gate(self):
         return self.gate.wait(30)
+
+    def hold_the_process(self):
+        self.holds = True
+        self.gate.wait(30)
+
+    async def is_held(self):
+        return getattr(self, "holds", False)
 
     async def hold(self):
         """Comes back after `let_go`."""
@@ -150,7 +162,7 @@ class Probe(Worker):
         import torch
 
         target = torch.zeros(2, 3)
-        self.recv_tensor(target, group, rank, timeout_s=20)
+        self.recv_tensor(target, group, rank, timeout_s=60)
         return target
 
     def all_reduce(self):
@@ -163,6 +175,19 @@ class Probe(Worker):
         result = (value.item(), dist.get_rank(), dist.get_world_size(), self.node_rank)
         dist.destroy_process_group()
         return result
+
+    def make_a_group(self):
+        """The address that each rank of a nested group says it has."""
+        inner = Probe.create_group().launch(
+            Cluster(), placement_strategy=NodePlacementStrategy([self.node_rank]), name="inner"
+        )
+        try:
+            return inner.name, [who["address"] for who in inner.who().wait(60)]
+        finally:
+            inner.terminate()
+
+    def device(self):
+        return str(self.torch_device), self.torch_platform.__name__
 
 
 class Broadcaster(Worker):
@@ -225,33 +250,12 @@ class Clashing(Worker):
         return None
 
 
-class DiesWhileOthersConstruct(Worker):
-    """Rank 1 is ready and then dies; rank 0 waits for that in __init__."""
-
-    def __init__(self):
-        super().__init__()
-        if self.rank == 1:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        else:
-            threading.Event().wait(60)
-
-
 class Companion(Worker):
-    """Shares a device, makes groups of its own, waits for others."""
+    """Shares a device, waits for others."""
 
     def __init__(self):
         super().__init__()
         self.inside, self.gate = threading.Event(), threading.Event()
-
-    def make_a_group(self):
-        """The address that each rank of a nested group says it has."""
-        inner = Probe.create_group().launch(
-            Cluster(), placement_strategy=NodePlacementStrategy([self.node_rank]), name="inner"
-        )
-        try:
-            return inner.name, [who["address"] for who in inner.who().wait(60)]
-        finally:
-            inner.terminate()
 
     def hold(self):
         with self.device_lock():
@@ -265,15 +269,15 @@ class Companion(Worker):
     async def let_go(self):
         self.gate.set()
 
+    async def process_id(self):
+        return os.getpid()
+
     def try_for(self, timeout_s):
         with self.device_lock(timeout_s):
             return True
 
     def ports(self, number):
         return [self.acquire_free_port() for _ in range(number)]
-
-    def device(self):
-        return str(self.torch_device), self.torch_platform.__name__
 
     def wait_for(self, group, rank):
         return self.recv(group, rank)

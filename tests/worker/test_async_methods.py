@@ -69,8 +69,8 @@ def test_an_async_generator_runs_while_a_plain_method_blocks(group):
 
 def test_async_calls_run_beside_each_other(group):
     calls = [group.wait_for(5) for _ in range(5)]
-    for call in calls:
-        call.wait(DEADLINE_S)
+    results = [call.wait(DEADLINE_S) for call in calls]
+    assert results == [[None, None]] * 5
 
 
 def test_what_an_async_method_raises_comes_to_the_caller_and_the_loop_lives_on(group):

@@ -6,7 +6,6 @@ import multiprocessing
 import random
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from call_peers import (
 )
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.errors import ResultTimeout, WorkerDied, WorkerError
+from waits import wait_until
 
 
 @pytest.fixture
@@ -72,14 +72,6 @@ def start(secret):
             return process, ours, ours.recv()
 
         yield run
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.005)
 
 
 def big(value):

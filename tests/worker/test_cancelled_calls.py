@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from local_group import DEADLINE_S, wait_until
+from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CallCancelled, WorkerError
+from waits import wait_until
 
 
 class Waiter(Worker):

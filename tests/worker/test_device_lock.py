@@ -6,12 +6,13 @@ import threading
 
 import pytest
 
-from local_group import DEADLINE_S, wait_until
+from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CallCancelled, ConfigError, DeviceLockTimeout, WorkerError
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.device_lock import DeviceDesk, DeviceLock
+from waits import wait_until
 
 INSIDE = threading.Lock()  # of all ranks here: nobody else is in a block
 
@@ -124,8 +125,8 @@ def test_a_block_cannot_be_entered_twice(pair):
 
 
 def test_a_worker_of_no_job_has_its_devices_alone():
-    with Sharer().device_lock():
-        pass
+    with Sharer().device_lock(timeout_s=0) as one, Sharer().device_lock(timeout_s=0) as other:
+        assert one is not other
 
 
 def hold_until_killed(pipe, secret, home):
@@ -136,7 +137,7 @@ def hold_until_killed(pipe, secret, home):
 
 def test_a_process_that_is_killed_gives_its_turn_back(job):
     rollout = job.make_session("rollout:0")
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(
         target=hold_until_killed, args=(theirs, job.session.secret, job.session.home), daemon=True

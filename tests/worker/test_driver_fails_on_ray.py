@@ -10,9 +10,9 @@ PROGRAM = Path(__file__).with_name("driver_that_fails.py")
 
 
 @pytest.mark.ray
-def test_a_driver_whose_io_thread_ends_says_so_everywhere_and_can_open_another_cluster(tmp_path):
+def test_a_driver_whose_io_thread_ends_says_so_everywhere_and_can_open_another_cluster(tmp_path, ray_address):
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+        [sys.executable, str(PROGRAM), ray_address], capture_output=True, text=True, timeout=240, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     for what in ("call", "channel", "cluster"):

@@ -1,6 +1,8 @@
 import socket
 
-from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range
+import pytest
+
+from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range, acquire_port
 
 
 def test_two_reservations_never_share_a_port():
@@ -19,12 +21,22 @@ def test_a_released_port_can_be_had_again():
     second.release()
 
 
-def test_a_reserved_port_can_be_bound_by_its_user():
+def test_the_port_of_a_rendezvous_is_the_groups_alone():
     reserved = ReservedPort()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", reserved.port))
-        assert server.getsockname()[1] == reserved.port
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", reserved.port))
+    with socket.socket() as server, socket.socket() as client:  # as torch's store does
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("", reserved.port))
+        server.listen()
+        client.connect(("127.0.0.1", reserved.port))
+        server.accept()[0].close()
     reserved.release()
+
+
+def test_a_port_that_a_worker_asks_for_can_be_bound_in_any_way():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", acquire_port()))
 
 
 def test_a_port_that_a_stranger_listens_on_is_passed_over():
@@ -32,6 +44,7 @@ def test_a_port_that_a_stranger_listens_on_is_passed_over():
     port = probe.port
     probe.release()
     with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stranger.bind(("127.0.0.1", port))
         stranger.listen()
         reserved = ReservedPort()

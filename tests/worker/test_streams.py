@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from test_calls import living
 
-from local_group import DEADLINE_S, wait_until
+from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams, WorkerError
 from rlinf.scheduler.worker.group import PREFETCH
+from waits import wait_until
 
 
 class Player(Worker):

@@ -8,7 +8,7 @@ import pytest
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ConfigError, WorkerError
-from rlinf.scheduler.host.timing import Timer, recording, reduce_durations, timer
+from rlinf.scheduler.host.timing import Stopwatch, recording, reduce_durations, timer
 
 
 class Timed(Worker):
@@ -73,7 +73,7 @@ def test_a_call_that_failed_says_how_long_it_took_until_then(job):
 def test_blocks_of_one_name_add_up_also_in_each_other():
     durations = {}
     with recording(durations):
-        part = Timer("part")
+        part = Stopwatch("part")
         with part:
             with part:
                 pass

@@ -60,6 +60,11 @@ def at_once():
         thread.join(20)
 
 
+def test_a_worker_without_accelerators_computes_on_the_processor_also_where_there_are_no_nodes(workers):
+    assert [str(worker.torch_device) for worker in workers] == ["cpu"] * 3
+    assert workers[0].torch_platform is torch.cpu
+
+
 def test_send_and_recv_sync_and_async(workers):
     actor, rollout, _ = workers
     receiving = rollout.recv("actor", 0, async_op=True, timeout_s=20)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rlinf.scheduler.planning import ComponentDiff, Place, PlanDiff, RankMove
+from rlinf.scheduler.planning import ComponentDiff, PlanDiff, RankMove, RankPlace
 from rlinf.scheduler.planning.neighbours import neighbours
 from rlinf.scheduler.wording import counted, node_list, printable, ranges_text, rank_range, text_table
 
@@ -26,8 +26,8 @@ class DiffRow:
     component: str
     first_rank: int
     count: int
-    before: Place | None
-    after: Place | None
+    before: RankPlace | None
+    after: RankPlace | None
     num_nodes: int = 1
 
     @property
@@ -96,7 +96,7 @@ def _component_as_data(diff: PlanDiff, component: ComponentDiff) -> dict[str, An
 
 
 def _move_as_data(diff: PlanDiff, move: RankMove) -> dict[str, Any]:
-    def place(of_plan: Place | None, nodes: tuple[Any, ...]) -> dict[str, Any] | None:
+    def place(of_plan: RankPlace | None, nodes: tuple[Any, ...]) -> dict[str, Any] | None:
         if of_plan is None:
             return None
         node_id = nodes[of_plan.node_rank].node_id
@@ -129,21 +129,21 @@ def _over_nodes(rows: list[DiffRow]) -> DiffRow:
     return replace(rows[0], num_nodes=len(rows))
 
 
-def _is_on(place: Place | None, other: Place | None, distance: int) -> bool:
+def _is_on(place: RankPlace | None, other: RankPlace | None, distance: int) -> bool:
     """Whether the other place is that many nodes on, on devices of the same kind; nowhere is beside nowhere."""
     if place is None or other is None:
         return place is other
     return (place.node_rank + distance, place.hardware_type) == (other.node_rank, other.hardware_type)
 
 
-def _all_devices(places: list[Place | None]) -> Place | None:
+def _all_devices(places: list[RankPlace | None]) -> RankPlace | None:
     there = [place for place in places if place is not None]
     if not there:
         return None
     return replace(there[0], devices=tuple(sorted({device for place in there for device in place.devices})))
 
 
-def _place_text(place: Place | None, num_nodes: int) -> str:
+def _place_text(place: RankPlace | None, num_nodes: int) -> str:
     if place is None:
         return _NOWHERE
     devices = f" {place.hardware_type} {ranges_text(place.devices)}" if place.hardware_type else ""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from rlinf.cli.channels import channels
+from rlinf.cli.devices import devices
+from rlinf.cli.doctor import doctor
+from rlinf.cli.node import node
 from rlinf.cli.plan import plan
 from rlinf.cli.topology import topology
 
@@ -16,6 +20,10 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(topology)
+app.command()(channels)
+app.command()(devices)
+app.command()(doctor)
+app.add_typer(node, name="node")
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,10 +5,10 @@ The public names below are loaded on first use: importing this package costs nei
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlinf.scheduler import errors
+from rlinf.scheduler.lazy import loader
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel import Channel
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Channel": "channel",
-    "Cluster": "cluster",
-    "ComponentPlacement": "placement",
-    "FlexiblePlacementStrategy": "planning",
-    "GroupResult": "worker",
-    "GroupStream": "worker",
-    "NodePlacementStrategy": "planning",
-    "PackedPlacementStrategy": "planning",
-    "Placement": "planning",
-    "PlacementStrategy": "planning",
-    "Topology": "planning",
-    "Worker": "worker",
-    "WorkerAddress": "worker",
-    "WorkerGroup": "worker",
-    "WorkerInfo": "worker",
-    "as_completed": "worker",
-    "wait_all": "worker",
-    "wait_first": "worker",
+_MODULES = {
+    "Channel": "rlinf.scheduler.channel",
+    "Cluster": "rlinf.scheduler.cluster",
+    "ComponentPlacement": "rlinf.scheduler.placement",
+    "FlexiblePlacementStrategy": "rlinf.scheduler.planning",
+    "GroupResult": "rlinf.scheduler.worker",
+    "GroupStream": "rlinf.scheduler.worker",
+    "NodePlacementStrategy": "rlinf.scheduler.planning",
+    "PackedPlacementStrategy": "rlinf.scheduler.planning",
+    "Placement": "rlinf.scheduler.planning",
+    "PlacementStrategy": "rlinf.scheduler.planning",
+    "Topology": "rlinf.scheduler.planning",
+    "Worker": "rlinf.scheduler.worker",
+    "WorkerAddress": "rlinf.scheduler.worker",
+    "WorkerGroup": "rlinf.scheduler.worker",
+    "WorkerInfo": "rlinf.scheduler.worker",
+    "as_completed": "rlinf.scheduler.worker",
+    "wait_all": "rlinf.scheduler.worker",
+    "wait_first": "rlinf.scheduler.worker",
 }
 
 __all__ = [
@@ -80,19 +80,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        message = f"module 'rlinf.scheduler' has no attribute '{name}'"
-        raise AttributeError(message)
-    # The one place that loads on demand, so that importing the package stays cheap.
-    try:
-        value = getattr(import_module(f"rlinf.scheduler.{home}"), name)
-    except ModuleNotFoundError as error:
-        message = f"{name} needs '{error.name}', which is not installed: only planning does without it"
-        raise ModuleNotFoundError(message, name=error.name) from error
-    globals()[name] = value
-    return value
+__getattr__ = loader(globals(), _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-from rlinf.scheduler.channel import ChannelSpec, Starter, channels_of
+from rlinf.scheduler.channel import (
+    SAVE_TIMEOUT_S,
+    Channel,
+    ChannelSpec,
+    Checkpoint,
+    Lease,
+    Starter,
+    channels_of,
+    load_job,
+    save_job,
+)
 from rlinf.scheduler.comm import ClusterSecret, local_machine_id
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
@@ -20,19 +34,23 @@ from rlinf.scheduler.engine.engine import (
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.nodes import fleet_of, order_nodes
+from rlinf.scheduler.engine.lost_nodes import num_lost_nodes, why_lost
+from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.engine.signals import exit_on_sigterm
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
+from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
-from rlinf.scheduler.session import Session, current_or_none, set_current
+from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
+from rlinf.scheduler.session.job_file import announce
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
-from rlinf.scheduler.worker.starting import Launches
+from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
@@ -52,10 +70,11 @@ class Cluster:
         simulate: instead of a real cluster, start Ray nodes with pretend accelerators on this machine: "2x8" is two
             nodes of eight; a `Topology` may have masks. Else the config's `simulate`, else the variable RLINF_SIMULATE.
         address: a Ray address to join; else Ray's own rule (RAY_ADDRESS, a Ray that runs on this machine, a new one).
-        start_timeout_s: how long to wait for the nodes, in seconds.
+        start_timeout_s: how long to wait for a Ray that answers, for its nodes and for what they say, in seconds.
 
     Raises:
         ConfigError: the section has a mistake, or asks for what this process's cluster is not.
+        PlacementError: nodes are simulated, and a component of the section has no place on them.
         ClusterTimeout: too few nodes at the deadline; the text lists those that are there.
         ClusterError: Ray cannot be started or joined.
 
@@ -79,9 +98,8 @@ class Cluster:
         self._owner = existing is None
         if existing is None:
             if shape is not None:
-                _with_groups(shape, config)  # a mistake in the groups is found before Ray is started
-            encryption = config.encryption if config else True
-            existing = _open_session(shape, wanted_nodes, address, start_timeout_s, encryption=encryption)
+                _check_config(shape, config)  # its mistakes are found before Ray is started
+            existing = _open_session(shape, wanted_nodes, address, start_timeout_s, config or ClusterConfig())
         elif shape is not None:
             _check_shape(job_topology(existing), shape)
         self._session = existing
@@ -146,19 +164,127 @@ class Cluster:
         """The weights that living processes publish, with their present versions, by name."""
         return published_weights(self.session)
 
-    def starting(self) -> AbstractContextManager[None]:
-        """A block in which groups start side by side; at its end all of them are ready.
+    @property
+    def log_folder(self) -> str:
+        """Where each rank has a file of what it printed and logged, on its own node; "" where Ray has all of it."""
+        folder = self.session.fact(LogFolder)
+        return folder.path if folder is not None else ""
 
-        `launch` returns at once in it, and a call of a group that is not ready yet waits until it is.
+    def starting(self) -> AbstractContextManager[None]:
+        """A block in which groups and channels start side by side; at its end all of them are ready.
+
+        `launch` and `Channel.create` return at once in it, and what is done with a group or a channel that is not ready
+        yet waits until it is.
 
         Raises:
-            LaunchError: at the end of the block, if a launch failed; the block's other groups are ended then.
+            LaunchError: at the end of the block, if a launch failed; the block's other groups are ended then, its
+                channels are not.
+            ChannelError: at the end of the block, if a channel could not be had; likewise.
 
             with cluster.starting():
                 actor = Actor.create_group().launch(cluster, name="actor")
                 rollout = Rollout.create_group().launch(cluster, name="rollout")
         """
-        return self.session.service(Launches).side_by_side()
+        return self.session.service(SideBySide).together()
+
+    @property
+    def lost_nodes(self) -> dict[int, str]:
+        """The nodes that are gone, by rank, each with why and since when; the driver knows.
+
+        They keep their ranks in `topology`; nothing can be launched on them.
+        """
+        return dict(self.session.service(NodeWatch).states.lost)
+
+    def refresh(self, timeout_s: float = 120) -> Topology:
+        """Ask Ray anew which nodes there are; gives the topology of now.
+
+        Nodes that have joined come last, or take the place of one that is gone if they were started with its
+        `RLINF_NODE_RANK`. All others keep their ranks. Workers that run keep the topology that they started with.
+
+        Args:
+            timeout_s: how long the nodes may take to answer, in seconds.
+
+        Raises:
+            ClusterTimeout: a node does not answer.
+            ClusterError: this process is a worker; or a node that joined is another machine, and the job uses one.
+        """
+        session, before = self.session, self.fleet
+        records = wait_for_nodes(None, timeout_s)
+        gone = why_lost([record["NodeID"] for record in records])  # Ray may not have noticed yet
+        reports = probe_nodes([record for record in records if record["NodeID"] not in gone], timeout_s)
+        _check_reachable(session, reports)
+        fleet = fleet_after(before, reports)
+        alive = {report.node_id for report in reports}
+        known = {node.node_id for node in before.nodes}
+        session.provide(Fleet, fleet)
+        session.provide(Topology, fleet.topology)
+        session.service(NodeWatch).renew(fleet.topology.nodes, alive)
+        self._topology = replace(self._topology, nodes=fleet.topology.nodes)
+        for rank, node in enumerate(fleet.topology.nodes):
+            if node.node_id not in known:
+                session.bus.emit(NodeJoined(rank, node.node_id, node.ip, node.num_accelerators))
+        return self._topology
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        channels: Iterable[Channel] = (),
+        extra: Any = None,
+        acknowledge: Lease | Iterable[Lease] = (),
+        timeout_s: float | None = SAVE_TIMEOUT_S,
+    ) -> None:
+        """Save channels and a state of the caller's in one cut, while everybody goes on; `Cluster.load` reads it.
+
+        Everything that was in one of the channels is in the checkpoint, or what was made of it and put into another
+        one, or both. What was acknowledged before, or is in `acknowledge`, is not. So who leases, trains, and saves its
+        step with the lease in `acknowledge`, or after its block, trains on no item twice and on each one, whenever the
+        whole job is killed:
+
+            with tasks.lease() as lease:
+                step = train(lease.item)
+                cluster.save("checkpoint", channels=[tasks], extra={"step": step}, acknowledge=lease)
+
+        Nobody ever sees a checkpoint that is not whole: the one before stays until then, and goes then.
+
+        Args:
+            path: a folder, which is made. Each channel's process writes a file into it; where they run on several
+                nodes, all of them see it.
+            channels: the channels.
+            extra: anything that can be pickled: a step, a position in the data, weights.
+            acknowledge: leases of this process that are done with in the checkpoint; they are acknowledged once it is
+                there.
+            timeout_s: how long each channel may take, in seconds; None: as long as it takes.
+
+        Raises:
+            CheckpointError: it cannot be written, or somebody else writes there now; or more than 1 GiB, and more than
+                `max_bytes`, was put into a channel while others were slow to begin. The one before is there as it was.
+            CodecError: `extra` cannot be pickled.
+            LeaseExpired: a lease to be acknowledged is over; then there is no new checkpoint, or there is one in which
+                its items are done with.
+            ChannelUnanswered: a channel took longer.
+        """
+        self.session.messenger.check_process()
+        save_job(path, channels, extra, acknowledge, timeout_s)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Checkpoint:
+        """Read what `save` has written: `.extra`, and what to restore channels from.
+
+            saved = Cluster.load("checkpoint", missing_ok=True)
+            tasks = Channel.create("tasks", restore=saved)        # empty the first time
+            step = saved.extra["step"] if saved else 0
+
+        It unpickles `extra`, which may run anything: load what you have saved.
+
+        Args:
+            path: the folder.
+            missing_ok: return a checkpoint that is false, and has nothing in it, where there is none.
+
+        Raises:
+            CheckpointError: there is none; or it is corrupt, cut off, no checkpoint, or of a newer version.
+        """
+        return load_job(path, missing_ok=missing_ok)
 
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
@@ -213,6 +339,23 @@ def _check_shape(topology: Topology, wanted: Topology) -> None:
         )
 
 
+def _check_reachable(session: Session, reports: Sequence[NodeReport]) -> None:
+    if session.crosses_machines:
+        return
+    for report in reports:
+        if report.machine_id != local_machine_id():
+            raise ClusterError(
+                f"{report.describe()} is another machine, and this job was opened on one alone: its processes do not "
+                "listen to others; close the cluster and open it again"
+            )
+
+
+def _check_config(topology: Topology, config: ClusterConfig | None) -> None:
+    _with_groups(topology, config)
+    if config is not None and config.rules:
+        ComponentPlacement(config, topology)
+
+
 def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
     if config is None or not config.node_groups:
         return topology
@@ -224,26 +367,38 @@ def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
 
 
 def _open_session(
-    shape: Topology | None, num_nodes: int | None, address: str | None, timeout_s: float, *, encryption: bool
+    shape: Topology | None,
+    num_nodes: int | None,
+    address: str | None,
+    timeout_s: float,
+    config: ClusterConfig,
 ) -> Session:
+    begun = time.monotonic()
     if shape is not None:
         _check_node_count(shape, num_nodes)
         engine = simulate_nodes(shape.nodes)
         num_nodes = len(shape.nodes)
+        begun = time.monotonic()  # what is started here is waited for in any case
     else:
         engine = join_or_start(address, num_nodes, timeout_s)
     try:
-        reports = order_nodes(probe_nodes(wait_for_nodes(num_nodes, timeout_s), timeout_s))[:num_nodes]
-        return _join_as_driver(engine, reports, encryption=encryption)
+        nodes = wait_for_nodes(num_nodes, timeout_s, begun)
+        reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes())[:num_nodes]
+        return _join_as_driver(engine, reports, config)
     except BaseException:
         engine.stop()
         raise
 
 
-def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption: bool) -> Session:
+def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: ClusterConfig) -> Session:
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
     session = Session(
-        ClusterSecret.generate(), DRIVER_NAME, host=own_address(), tcp=crosses_machines, encryption=encryption
+        ClusterSecret.generate(),
+        DRIVER_NAME,
+        host=own_address(),
+        tcp=crosses_machines,
+        encryption=config.encryption,
+        unreachable_after_s=config.unreachable_after_s,
     )
     # Last of all, when what it started has ended.
     session.on_close_last(engine.stop)
@@ -252,9 +407,13 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], *, encryption:
         fleet = fleet_of(reports)
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
+        session.provide(LogFolder, LogFolder.fresh())
         receive_log_lines(session)
-        session.provide(Starter, session.service(ChannelStarter))
+        starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
+        session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
+        session.service(NodeWatch).follow(why_lost)
+        announce(session, encryption=config.encryption)
         set_current(session)
     except BaseException:
         session.close()

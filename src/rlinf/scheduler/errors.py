@@ -11,6 +11,7 @@ boundaries through pickle unchanged.
     │       └── PlacementErrors (PlacementError) several, at least one of them in a placement
     ├── ClusterError                        the cluster cannot be started, joined or used
     │   ├── ClusterTimeout (TimeoutError)
+    │   ├── NodeLost                        a node that something is to start on is gone
     │   └── HardwareUnreachable             a robot does not answer
     ├── LaunchError                         a worker group did not come up
     │   ├── GroupExists
@@ -22,6 +23,7 @@ boundaries through pickle unchanged.
     ├── UnevenStreams                       the ranks of a streaming call gave different numbers of values
     ├── ResultTimeout (TimeoutError)        a wait on a result passed its deadline
     ├── DeviceLockTimeout (TimeoutError)    other workers had the devices until the deadline
+    ├── CheckpointError                     a checkpoint cannot be written, read, or restored from
     ├── CommError                           bytes did not get through
     │   ├── PeerDied                        the other side is gone
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
@@ -44,6 +46,10 @@ boundaries through pickle unchanged.
         ├── ChannelArgumentError (ValueError)
         ├── ChannelEmpty (queue.Empty)
         ├── ChannelFull (queue.Full)
+        ├── ItemsLost                       the node that held the bytes of items is gone
+        ├── LeaseExpired                    items are settled that are on lease no more: another one has them
+        ├── ChannelJournalError             the files of a durable channel cannot be used
+        ├── VersionTooEarly                 with this version, items would be older than they may be
         └── BatchImpossible                 a batch that no future put can complete
 """
 
@@ -188,6 +194,23 @@ class ClusterTimeout(ClusterError, TimeoutError):
     """The cluster was not there at the deadline; the text says what was and what was missing."""
 
 
+class NodeLost(ClusterError):
+    """A node that something is to be started on is gone.
+
+    Args:
+        node_rank: its rank.
+        reason: which node it is, why it is gone and since when.
+    """
+
+    def __init__(self, node_rank: int, reason: str) -> None:
+        super().__init__(node_rank, reason)
+        self.node_rank = node_rank
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class HardwareUnreachable(ClusterError):
     """Declared hardware, such as a robot, does not answer.
 
@@ -226,6 +249,10 @@ class LaunchError(SchedulerError):
 
 class GroupExists(LaunchError):
     """A group or a channel of that name is there already."""
+
+
+class DeviceHeld(LaunchError):
+    """Another job, or another program of Ray's, has devices that a group is placed on; `details` says which and who."""
 
 
 class LaunchTimeout(LaunchError, TimeoutError):
@@ -372,6 +399,23 @@ class ResultTimeout(SchedulerError, TimeoutError):
     def __str__(self) -> str:
         still = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
         return f"{self.what}: no result after {self.waited_s:.1f} s{still}"
+
+
+class CheckpointError(SchedulerError):
+    """A checkpoint cannot be written or read, or what it holds does not fit where it is to be restored.
+
+    Args:
+        path: where it is, or was to be.
+        problem: one sentence.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"checkpoint '{self.path}': {self.problem}"
 
 
 class CommError(SchedulerError):
@@ -642,6 +686,30 @@ class ChannelTimeout(ChannelError, TimeoutError):
         return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
 
 
+class ChannelUnanswerable(ChannelError):
+    """A question that was asked by `Channel.ask` has become a dead letter: nobody will answer it.
+
+    Args:
+        channel: the channel's name.
+        attempts: how often it was given out.
+        consumer: who had it last.
+        reason: why that came to nothing.
+    """
+
+    def __init__(self, channel: str, attempts: int, consumer: str, reason: str) -> None:
+        super().__init__(channel, reason)
+        self.args = (channel, attempts, consumer, reason)
+        self.attempts = attempts
+        self.consumer = consumer
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"channel '{self.channel}': nobody answers; the question was given out {self.attempts} times, "
+            f"at last to '{self.consumer}': {self.reason}"
+        )
+
+
 class BatchTimeout(ChannelTimeout):
     """A batch was not there at its deadline, and nothing was taken.
 
@@ -649,15 +717,18 @@ class BatchTimeout(ChannelTimeout):
     """
 
 
+_NOT_KNOWN = ("put", "close", "delete", "ack", "nack")
+
+
 class ChannelUnanswered(ChannelTimeout):
     """The channel's server did not answer: it is stuck, stopped or overloaded.
 
     A get has taken nothing. Whether an item was put is not known: it may still appear in its queue. Nor is it known
-    whether a channel was closed or deleted.
+    whether a channel was closed or deleted, or what was on lease acknowledged or given back.
     """
 
     def __str__(self) -> str:
-        known = "; whether it was done is not known" if self.operation in ("put", "close", "delete") else ""
+        known = "; whether it was done is not known" if self.operation in _NOT_KNOWN else ""
         return f"{super().__str__()}{known}"
 
 
@@ -667,6 +738,84 @@ class ChannelEmpty(ChannelError, queue.Empty):
 
 class ChannelFull(ChannelError, queue.Full):
     """`put_nowait` found no room."""
+
+
+class LeaseExpired(ChannelError):
+    """Items are settled, or kept longer, that are not on lease any more; they are in their queue, or another has them.
+
+    Args:
+        channel: the channel's name.
+        queue_name: which of its queues.
+        problem: why the lease is over.
+    """
+
+    def __init__(self, channel: str, queue_name: object, problem: str) -> None:
+        super().__init__(channel, problem)
+        self.args = (channel, queue_name, problem)
+        self.queue_name = queue_name
+
+    def __str__(self) -> str:
+        return f"channel '{self.channel}', queue {self.queue_name!r}: the lease is over: {self.problem}"
+
+
+class ChannelJournalError(ChannelError):
+    """The files of a durable channel cannot be used: another process holds them, or they are damaged, or another's.
+
+    Args:
+        channel: the channel's name.
+        path: which file.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, channel: str, path: str, problem: str) -> None:
+        super().__init__(channel, problem)
+        self.args = (channel, path, problem)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"channel '{self.channel}': {self.path} {self.problem}"
+
+
+class ItemsLost(ChannelError):
+    """Items were lost with the node that held their bytes, or with the process that held them there.
+
+    Of items in a queue one getter is told, once, and all of them are named; the next get goes on with what is left. A
+    put is told of its own item, which its queue never had.
+
+    Args:
+        channel: the channel's name.
+        queue_name: which of its queues.
+        problem: how many, who had put them, and where they were.
+    """
+
+    def __init__(self, channel: str, queue_name: object, problem: str) -> None:
+        super().__init__(channel, problem)
+        self.args = (channel, queue_name, problem)
+        self.queue_name = queue_name
+
+    def __str__(self) -> str:
+        return f"channel '{self.channel}', queue {self.queue_name!r}: {self.problem}"
+
+
+class VersionTooEarly(ChannelError):
+    """`set_version` was refused: items that the version before was to take would be older than they may be.
+
+    Args:
+        channel: the channel's name.
+        queue_name: which of its queues.
+        version: the one that was refused.
+        problem: what is to be taken first.
+    """
+
+    def __init__(self, channel: str, queue_name: object, version: int, problem: str) -> None:
+        super().__init__(channel, problem)
+        self.args = (channel, queue_name, version, problem)
+        self.queue_name = queue_name
+        self.version = version
+
+    def __str__(self) -> str:
+        queue = f"channel '{self.channel}', queue {self.queue_name!r}"
+        return f"{queue}: too early for version {self.version}: {self.problem}"
 
 
 class BatchImpossible(ChannelError):

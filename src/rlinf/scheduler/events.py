@@ -17,6 +17,16 @@ class NodeJoined:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone, and every process of the job on it; `reason` names it and says why and when."""
+
+    node_rank: int
+    node_id: str
+    ip: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupLaunched:
     """Every rank of a worker group has finished `__init__`."""
 
@@ -46,6 +56,25 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUnresponsive:
+    """A rank lives and has not been heard of for a while: stopped, stuck, or cut off; `reason` says which."""
+
+    group: str
+    rank: int
+    reason: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResponsive:
+    """A rank that was told to be unresponsive is heard of again."""
+
+    group: str
+    rank: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLogged:
     """A worker wrote a log record (`Worker.log_info` and its siblings)."""
 
@@ -56,13 +85,55 @@ class WorkerLogged:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPrinted:
+    """A worker's process wrote lines to its standard output or error."""
+
+    group: str
+    rank: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelOpened:
-    """A channel's server is ready."""
+    """A channel is ready, in the process of that name and id."""
 
     name: str
     node_rank: int
     maxsize: int
+    process: str
+    pid: int
 
 
-Event = NodeJoined | GroupLaunched | WorkerStarted | WorkerLost | WorkerLogged | ChannelOpened
+@dataclass(frozen=True, slots=True)
+class ChannelRestored:
+    """Another process holds a durable channel since its last one died, with all that was accepted.
+
+    Attributes:
+        name: the channel's.
+        epoch: which process this is, of those that have held it; 1 is the first.
+        process: its name.
+        pid: its id.
+        after_s: how long nobody held the channel, in seconds.
+    """
+
+    name: str
+    epoch: int
+    process: str
+    pid: int
+    after_s: float
+
+
+Event = (
+    NodeJoined
+    | NodeLost
+    | GroupLaunched
+    | WorkerStarted
+    | WorkerLost
+    | WorkerUnresponsive
+    | WorkerResponsive
+    | WorkerLogged
+    | WorkerPrinted
+    | ChannelOpened
+    | ChannelRestored
+)
 Listener = Callable[[Event], None]

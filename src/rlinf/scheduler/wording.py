@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -88,6 +89,16 @@ def ranges_text(numbers: Sequence[int]) -> str:
     return ",".join(rank_range(first, last) for first, last in rank_ranges(numbers))
 
 
+def device_list(names: Sequence[str]) -> str:
+    """Devices as a visibility variable names them, neighbours joined where they are numbers.
+
+    >>> device_list(["0", "1", "2", "10"]), device_list(["GPU-8a7f", "GPU-b0c1"])
+    ('0-2,10', 'GPU-8a7f,GPU-b0c1')
+    """
+    numbers = sorted(int(name) for name in names if name.isdecimal())
+    return ranges_text(numbers) if len(numbers) == len(names) else ",".join(names)
+
+
 def node_list(node_ranks: Iterable[int], *, as_given: bool = False) -> str:
     """Nodes in a sentence, the first of very many; in ascending order, or in the order given.
 
@@ -121,6 +132,32 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+_SIZE_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people.
+
+    >>> size_text(512), size_text(1536), size_text(1023 << 10), size_text(3 << 30)
+    ('512 bytes', '1.5 KiB', '1023 KiB', '3 GiB')
+    """
+    amount, unit = float(size_bytes), 0
+    while amount >= 1024 and unit < len(_SIZE_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    number = f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
+    return f"{number} {_SIZE_UNITS[unit]}"
+
+
 def counted(number: int, noun: str, plural: str = "s") -> str:
     """A number with its noun: "1 node", "2 nodes"."""
     return f"{number} {noun}{'' if number == 1 else plural}"
+
+
+def clock_text(at: float) -> str:
+    """A moment, in seconds since 1970, as the clock on the wall shows it here; with the day if that is not today.
+
+    >>> len(clock_text(time.time())), len(clock_text(0.0))
+    (8, 19)
+    """
+    then, now = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)

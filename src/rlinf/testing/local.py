@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from rlinf.scheduler.channel import ChannelServer, StartChannel, Starter, host_channel
+from rlinf.scheduler.channel import (
+    SAVE_TIMEOUT_S,
+    Channel,
+    Checkpoint,
+    HeldChannel,
+    Lease,
+    StartChannel,
+    Starter,
+    host_channel,
+    load_job,
+    save_job,
+)
+from rlinf.scheduler.channel.node_holder import NodeHolder
+from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.job_file import announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +80,27 @@ class LocalRuntime(Session):
         home = None if address is None else address.directory
         super().__init__(secret, own_name, home=home, arena_limit_bytes=arena_limit_bytes)
         self.address = LocalAddress(secret, self.home)
+        if address is None:
+            announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        channels: Iterable[Channel] = (),
+        extra: Any = None,
+        acknowledge: Lease | Iterable[Lease] = (),
+        timeout_s: float | None = SAVE_TIMEOUT_S,
+    ) -> None:
+        """Save channels and a state in one cut, as `Cluster.save`."""
+        save_job(path, channels, extra, acknowledge, timeout_s)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Checkpoint:
+        """Read what was saved, as `Cluster.load`."""
+        return load_job(path, missing_ok=missing_ok)
 
     def stop_channel_server(self, name: str) -> None:
         """End a channel of this process, as if the process that holds it had died."""
@@ -76,7 +113,11 @@ class HeldHere(Starter):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._session = session
-        self._servers: dict[str, ChannelServer] = {}
+        self._servers: dict[str, HeldChannel] = {}
+
+    def begin(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
+        """See `Starter`."""
+        started.set_result(self.start(wanted))
 
     def start(self, wanted: StartChannel) -> Endpoint:
         """Hold a channel.
@@ -91,6 +132,20 @@ class HeldHere(Starter):
         self._servers[spec.name] = server
         return self._session.messenger.endpoint
 
+    def find_holder(self, found: Promise[Endpoint]) -> None:
+        """See `Starter`: a process that `hold_items` was called in."""
+        name = _holder_name(self._session.messenger.endpoint)
+        asked = self._session.directory.lookup_async(name, timeout_s=0.0)
+
+        def pass_on(entry: Promise[Entry]) -> None:
+            error = entry.exception(0)
+            if error is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(entry.result(0).endpoint)
+
+        asked.add_done_callback(pass_on)
+
     def stop(self, name: str) -> None:
         """End a channel."""
         self._session.directory.unregister(f"{name}:0")
@@ -100,3 +155,18 @@ class HeldHere(Starter):
         for name, server in tuple(self._servers.items()):
             if server.spec.channel_id == channel_id:
                 del self._servers[name]
+
+
+def hold_items(session: Session) -> NodeHolder:
+    """Let this process hold the large items that its machine's producers put into channels of other machines.
+
+    On a cluster a process is started for that; here nobody starts one.
+    """
+    holder = session.service(NodeHolder)
+    endpoint = session.messenger.endpoint
+    session.directory.register(_holder_name(endpoint), endpoint, again=True)
+    return holder
+
+
+def _holder_name(endpoint: Endpoint) -> str:
+    return f"holder/{endpoint.machine_id}"

@@ -1,7 +1,7 @@
-"""Two machines on this one: network namespaces with real addresses of their own and a cable between them.
+"""Machines on this one: network namespaces with real addresses of their own, and cables between them.
 
 Processes in different namespaces have different machine ids and reach each other over TCP only. Linux, and the
-right to make namespaces (root has it), are all that is needed: the cable is laid with netlink messages, see
+right to make namespaces (root has it), are all that is needed: cables are laid with netlink messages, see
 netlink(7), rtnetlink(7) and veth(4). A namespace lives as long as a descriptor of it or a process in it, so
 that nothing is left behind, whatever becomes of its maker.
 """
@@ -20,14 +20,19 @@ from types import TracebackType
 
 CLONE_NEWNET = 0x4000_0000
 IFF_UP = 1
-IFLA_IFNAME, IFLA_LINKINFO, IFLA_NET_NS_FD = 3, 18, 28
+IFLA_IFNAME, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 3, 10, 18, 28
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
 IFA_ADDRESS, IFA_LOCAL = 1, 2
-RTM_NEWLINK, RTM_NEWADDR = 16, 20
+TCA_KIND, TCA_OPTIONS, TCA_TBF_PARMS, TCA_TBF_BURST = 1, 2, 1, 6
+RTM_NEWLINK, RTM_NEWADDR, RTM_NEWQDISC = 16, 20, 36
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x200, 0x400
 
 _LOOPBACK = 1  # the number of the interface, in every namespace
 _CABLE = 100
+_SWITCH = 99
+_FIRST_QDISC, _ROOT = 0x10000, 0xFFFFFFFF
+_TICKS_PER_US = 15.625
+_BURST_BYTES, _QUEUE_BYTES = 1 << 20, 4 << 20
 _PREFIX_BITS = 24
 
 
@@ -37,7 +42,7 @@ class MachinesUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One of the two; picklable, for child processes that are to run on it.
+    """One of them; picklable, for child processes that are to run on it.
 
     Attributes:
         address: its IP address.
@@ -57,6 +62,13 @@ class Machine:
             _call("setns", descriptor, CLONE_NEWNET)
         finally:
             os.close(descriptor)
+
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes its cable has brought, and how many it has taken away, headers included."""
+        with self.entered(), open("/proc/thread-self/net/dev", encoding="ascii") as table:
+            (line,) = [line for line in table if line.lstrip().startswith("cable")]
+        numbers = line.partition(":")[2].split()
+        return int(numbers[0]), int(numbers[8])
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -123,6 +135,57 @@ class MachinePair:
         self.close()
 
 
+class MachineStar:
+    """Several machines, each with a cable to one switch; a context manager.
+
+    Args:
+        num_machines: how many.
+        link_bytes_per_s: how much each cable carries, in each direction; None: as much as the processors do.
+
+    Attributes:
+        machines: they, of the addresses 192.0.2.1, 192.0.2.2 and so on.
+
+    Raises:
+        MachinesUnavailable: namespaces, cables, or the switch, cannot be made here.
+    """
+
+    def __init__(self, num_machines: int, link_bytes_per_s: int | None = None) -> None:
+        self._ends: list[_End] = []
+        try:
+            for _ in range(num_machines + 1):
+                self._ends.append(_on_a_thread(_End))
+            switch, *ends = self._ends
+            switch.be_switch()
+            for number, end in enumerate(ends, 1):
+                end.lay_cable_to(switch, _CABLE + number)
+                end.switch_on(f"192.0.2.{number}")
+                switch.take_in(_CABLE + number)
+                if link_bytes_per_s is not None:
+                    end.limit(_CABLE, link_bytes_per_s)
+                    switch.limit(_CABLE + number, link_bytes_per_s)
+        except OSError as error:
+            self.close()
+            message = f"network namespaces with a switch between them cannot be made here: {error}"
+            raise MachinesUnavailable(message) from error
+        self.machines = [Machine(f"192.0.2.{number}", end.path) for number, end in enumerate(ends, 1)]
+
+    def close(self) -> None:
+        """Give up the namespaces; they end with the last process in them."""
+        for end in self._ends:
+            end.close()
+
+    def __enter__(self) -> MachineStar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
 class _End:
     """A namespace and what configures it: sockets stay in the namespace in which they were made."""
 
@@ -132,10 +195,14 @@ class _End:
         self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
         self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 
-    def lay_cable_to(self, other: _End) -> None:
+    def lay_cable_to(self, other: _End, number_there: int = _CABLE) -> None:
         name = _attribute(IFLA_IFNAME, b"cable\0")
+        name_there = _attribute(
+            IFLA_IFNAME, b"cable\0" if number_there == _CABLE else b"port%d\0" % number_there
+        )
         there = _attribute(IFLA_NET_NS_FD, struct.pack("=I", other._descriptor))
-        peer = _attribute(IFLA_INFO_DATA, _attribute(VETH_INFO_PEER, _interface(_CABLE) + name + there))
+        other_end = _interface(number_there) + name_there + there
+        peer = _attribute(IFLA_INFO_DATA, _attribute(VETH_INFO_PEER, other_end))
         info = _attribute(IFLA_LINKINFO, _attribute(IFLA_INFO_KIND, b"veth\0") + peer)
         self._ask(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, _interface(_CABLE) + name + info)
 
@@ -146,6 +213,28 @@ class _End:
         body = head + _attribute(IFA_LOCAL, packed) + _attribute(IFA_ADDRESS, packed)
         self._ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body)
         self.set_up(_CABLE, True)
+
+    def be_switch(self) -> None:
+        info = _attribute(IFLA_LINKINFO, _attribute(IFLA_INFO_KIND, b"bridge\0"))
+        name = _attribute(IFLA_IFNAME, b"switch\0")
+        self._ask(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, _interface(_SWITCH) + name + info)
+        self.set_up(_SWITCH, True)
+
+    def take_in(self, port: int) -> None:
+        """Make a cable's end a port of this switch."""
+        self._ask(RTM_NEWLINK, 0, _interface(port) + _attribute(IFLA_MASTER, struct.pack("=I", _SWITCH)))
+        self.set_up(port, True)
+
+    def limit(self, interface: int, bytes_per_s: int) -> None:
+        """Let no more leave by an interface: a token bucket, see tc-tbf(8)."""
+        burst_us = int(_BURST_BYTES / bytes_per_s * 1e6)
+        rate = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, bytes_per_s)
+        parms = rate + bytes(len(rate)) + struct.pack("=III", _QUEUE_BYTES, int(burst_us * _TICKS_PER_US), 0)
+        burst = _attribute(TCA_TBF_BURST, struct.pack("=I", _BURST_BYTES))
+        options = _attribute(TCA_OPTIONS, _attribute(TCA_TBF_PARMS, parms) + burst)
+        head = struct.pack("=BxHiIII", socket.AF_UNSPEC, 0, interface, _FIRST_QDISC, _ROOT, 0)
+        body = head + _attribute(TCA_KIND, b"tbf\0") + options
+        self._ask(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, body)
 
     def set_up(self, interface: int, up: bool) -> None:
         self._ask(RTM_NEWLINK, 0, _interface(interface, IFF_UP if up else 0, IFF_UP))

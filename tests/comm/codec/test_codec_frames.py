@@ -151,6 +151,7 @@ def test_read_only_memory_is_copied_so_that_the_object_can_be_written():
     encoded = encode([np.zeros(1000), torch.zeros(1000)])
     array, tensor = decode(encoded.head, [bytes(buffer) for buffer in encoded.frames()[1:]])
     array[0] = tensor[0] = 1
+    assert (array.sum(), tensor.sum()) == (1, 1)
 
 
 class Handing:

@@ -68,7 +68,7 @@ def test_only_groups_in_which_something_was_released_are_looked_at_and_once(tabl
 def test_of_a_group_it_is_known_which_blocks_nobody_holds(table):
     for index in (GROUP, GROUP + 9, 2 * GROUP):
         table.hold(2, index, table.renew(index))
-    assert np.flatnonzero(~table.unheld(1)).tolist() == [0, 9]
+    assert [index for index, free in enumerate(table.unheld(1)) if not free] == [0, 9]
 
 
 class Holders(RuleBasedStateMachine):

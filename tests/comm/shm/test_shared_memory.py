@@ -283,10 +283,12 @@ def test_a_closed_messenger_leaves_no_descriptor_and_no_map_behind(secret):
 
     use()  # what is loaded on first use stays
     gc.collect()
-    before = len(os.listdir("/proc/self/fd")), peers.num_maps("self")
+    descriptors, maps = len(os.listdir("/proc/self/fd")), peers.num_maps("self")
     use()
     gc.collect()
-    assert (len(os.listdir("/proc/self/fd")), peers.num_maps("self")) == before
+    # What earlier tests have left may go meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert peers.num_maps("self") <= maps
 
 
 SCRIPT = """

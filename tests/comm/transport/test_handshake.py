@@ -6,7 +6,7 @@ from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.handshake import HEADER_BYTES, NONCE_BYTES, SECURE, HandshakeError
 from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.session import Hello, Session, Verdict, Welcome
+from rlinf.scheduler.comm.transport.peer_session import Hello, PeerSession, Verdict, Welcome
 
 HELLO = Hello(1, 0, 1, 0, 0)
 
@@ -186,7 +186,7 @@ def test_who_is_not_taken_hears_why(secret):
     one, other = meet(identity(secret), identity(secret), judge=lambda *_: Welcome(Verdict.BUSY))
     assert other.result is None
     assert one.result.welcome.verdict is Verdict.BUSY
-    session = Session("a", "b", 1, 0.0)
+    session = PeerSession("a", "b", 1, 0.0)
     session.dial(0.0)
     session.hello(0.0)
     assert not session.welcomed(one.result.welcome, 0.0)

@@ -158,7 +158,7 @@ def test_a_write_error_costs_the_connection_and_nothing_else(new_messenger):
     client, server = new_messenger("client:0"), new_messenger("server:0")
     server.serve("echo", lambda request: request.reply(request.head))
     assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
-    line = client._peers[server.endpoint.process_id].line
+    line = client._peers.by_id[server.endpoint.process_id].line
     broken = threading.Event()
     link = line.link
 

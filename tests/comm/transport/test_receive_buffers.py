@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm.transport import receive_buffers
 from rlinf.scheduler.comm.transport.receive_buffers import KEEP_S, ReceiveBuffers
 
 MIB = 1 << 20
@@ -23,10 +22,8 @@ class FakeLoop:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(receive_buffers.time, "monotonic", lambda: now[0])
-    return now
+def clock():
+    return [100.0]
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def loop():
 
 @pytest.fixture
 def buffers(loop, clock):
-    return ReceiveBuffers(loop)
+    return ReceiveBuffers(loop, now=lambda: clock[0])
 
 
 def address(view):
@@ -74,8 +71,8 @@ def test_a_much_larger_buffer_is_not_used_for_little(buffers):
     assert buffers.kept_bytes == 16 * MIB
 
 
-def test_no_more_than_the_bound_is_ever_kept(buffers, monkeypatch):
-    monkeypatch.setattr(receive_buffers, "MAX_BYTES", 10 * MIB)
+def test_no_more_than_the_bound_is_ever_kept(loop):
+    buffers = ReceiveBuffers(loop, max_bytes=10 * MIB)
     held = [buffers.allocate(4 * MIB) for _ in range(5)]
     assert buffers.lent_bytes == 8 * MIB
     assert all(len(view) == 4 * MIB for view in held)

@@ -1,10 +1,21 @@
 """Channels: named FIFO queues between workers.
 
-- `client.py`: what users hold; `arguments.py`: what it accepts
+- `client.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`, all
+  of them by `access.py`; `arguments.py`: what they accept
 - `connections.py`, `connection.py`, `shell.py`, `operation.py`, `refusals.py`: a process's side, operations under way
-- `server.py`: the process that holds the queues, around the state machine of `queueing`
-- `batch.py`, `producer.py`, `shard.py`: what `get_batch`, `producer` and `shard` return
-- `producer_desk.py`, `byte_bound.py`: what the server does besides
+- `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
+- `line.py`: what leads from the one to the other; `outside.py`: what a server needs of the world
+- `durable.py`: a channel that survives its process, made of `journal.py`, the file; `journaled.py`, between its server
+  and the world; `image.py`, what it knows as bytes; `lifeline.py`, the line that leads to it; `durable_wire.py`
+- `batch.py`, `producer.py`, `shard.py`, `lease.py`, `lease_loop.py`, `dead_letter.py`, `slot.py`: what operations
+  return
+- `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
+- `lease_keeper.py`: what a process does for the leases that it has
+- `report.py`: what goes on in a channel, for people
+- `producer_desk.py`, `lease_desk.py`, `arrival_watch.py`, `byte_bound.py`: what the server does besides
+- `explaining.py`: what it says of itself; `heap.py`: its memory after a peak
+- `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's
+- `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
 - `wire.py`: what the two say to each other
 - `spec.py`: what a channel is, as data
 - `starting.py`: how the process that holds one is started
@@ -12,26 +23,60 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel.batch import Batch, ShardBatch
+from rlinf.scheduler.channel.batch import Batch, GroupBatch, ShardBatch
+from rlinf.scheduler.channel.checkpoint import Checkpoint, load_job
 from rlinf.scheduler.channel.client import Channel
-from rlinf.scheduler.channel.server import ChannelServer, host_channel
-from rlinf.scheduler.channel.shard import Shard
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, channels_of
+from rlinf.scheduler.channel.dead_letter import DeadLetter
+from rlinf.scheduler.channel.durable import DurableChannel
+from rlinf.scheduler.channel.lease import Lease, LeaseContext
+from rlinf.scheduler.channel.lease_loop import LeaseLoop
+from rlinf.scheduler.channel.opening import HeldChannel, host_channel, open_channel
+from rlinf.scheduler.channel.report import ChannelReport, ChannelUser, QueueReport, Waiting
+from rlinf.scheduler.channel.request import ChannelRequest, RequestLoop
+from rlinf.scheduler.channel.saving import SAVE_TIMEOUT_S, Restorable, save_job
+from rlinf.scheduler.channel.server import ChannelServer
+from rlinf.scheduler.channel.shard import Shard, ShardLease
+from rlinf.scheduler.channel.slot import Slot
+from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, channels_of, unheld_channels
 from rlinf.scheduler.channel.starting import StartChannel, Starter
+from rlinf.scheduler.channel.subscription import Subscription
 from rlinf.scheduler.queueing import QueueDepth
 
 __all__ = [
+    "SAVE_TIMEOUT_S",
     "Batch",
     "Channel",
     "ChannelRef",
+    "ChannelReport",
+    "ChannelRequest",
     "ChannelServer",
     "ChannelSpec",
     "ChannelStats",
+    "ChannelUser",
+    "Checkpoint",
+    "DeadLetter",
+    "DurableChannel",
+    "GroupBatch",
+    "HeldChannel",
+    "Lease",
+    "LeaseContext",
+    "LeaseLoop",
     "QueueDepth",
+    "QueueReport",
+    "RequestLoop",
+    "Restorable",
     "Shard",
     "ShardBatch",
+    "ShardLease",
+    "Slot",
     "StartChannel",
     "Starter",
+    "Subscription",
+    "Waiting",
     "channels_of",
     "host_channel",
+    "load_job",
+    "open_channel",
+    "save_job",
+    "unheld_channels",
 ]

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from hashlib import blake2b
+from numbers import Real
 from typing import Any
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
 from rlinf.scheduler.errors import ChannelArgumentError
-from rlinf.scheduler.queueing import QueueName, ShardPlan, check_batch_weight, check_maxsize, check_weight
+from rlinf.scheduler.queueing import (
+    GroupName,
+    Point,
+    QueueName,
+    ShardPlan,
+    check_batch_weight,
+    check_maxsize,
+    check_weight,
+    checked_table,
+    sampled,
+)
 
 DEFAULT_QUEUE = "default"
 # The largest integer that travels as one.
 MAX_INTEGER = 2**63 - 1
+MAX_VERSION = 2**53
 # Thirty years: a longer deadline is none.
 FOREVER_S = 1e9
 
@@ -27,6 +42,30 @@ def checked_queue_name(channel: str, queue_name: Any, key: Any) -> QueueName:
         _check_queue_name(channel, queue_name, queue_name)
     name: QueueName = queue_name
     return name
+
+
+def checked_group(channel: str, group: Any) -> GroupName:
+    """Return the group that an item belongs to."""
+    if type(group) is not str or not group.isascii():
+        _check_queue_name(channel, group, group, "group")
+    name: GroupName = group
+    return name
+
+
+def checked_group_size(channel: str, maxsize: int, size: Any) -> int:
+    """Return how many items a group has."""
+    number = checked_count(channel, "size", size)
+    if 0 < maxsize < number:
+        problem = f"no group has {number} items where a queue holds at most {maxsize}"
+        raise ChannelArgumentError(channel, problem)
+    return number
+
+
+def checked_version(channel: str, version: Any, what: str = "version") -> int:
+    """Return a version, or a number of versions."""
+    if hasattr(version, "__index__") and not isinstance(version, bool) and 0 <= int(version) <= MAX_VERSION:
+        return int(version)
+    raise ChannelArgumentError(channel, f"{what} is a whole number of at least 0, not {version!r}")
 
 
 def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> float | None:
@@ -64,7 +103,7 @@ def checked_priority(channel: str, priority: Any) -> int:
 
 
 def checked_batch_weight(
-    channel: str, batch_weight: Any, target_weight: Any, limits: wire.Limits | None
+    channel: str, batch_weight: Any, target_weight: Any, limits: wire.BatchLimits | None
 ) -> float | None:
     """Return the weight that is meant by `batch_weight` and its other name `target_weight`; None with limits only."""
     given = target_weight if batch_weight is None else batch_weight
@@ -80,16 +119,25 @@ def checked_batch_weight(
 
 
 def checked_limits(
-    channel: str, maxsize: int, max_items: Any, max_bytes: Any, min_items: Any, max_wait_s: Any
-) -> wire.Limits | None:
+    channel: str,
+    maxsize: int,
+    max_items: Any,
+    max_bytes: Any,
+    min_items: Any,
+    max_wait_s: Any,
+    oversize: Any = None,
+) -> wire.BatchLimits | None:
     """Return what a batch has to be besides its weight; None if nothing was said."""
-    if max_items is None and max_bytes is None and min_items == 1 and max_wait_s is None:
+    if oversize not in (None, "alone", "raise"):
+        raise ChannelArgumentError(channel, f"oversize is None, 'alone' or 'raise', not {oversize!r}")
+    if max_items is None and max_bytes is None and min_items == 1 and max_wait_s is None and not oversize:
         return None
-    limits = wire.Limits(
+    limits = wire.BatchLimits(
         checked_count(channel, "min_items", min_items),
         0 if max_items is None else checked_count(channel, "max_items", max_items),
         0 if max_bytes is None else checked_count(channel, "max_bytes", max_bytes),
         checked_timeout(channel, max_wait_s, "max_wait_s"),
+        oversize or "",
     )
     if 0 < limits.max_items < limits.min_items:
         problem = f"no batch has at least {min_items} and at most {max_items} items"
@@ -98,6 +146,21 @@ def checked_limits(
         problem = f"no batch has {min_items} items where a queue holds at most {maxsize}"
         raise ChannelArgumentError(channel, problem)
     return limits
+
+
+def checked_holds(channel: str, holds: Any, *, durable: bool) -> str:
+    """Return where large items of other machines' producers are."""
+    if holds is None:
+        return HOLDS_CHANNEL if durable else HOLDS_NODE
+    if durable and holds == HOLDS_NODE:
+        problem = (
+            'what lies on other nodes does not survive them: a durable channel is one of holds="channel"'
+        )
+        raise ChannelArgumentError(channel, problem)
+    if holds not in HOLDS:
+        raise ChannelArgumentError(channel, f"holds is 'node' or 'channel', not {holds!r}")
+    where: str = holds
+    return where
 
 
 def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
@@ -112,6 +175,50 @@ def checked_count(channel: str, what: str, number: Any) -> int:
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MAX_INTEGER:
         return number
     raise ChannelArgumentError(channel, f"{what} is an integer of at least 1, not {number!r}")
+
+
+def checked_seconds(channel: str, what: str, seconds: Any, *, may_be_zero: bool = False) -> float:
+    """Return a time in seconds, more than none unless it `may_be_zero`."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if is_number and (seconds > 0 or (may_be_zero and seconds == 0)):
+        return float(min(seconds, FOREVER_S))
+    least = "at least" if may_be_zero else "more than"
+    raise ChannelArgumentError(channel, f"{what} is a number of seconds of {least} 0, not {seconds!r}")
+
+
+def checked_places(channel: str, places: Any, num_items: int) -> list[int]:
+    """Return the places of some items of a lease, each once; one may be said as a number."""
+    chosen = [places] if isinstance(places, int) else list(places)
+    for place in chosen:
+        if type(place) is not int or not 0 <= place < num_items:
+            problem = f"this lease has items 0 to {num_items - 1}; {place!r} is none of their places"
+            raise ChannelArgumentError(channel, problem)
+    if not chosen:
+        raise ChannelArgumentError(
+            channel, "say which items are meant; without `only` it is all that are left"
+        )
+    return sorted(set(chosen))
+
+
+def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any) -> dict[str, Any]:
+    """Return what a channel's spec says of its journal."""
+    if survives not in ("machine", "process"):
+        raise ChannelArgumentError(channel, f"survives is 'machine' or 'process', not {survives!r}")
+    if durable is None:
+        return {}
+    if not isinstance(durable, (str, os.PathLike)) or not os.fspath(durable):
+        raise ChannelArgumentError(channel, f"durable is the path of a folder, not {durable!r}")
+    if own_process is False:
+        raise ChannelArgumentError(channel, "a durable channel has a process of its own")
+    folder = os.path.abspath(os.fspath(durable))
+    # The same channel in every process that holds it: whoever uses it stays connected.
+    number = blake2b(f"{channel}\n{folder}".encode(), digest_size=8).hexdigest()
+    return {"durable": folder, "survives": survives, "channel_id": number}
+
+
+def checked_optional_count(channel: str, what: str, number: Any) -> int:
+    """Return a bound as a whole number; 0 for none."""
+    return 0 if number is None else checked_count(channel, what, number)
 
 
 def checked_maxsize(channel: str, maxsize: Any) -> int:
@@ -136,17 +243,24 @@ def checked_name(name: Any) -> str:
     return name
 
 
-def _check_queue_name(channel: str, part: Any, whole: Any) -> None:
+def checked_subscription(channel: str, name: Any) -> str:
+    """Return a subscription's name."""
+    if isinstance(name, str) and name and _is_text(name):
+        return name
+    raise ChannelArgumentError(channel, f"a subscription's name is text that is not empty, not {name!r}")
+
+
+def _check_queue_name(channel: str, part: Any, whole: Any, what: str = "queue") -> None:
     """Raise unless it is text, a whole number of 64 bits, or a tuple of such."""
     if isinstance(part, tuple):
         for inner in part:
-            _check_queue_name(channel, inner, whole)
+            _check_queue_name(channel, inner, whole, what)
     elif isinstance(part, str):
         if not _is_text(part):
-            raise ChannelArgumentError(channel, f"a queue's name is text, not {whole!r}")
+            raise ChannelArgumentError(channel, f"a {what}'s name is text, not {whole!r}")
     elif type(part) is not int or not -MAX_INTEGER <= part <= MAX_INTEGER:
         problem = (
-            f"a queue's name is a string, a Python int of 64 bits, or a tuple of these, not {whole!r}"
+            f"a {what}'s name is a string, a Python int of 64 bits, or a tuple of these, not {whole!r}"
             f"{_as_int(part)}"
         )
         raise ChannelArgumentError(channel, problem)
@@ -184,13 +298,15 @@ def checked_plan(
     equal_counts: bool,
 ) -> ShardPlan:
     """Return how a queue is divided."""
+    factors, table = _checked_cost(channel, cost)
     plan = ShardPlan(
         checked_count(channel, "num_shards", num_shards),
         policy,
         None if batch_weight is None else _sendable(_checked(channel, check_batch_weight, batch_weight)),
         None if batch_items is None else checked_count(channel, "batch_items", batch_items),
-        _checked_cost(channel, cost),
+        factors,
         bool(equal_counts),
+        table,
     )
     try:
         plan.check()
@@ -199,18 +315,23 @@ def checked_plan(
     return plan
 
 
-def _checked_cost(channel: str, cost: Any) -> tuple[float, float]:
-    """Return what an item costs, as the factors of its weight and of its weight's square."""
+def _checked_cost(channel: str, cost: Any) -> tuple[tuple[float, float], tuple[Point, ...]]:
+    """Return what an item costs: the factors of its weight and of its weight's square, or a table."""
     if cost is None:
-        return 1, 0
+        return (1, 0), ()
     if cost == "quadratic":
-        return 0, 1
+        return (0, 1), ()
     try:
+        if callable(cost):
+            return (1, 0), sampled(cost)
+        if not isinstance(cost[0], Real):
+            return (1, 0), checked_table(cost)
         linear, quadratic = (check_weight(factor) for factor in cost)
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         problem = (
-            f"cost is None (the weight), 'quadratic' (its square), or two numbers (a, b) of at least 0, for "
-            f"a * weight + b * weight ** 2; not {cost!r}"
+            f"cost is None (the weight), 'quadratic' (its square), two numbers (a, b) of at least 0 for "
+            f"a * weight + b * weight ** 2, a list of points (weight, cost), or a function of the weight; "
+            f"not {cost!r}: {error}"
         )
         raise ChannelArgumentError(channel, problem) from error
-    return linear, quadratic
+    return (linear, quadratic), ()

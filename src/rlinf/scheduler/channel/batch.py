@@ -7,18 +7,38 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.queueing import GroupName
 
 
 class Batch(list[Any]):
     """The items of a batch, in order.
 
     Attributes:
-        complete: it is what was asked for; False for what was left at the end of a queue, or when it was flushed.
+        complete: it is what was asked for; False for what was left at the end of a queue, or when it was flushed, or of
+            a version (see `Channel.set_version`).
+        versions: of the policy, that the items were made with, None for those of which nobody said it; empty where
+            nobody did.
     """
+
+    versions: Sequence[int | None] = ()
 
     def __init__(self, items: Iterable[Any] = (), complete: bool = True) -> None:
         super().__init__(items)
         self.complete = complete
+
+
+class GroupBatch(Batch):
+    """The items of a group, in order.
+
+    Attributes:
+        group: which one.
+        complete: it has as many items as were asked for; False for what was left at the end of a queue, or when it was
+            flushed.
+    """
+
+    def __init__(self, items: Iterable[Any] = (), complete: bool = True, group: GroupName = "") -> None:
+        super().__init__(items, complete)
+        self.group = group
 
 
 class ShardBatch(Batch):
@@ -69,14 +89,35 @@ class ShardBatch(Batch):
 class Delivery(list[Arrived]):
     """The items of a batch as they came."""
 
-    def __init__(self, items: Iterable[Arrived], complete: bool, part: wire.Part | None = None) -> None:
+    def __init__(
+        self,
+        items: Iterable[Arrived],
+        complete: bool,
+        part: wire.ShardPart | None = None,
+        lease: wire.LeaseNote | None = None,
+        group: Any = None,
+        slot: wire.SlotNote | None = None,
+        versions: Sequence[int | None] | None = None,
+    ) -> None:
         super().__init__(items)
         self.complete = complete
         self.part = part
+        self.lease = lease
+        self.group = group
+        self.slot = slot
+        self.versions = versions
 
     def batch(self, values: list[Any]) -> Batch:
         """What its caller gets, of the values that the items are."""
+        batch = self._batch(values)
+        if self.versions is not None:
+            batch.versions = self.versions
+        return batch
+
+    def _batch(self, values: list[Any]) -> Batch:
         part = self.part
+        if self.group is not None:
+            return GroupBatch(values, self.complete, wire.as_group(self.group) or "")
         if part is None:
             return Batch(values, self.complete)
         return ShardBatch(values, self.complete, part.step, part.weights, part.imbalance)

@@ -2,64 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import os
 from typing import Any, Literal, overload
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.admitting import Admitting
+from rlinf.scheduler.channel.answering import Answering
 from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
-    checked_batch_weight,
-    checked_limits,
+    checked_durable,
+    checked_group,
+    checked_holds,
     checked_max_bytes,
     checked_maxsize,
     checked_name,
-    checked_plan,
+    checked_optional_count,
     checked_priority,
     checked_producers,
     checked_queue_name,
+    checked_subscription,
     checked_successor,
     checked_timeout,
-    checked_weight,
+    checked_version,
     or_forever,
 )
-from rlinf.scheduler.channel.batch import Batch, Delivery
-from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S, Connection
-from rlinf.scheduler.channel.connections import Connections
+from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S
+from rlinf.scheduler.channel.getting import Getting
+from rlinf.scheduler.channel.inspecting import Inspecting
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.producer import Producer
-from rlinf.scheduler.channel.shard import Shard
+from rlinf.scheduler.channel.saving import Restorable, Saving, file_to_restore
+from rlinf.scheduler.channel.slot import Slot
 from rlinf.scheduler.channel.spec import (
     SUCCESSOR_S,
     ChannelRef,
     ChannelSpec,
-    ChannelStats,
+    Survives,
     address_of,
     channels_of,
+    unheld_channels,
 )
-from rlinf.scheduler.channel.starting import StartChannel, Starter
-from rlinf.scheduler.comm.codec import encode
-from rlinf.scheduler.comm.handle import AsyncHandle
-from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.channel.starting import StartChannel, Starter, StartingChannel
+from rlinf.scheduler.channel.subscription import Subscription
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
-    BatchUndecodable,
     ChannelArgumentError,
-    ChannelClosed,
-    ChannelEmpty,
     ChannelLost,
     ChannelNotFound,
-    CodecError,
     CommError,
     PeerDied,
     PeerNotFound,
 )
-from rlinf.scheduler.queueing import QueueName
-from rlinf.scheduler.session import Session, current_session
+from rlinf.scheduler.queueing import GroupName, QueueName
+from rlinf.scheduler.session import Session, SideBySide, current_session
 from rlinf.scheduler.wording import did_you_mean, list_names
 
 CONNECT_TIMEOUT_S = 120.0
+# What a subscription does that has no room for an item, and for how many it has room unless it is said.
+WHEN_FULL = ("drop_oldest", "wait")
+TAP_ITEMS = 1024
 
 
-class Channel:
+class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     """A set of named FIFO queues that any worker and the driver put into and get from.
 
     Use `Channel.create` and `Channel.connect`. A channel can be sent to another process, as an argument or
@@ -79,11 +85,6 @@ class Channel:
     ChannelArgumentError for arguments that make no sense.
     """
 
-    def __init__(self, ref: ChannelRef) -> None:
-        self._ref = ref
-        self._name = ref.spec.name
-        self._cached: Connection | None = None
-
     @classmethod
     def create(
         cls,
@@ -95,8 +96,17 @@ class Channel:
         max_bytes: int | None = None,
         producers: int | None = None,
         successor_s: float = SUCCESSOR_S,
+        max_attempts: int | None = None,
+        max_leased: int | None = None,
+        restore: Restorable | None = None,
+        own_process: bool | None = None,
+        holds: str | None = None,
+        durable: str | os.PathLike[str] | None = None,
+        survives: Survives = "machine",
     ) -> Channel:
-        """Make a channel, held by a process of its own whose address is `name:0`.
+        """Make a channel, whose address is `name:0`.
+
+        In a block of `cluster.starting()` it returns at once; what is done with the channel waits until it is there.
 
         Args:
             name: its name in the cluster.
@@ -108,10 +118,33 @@ class Channel:
                 of the machine that holds it. An item that is larger is taken where nothing else is held, and what
                 somebody waits for does not wait for what other queues hold.
             producers: how many there will be (see `producer`); the channel ends when the last of them is done.
-            successor_s: how long a producer that failed or died may be replaced before it counts as done.
+            successor_s: how long a producer that failed or died may be replaced before it counts as done; likewise the
+                last member of a subscription, which is gone then.
+            max_attempts: how often an item is given out on lease (see `lease`) before it is a dead letter; None: any
+                number of times.
+            max_leased: how many items one process may have on lease before its further leases wait, and others are
+                served; a batch may exceed it. None: any number.
+            restore: what it holds in the beginning: the file of a `save`, read by the process that holds it, or what
+                `Cluster.load` returned. What was on lease is given out again, in order; what was acknowledged is not
+                there. None, or a job that has no checkpoint yet: nothing.
+            own_process: whether the process that holds it holds no other channel; None: what `channel_process` in the
+                cluster's config says, which is that channels of a node share processes.
+            holds: where large items of other machines' producers are. "node": they stay there, in the hands of a
+                process of that machine, go straight to whoever gets them, and are lost with that machine. "channel":
+                they go to the process that holds the channel, and from there to whoever gets them. None: "node", or
+                "channel" of one that is durable.
+            durable: a folder on the node that holds the channel, for its journal: then it survives the end of its
+                process with all that was accepted, and whoever uses it goes on by itself. Where there is a journal of
+                this channel already, the channel has what that knows. It has a process of its own.
+            survives: what a durable channel is to survive. "machine": an operation is answered when it is on the disk.
+                "process": when the operating system has it, which is faster, and lost with the machine's power.
 
         Raises:
             ChannelExists: the name is taken.
+            ChannelJournalError: a living process holds the channel of that folder; or its journal is damaged, or of a
+                channel that was created otherwise.
+            ChannelError: the worker to be beside is not there, or no process starts.
+            CheckpointError: what it is restored from cannot be read, or breaks its bounds.
         """
         spec = ChannelSpec(
             checked_name(name),
@@ -119,9 +152,22 @@ class Channel:
             max_bytes=checked_max_bytes(name, max_bytes),
             producers=checked_producers(name, producers),
             successor_s=checked_successor(name, successor_s),
+            max_attempts=checked_optional_count(name, "max_attempts", max_attempts),
+            max_leased=checked_optional_count(name, "max_leased", max_leased),
+            restore=file_to_restore(restore, name),
+            holds=checked_holds(name, holds, durable=durable is not None),
+            **checked_durable(name, durable, survives, own_process),
         )
-        wanted = StartChannel(spec, group_affinity, group_rank_affinity)
-        return cls(ChannelRef(spec, current_session().service(Starter).start(wanted)))
+        own_process = True if spec.durable else own_process
+        wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
+        session = current_session()
+        starter, block = session.service(Starter), session.service(SideBySide).block
+        if block is None:
+            return cls(ChannelRef(spec, starter.start(wanted)))
+        started: Promise[Endpoint] = Promise()
+        starter.begin(wanted, started)
+        block.add(started)
+        return cls(StartingChannel(spec, started))
 
     @classmethod
     def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
@@ -146,40 +192,37 @@ class Channel:
             raise ChannelLost(name, str(error)) from error
         return cls(ChannelRef.from_entry(name, entry))
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._ref.spec.name
-
-    @property
-    def maxsize(self) -> int:
-        """How many items each of its queues holds; 0 is unbounded."""
-        return self._ref.spec.maxsize
-
     @overload
     def put(
         self,
         item: Any,
-        weight: float = 0,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: Literal[False] = False,
-        timeout_s: float | None = None,
+        weight: float = ...,
+        queue_name: QueueName = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
         *,
-        priority: int = 0,
-        key: QueueName | None = None,
+        priority: int = ...,
+        group: GroupName | None = ...,
+        version: int | None = ...,
+        slot: Slot | None = ...,
+        key: QueueName | None = ...,
     ) -> None: ...
     @overload
     def put(
         self,
         item: Any,
-        weight: float = 0,
-        queue_name: QueueName = DEFAULT_QUEUE,
+        weight: float = ...,
+        queue_name: QueueName = ...,
         *,
-        async_op: Literal[True],
-        timeout_s: float | None = None,
-        priority: int = 0,
-        key: QueueName | None = None,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        priority: int = ...,
+        group: GroupName | None = ...,
+        version: int | None = ...,
+        slot: Slot | None = ...,
+        key: QueueName | None = ...,
     ) -> AsyncHandle[None]: ...
+
     def put(
         self,
         item: Any,
@@ -189,6 +232,9 @@ class Channel:
         timeout_s: float | None = None,
         *,
         priority: int = 0,
+        group: GroupName | None = None,
+        version: int | None = None,
+        slot: Slot | None = None,
         key: QueueName | None = None,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
@@ -204,6 +250,11 @@ class Channel:
             timeout_s: seconds.
             priority: items of a higher one are taken first; in order within one. After eight that passed an older item,
                 the oldest of all is next, so that none waits for ever.
+            group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
+                `get_group`.
+            version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
+                the slot's by default.
+            slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
             key: another name of `queue_name`.
 
         Raises:
@@ -216,6 +267,12 @@ class Channel:
         operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
         if priority != 0:
             operation.priority = checked_priority(self._name, priority)
+        if group is not None:
+            operation.group = checked_group(self._name, group)
+        if version is not None:
+            operation.version = checked_version(self._name, version)
+        if slot is not None:
+            self._use(slot, operation)
         return self._put(item, weight, operation, async_op)
 
     def put_nowait(
@@ -225,6 +282,9 @@ class Channel:
         queue_name: QueueName = DEFAULT_QUEUE,
         *,
         priority: int = 0,
+        group: GroupName | None = None,
+        version: int | None = None,
+        slot: Slot | None = None,
         key: QueueName | None = None,
     ) -> None:
         """Put an item if there is room now.
@@ -237,250 +297,13 @@ class Channel:
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, None, wait=False)
         operation.priority = checked_priority(self._name, priority)
+        if group is not None:
+            operation.group = checked_group(self._name, group)
+        if version is not None:
+            operation.version = checked_version(self._name, version)
+        if slot is not None:
+            self._use(slot, operation)
         self._put(item, weight, operation, False)
-
-    @overload
-    def get(
-        self,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: Literal[False] = False,
-        timeout_s: float | None = None,
-        *,
-        key: QueueName | None = None,
-    ) -> Any: ...
-    @overload
-    def get(
-        self,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        *,
-        async_op: Literal[True],
-        timeout_s: float | None = None,
-        key: QueueName | None = None,
-    ) -> AsyncHandle[Any]: ...
-    def get(
-        self,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: bool = False,
-        timeout_s: float | None = None,
-        *,
-        key: QueueName | None = None,
-    ) -> Any:
-        """Take the item at the head of a queue, when there is one and it is this getter's turn.
-
-        Raises:
-            ChannelTimeout: nothing came in time.
-            ChannelClosed: the channel is closed, and the queue is drained.
-            CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s)), async_op)
-
-    def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
-        """Take the item at the head of a queue if there is one now.
-
-        Raises:
-            ChannelEmpty: there is none, or getters that came before wait for it.
-            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
-            ChannelClosed: the channel is closed, and the queue is drained.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        return self._get(Operation("get", queue, None, wait=False), False)
-
-    @overload
-    def get_batch(
-        self,
-        batch_weight: float | None = None,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: Literal[False] = False,
-        timeout_s: float | None = None,
-        *,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
-        min_items: int = 1,
-        max_wait_s: float | None = None,
-        key: QueueName | None = None,
-        target_weight: float | None = None,
-    ) -> Batch: ...
-    @overload
-    def get_batch(
-        self,
-        batch_weight: float | None = None,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        *,
-        async_op: Literal[True],
-        timeout_s: float | None = None,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
-        min_items: int = 1,
-        max_wait_s: float | None = None,
-        key: QueueName | None = None,
-        target_weight: float | None = None,
-    ) -> AsyncHandle[Batch]: ...
-    def get_batch(
-        self,
-        batch_weight: float | None = None,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        async_op: bool = False,
-        timeout_s: float | None = None,
-        *,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
-        min_items: int = 1,
-        max_wait_s: float | None = None,
-        key: QueueName | None = None,
-        target_weight: float | None = None,
-    ) -> Any:
-        """Take the first items of a queue whose weights reach `batch_weight`, all at once, as a list.
-
-        Nothing is taken before the batch is ready: its weight is reached, one of its bounds is, or `max_wait_s` is
-        over. Without a `batch_weight` it is what is there, as soon as that is `min_items`, and with `max_wait_s` as
-        soon as a bound is reached too. An item heavier than the target, or larger than `max_bytes`, is a batch of its
-        own. When the queue has ended, or the channel is closed, what is left comes as a last batch. The list's
-        `complete` is False for this, and for what has not reached its weight when `max_wait_s` was over.
-
-        Args:
-            batch_weight: the weight that it has to reach.
-            queue_name: the queue.
-            async_op: see the class, like the rest.
-            timeout_s: seconds.
-            max_items: at most so many items; any number by default.
-            max_bytes: at most so many bytes; any number by default.
-            min_items: at least so many items.
-            max_wait_s: how long a batch that has `min_items` waits for more, in seconds; None as long as it takes for
-                its weight, and not at all without one.
-            key: another name of `queue_name`.
-            target_weight: another name of `batch_weight`.
-
-        Raises:
-            BatchTimeout: the batch was not ready in time, a ChannelTimeout.
-            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
-            BatchImpossible: the queue is full, and what it holds makes no such batch.
-            BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
-                the others, which the error holds.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        limits = checked_limits(self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s)
-        target = checked_batch_weight(self._name, batch_weight, target_weight, limits)
-        limit_s = checked_timeout(self._name, timeout_s)
-        return self._get(Operation("get_batch", queue, limit_s, batch_weight=target, limits=limits), async_op)
-
-    def shard(
-        self,
-        index: int,
-        num_shards: int,
-        *,
-        policy: str = "round_robin",
-        batch_weight: float | None = None,
-        batch_items: int | None = None,
-        cost: str | tuple[float, float] | None = None,
-        equal_counts: bool = False,
-        queue_name: QueueName = DEFAULT_QUEUE,
-        key: QueueName | None = None,
-    ) -> Shard:
-        """Return one data-parallel rank's part of a queue, to be iterated: one batch a step.
-
-        The channel divides each step among all ranks, which say the same here but for their `index`. So every rank sees
-        the same number of batches, some perhaps empty, and the same end.
-
-            for batch in channel.shard(self.rank, self.world_size, policy="balanced", batch_items=512):
-                self.train(batch)
-
-        Args:
-            index: the rank, from 0.
-            num_shards: how many ranks there are.
-            policy: "round_robin", in turn as the items came; "least_loaded", each item to the rank that has the least
-                to do; "balanced", Karmarkar and Karp's partition of the step.
-            batch_weight: the weight of a step, of all ranks together.
-            batch_items: its number of items. With neither, a step is what is there at `flush`, or when the queue ends.
-            cost: what an item costs: None for its weight, "quadratic" for its square, (a, b) for
-                a * weight + b * weight ** 2.
-            equal_counts: of "balanced": ranks get the same number of items, or one less.
-            queue_name: the queue.
-            key: another name of `queue_name`.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        plan = checked_plan(self._name, num_shards, policy, batch_weight, batch_items, cost, equal_counts)
-        if type(index) is not int or not 0 <= index < num_shards:
-            raise ChannelArgumentError(self._name, f"there is no shard {index!r} of {num_shards}")
-        return Shard(lambda operation: self._get(operation, False), queue, index, plan)
-
-    def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
-        """Return a copy of the item that the next getter would take, and leave it where it is.
-
-        Raises:
-            ChannelEmpty: there is none.
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-            ChannelClosed: the queue has ended, or the channel is closed, and the queue is drained.
-            CodecError: the item cannot be read here.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        return self._connection().look(Operation("get", queue, None, wait=False), _load_copy)
-
-    def drain(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Batch:
-        """Take everything that a queue holds now, which may be nothing.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
-            BatchUndecodable: items cannot be read here, see `get_batch`.
-        """
-        queue = checked_queue_name(self._name, queue_name, key)
-        everything = wire.Limits(1, 0, 0, None)
-        operation = Operation("get_batch", queue, None, wait=False, limits=everything)
-        try:
-            batch: Batch = self._get(operation, False)
-        except (ChannelEmpty, ChannelClosed):
-            return Batch()
-        return batch
-
-    def __iter__(self) -> Iterator[Any]:
-        """Take the items of the default queue, until the channel is closed and drained."""
-        while True:
-            try:
-                item = self.get()
-            except ChannelClosed:
-                return
-            yield item
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        """Take the items of the default queue, until the channel is closed and drained."""
-        while True:
-            try:
-                item = await self.get(async_op=True)
-            except ChannelClosed:
-                return
-            yield item
-
-    def qsize(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> int:
-        """Return how many items a queue holds.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        return self._query(queue_name, key).num_items
-
-    def empty(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
-        """Return whether a queue holds nothing.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        return self._query(queue_name, key).num_items == 0
-
-    def full(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> bool:
-        """Return whether a put to a queue would have to wait.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        return self._query(queue_name, key).is_full
-
-    def stats(self) -> ChannelStats:
-        """Return what went through the channel and what is in it.
-
-        Raises:
-            ChannelUnanswered: the channel's process did not answer within 5 s.
-        """
-        return ChannelStats.from_wire(self._connection().ask(wire.Stats(), wire.ChannelState))
 
     def end(
         self,
@@ -493,7 +316,7 @@ class Channel:
 
         What it holds is delivered, what is left of a batch as an incomplete one; after that, and for puts at once,
         ChannelClosed is raised, and iterating ends. Puts of other processes that wait for room still enter. A queue
-        stays ended as long as there is the channel.
+        stays ended as long as there is the channel; of queues that are empty, the latest 65,536 ends are remembered.
 
         Args:
             queue_name: the queue.
@@ -533,6 +356,55 @@ class Channel:
         """
         return Producer(self._connection(), current_session().name)
 
+    def subscribe(
+        self,
+        name: str,
+        queue_name: QueueName | None = DEFAULT_QUEUE,
+        *,
+        when_full: Literal["drop_oldest", "wait"] = "drop_oldest",
+        maxsize: int = TAP_ITEMS,
+        max_bytes: int | None = None,
+        key: QueueName | None = None,
+    ) -> Subscription:
+        """Read every item that is put from now on, beside the consumers, who get each of them all the same.
+
+            with channel.subscribe("logger") as seen:
+                for item in seen:
+                    log(item)
+
+        Whoever subscribes under one name shares its items; each name sees all of them. What is large lies in shared
+        memory once until its last reader is done; what one writes into an array of it, no other sees. The subscription
+        ends when its queue has ended, or the channel is closed, and it has read what there was.
+
+        Args:
+            name: the subscription's, in this channel.
+            queue_name: the queue; None for all, in the order in which their items were accepted.
+            when_full: what it does that has no room for an item: "drop_oldest" gives up its oldest items and counts
+                them (`num_dropped`, `explain`), so that nobody waits for it; "wait" lets puts wait, and sees all.
+            maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded.
+            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None a quarter of what the
+                channel may hold. It counts for the subscription alone.
+            key: another name of `queue_name`.
+
+        Raises:
+            ChannelArgumentError: there is a subscription of this name with other options; or the channel is durable.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        queue = None if queue_name is None and key is None else self._queue(queue_name, key)
+        if self._where.spec.durable:
+            problem = (
+                "a durable channel has no subscriptions: these are of processes that live, and in no journal"
+            )
+            raise ChannelArgumentError(self._name, problem)
+        if when_full not in WHEN_FULL:
+            problem = f"when_full is one of {', '.join(WHEN_FULL)}, not {when_full!r}"
+            raise ChannelArgumentError(self._name, problem)
+        bound = checked_max_bytes(self._name, max_bytes)
+        subscription = Subscription(
+            self._ref, checked_subscription(self._name, name), checked_maxsize(self._name, maxsize)
+        )
+        return subscription._subscribe(queue, drops=when_full == "drop_oldest", max_bytes=bound)
+
     def close(self) -> None:
         """Refuse puts from now on, waiting ones too; getters take what is there, then get ChannelClosed.
 
@@ -556,43 +428,6 @@ class Channel:
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
         self._connection().ask(wire.Delete(), timeout_s=limit_s)
 
-    def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
-        queue = checked_queue_name(self._name, queue_name, key)
-        state: wire.QueueState = self._connection().ask(wire.Query(queue), wire.QueueState)
-        return state
-
-    def _put(
-        self, item: Any, weight: float, operation: Operation, async_op: bool
-    ) -> AsyncHandle[None] | None:
-        operation.weight = checked_weight(self._name, weight)
-        connection = self._connection()
-        encoded = encode(item)
-        if not async_op:
-            connection.run(operation, encoded)
-            return None
-        return AsyncHandle(connection.start(operation, encoded), None, self._what(operation))
-
-    def _get(self, operation: Operation, async_op: bool) -> Any:
-        load = _load_all if operation.is_batch else _load_first
-        connection = self._connection()
-        if not async_op:
-            return connection.run(operation, load=load)
-
-        def take(items: list[Arrived]) -> Any:
-            connection.look_after(operation)
-            return load(items)
-
-        return AsyncHandle(connection.start(operation), take, self._what(operation))
-
-    def _connection(self) -> Connection:
-        connection = self._cached
-        if connection is None or connection.lost is not None:
-            connection = self._cached = current_session().service(Connections).to(self._ref)
-        return connection
-
-    def _what(self, operation: Operation) -> Callable[[], str]:
-        return lambda: f"{operation.kind} on channel '{self._name}', queue {operation.queue_name!r}"
-
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)
 
@@ -603,30 +438,13 @@ class Channel:
 
 def _what_there_is(session: Session, name: str) -> str:
     try:
+        if name in unheld_channels(session):
+            return (
+                "its process is gone, and what it holds is in its journal: whoever creates it again holds it"
+            )
         known = channels_of(session)
     except CommError as error:
         return f"what there is is not known: {error}"
     hint = did_you_mean(name, known)
     there = f"there are {list_names(known)}" if known else "there is no channel"
     return f"{there}; {hint}" if hint else there
-
-
-def _load_first(items: list[Arrived]) -> Any:
-    return items[0].load()
-
-
-def _load_copy(items: list[Arrived]) -> Any:
-    return Arrived([bytearray(frame) for frame in items[0].frames()]).load()
-
-
-def _load_all(items: list[Arrived]) -> Batch:
-    values: list[Any] = []
-    problems: list[tuple[int, str]] = []
-    for place, item in enumerate(items):
-        try:
-            values.append(item.load())
-        except CodecError as error:
-            problems.append((place, str(error)))
-    if problems:
-        raise BatchUndecodable(problems, values)
-    return items.batch(values) if isinstance(items, Delivery) else Batch(values)

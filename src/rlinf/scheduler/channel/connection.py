@@ -17,9 +17,11 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.holding import HELD_BYTES
+from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
-from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, NO_ANSWER, ClientShell
+from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, ClientShell
 from rlinf.scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
@@ -35,7 +37,6 @@ from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.framing import Buffer, flat
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
@@ -45,14 +46,15 @@ from rlinf.scheduler.errors import (
     ChannelTimeout,
     ChannelUnanswered,
     CodecError,
-    CommError,
-    CommTimeout,
 )
 from rlinf.scheduler.queueing import Ending
+from rlinf.scheduler.session import Session
 
 DELETE_TIMEOUT_S = 60.0
 # The I/O thread ends an operation at its deadline; its caller waits so much longer for that before it says so itself.
 IO_THREAD_S = 5.0
+# What has no deadline of its own waits so long for another process to hold a durable channel.
+RESTART_S = 60.0
 _STUCK = "this process's I/O thread does not answer"
 
 
@@ -60,19 +62,26 @@ class _BeginAnew(Exception):
     """An operation has put or taken nothing by a shortcut, and is to go the usual way."""
 
 
-class Connection:
+class ChannelConnection:
     """A connection to the channel `ref`; made by the first operation that is handed over.
 
     Args:
-        messenger: this process's messenger.
+        session: this process's.
         ref: the channel.
+        line: leads to its server.
         on_lost: called with it on the I/O thread when its server is gone.
     """
 
-    def __init__(self, messenger: Messenger, ref: ChannelRef, on_lost: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        ref: ChannelRef,
+        line: ServerLine,
+        on_lost: Callable[[ChannelConnection], None],
+    ) -> None:
         self.ref = ref
-        self._messenger = messenger
-        self._shell = ClientShell(messenger, ref, lambda: on_lost(self))
+        self._messenger = messenger = session.messenger
+        self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
@@ -138,7 +147,7 @@ class Connection:
         """Start an operation; its end comes to the promise."""
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
-        if operation.kind == "put":  # it goes on without its handle
+        if operation.kind in ("put", "set_version"):  # it goes on without its handle
             promise = OperationPromise(self._withdraw, operation)
             operation.promise_to(promise)
         else:
@@ -149,15 +158,26 @@ class Connection:
 
     def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
         """Return what `load` makes of the items of a get, which go back to where they were."""
-        self._check_may_block()
-        promise = self.start(operation)
-        # Nobody says that the items were taken: with the promise they go back, before what is asked for next.
+        promise = self.hold(operation)
         try:
-            if not promise.wait(ANSWER_S + operation.grace_s + IO_THREAD_S):
-                raise self._shell.unanswered(operation, _STUCK)
             return load(promise.result(0))
         finally:
             del promise  # an error keeps this frame
+
+    def hold(self, operation: Operation) -> OperationPromise:
+        """Run a get until it is over, and take nothing: with the promise the items go back, before what is asked next.
+
+        Raises:
+            ChannelUnanswered: nobody has answered. What the get failed with is raised by the promise.
+        """
+        self._check_may_block()
+        promise = self.start(operation)
+        try:
+            self._await_end(operation, promise)
+        except BaseException:
+            del promise  # an error keeps this frame
+            raise
+        return promise
 
     def _pack(self, operation: Operation, encoded: Encoded, *, blocks: bool) -> None:
         """Give a put its item as it will travel.
@@ -172,9 +192,10 @@ class Connection:
             left_s = operation.left_s
             room_s = WAIT_S if left_s is None else min(WAIT_S, left_s)
         # A snapshot even for a caller who waits: a wait that ends early leaves bytes behind that are still to be sent.
-        operation.parcel = self._messenger.parcels.pack(
-            encoded, self.ref.endpoint, snapshot=True, wait_s=room_s
-        )
+        # What stays on this node lies in shared memory, whether the channel's process can read it or not.
+        is_held = self._shell.hands_over and encoded.size_bytes >= HELD_BYTES
+        peer = None if is_held else self.ref.endpoint
+        operation.parcel = self._messenger.parcels.pack(encoded, peer, snapshot=True, wait_s=room_s)
 
     def _run_by_io_thread(self, operation: Operation, encoded: Encoded | None) -> Any:
         if encoded is not None and operation.parcel is None:
@@ -184,10 +205,13 @@ class Connection:
 
     def _wait(self, operation: Operation) -> Any:
         promise: Any = operation.find_promise()
+        self._await_end(operation, promise)
+        return promise.result(0)
+
+    def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
             raise self._shell.unanswered(operation, _STUCK)
-        return promise.result(0)
 
     def look_after(self, operation: Operation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
@@ -203,19 +227,64 @@ class Connection:
             ChannelLost: the server is gone.
             ChannelUnanswered: it does not answer.
         """
-        self._check_may_block()
+        answer = self.begin_to_ask(message, kind, timeout_s)
+        return self.answer_to(answer, type(message).__name__.lower(), timeout_s).head
+
+    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+        """As `ask`, and return at once; the reply is to come."""
         answer: Promise[Any] = Promise()
-        self._hand_over(partial(self._shell.ask, message, kind, timeout_s), answer)
-        name, operation = self.ref.spec.name, type(message).__name__.lower()
-        queue = message.queue if isinstance(message, wire.Query) else None
-        if not answer.wait(timeout_s + IO_THREAD_S):
-            raise ChannelUnanswered(name, queue, operation, timeout_s + IO_THREAD_S, _STUCK)
-        try:
-            return answer.result(0)
-        except CommTimeout as error:
-            raise ChannelUnanswered(name, queue, operation, error.waited_s, NO_ANSWER) from error
-        except CommError as error:
-            raise self._shell.why_lost(error) from error
+        what = type(message).__name__.lower()
+        self._hand_over(partial(self._shell.ask, message, kind, what, timeout_s), answer)
+        return answer
+
+    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
+        """Wait for the reply to something that was asked.
+
+        Raises:
+            ChannelLost: the server is gone.
+            ChannelUnanswered: it does not answer.
+        """
+        self._check_may_block()
+        limit_s = timeout_s + (RESTART_S if self.ref.spec.durable else IO_THREAD_S)
+        if not answer.wait(limit_s):
+            why = self._shell.condition or _STUCK
+            raise ChannelUnanswered(self.ref.spec.name, None, what, limit_s, why)
+        return answer.result(0)
+
+    def read_dead(self, number: int) -> Any:
+        """The reply that has the item of a dead letter in its frames; raises as `ask`."""
+        answer: Promise[Any] = Promise()
+        ask = partial(self._shell.ask, wire.ReadDead(number), wire.Done, "dead_letters", ANSWER_S)
+        self._hand_over(ask, answer)
+        return self.answer_to(answer, "dead_letters")
+
+    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+        """Say what became of items on lease, the last ones perhaps; the reply is to come."""
+        answer: Promise[Any] = Promise()
+        self._hand_over(self._shell.settle, (operation, message, is_last, answer))
+        return answer
+
+    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+        """Let items be on lease for longer; the reply is to come."""
+        answer: Promise[Any] = Promise()
+        self._hand_over(self._shell.extend, (operation, message, answer))
+        return answer
+
+    def drop(self, operation: Operation) -> None:
+        """Nobody waits for an operation any more; what it brought and was not taken goes back."""
+        operation.dropped = True
+        self._hand_over(self._shell.drop, operation)
+
+    def give_back(self, operation: Operation) -> None:
+        """Give back what an operation brought; it is on its way when this returns."""
+        given: Promise[None] = Promise()
+
+        def drop(what: Operation) -> None:
+            self._shell.drop(what)
+            given.set_result(None)
+
+        self._hand_over(drop, operation)
+        given.wait(ANSWER_S)
 
     def tell(self, message: wire.Control) -> None:
         """Send the server something without waiting for its answer."""
@@ -264,8 +333,9 @@ class Connection:
         if encoded is not None:
             frames = self._frames(operation, encoded)
         after = self._shell.sent_before()
-        if after is not None and frames is not None:
-            call = encode_call(after, operation.opening(len(frames)), frames)
+        opening = operation.opening(0 if frames is None else len(frames))
+        if after is not None and frames is not None and isinstance(opening, wire.Put | wire.Get):
+            call = encode_call(after, opening, frames)
         if call is None or len(call) > MAX_DATAGRAM_BYTES:
             self._own.__dict__["shortcut"] = shortcut
             return None
@@ -296,11 +366,12 @@ class Connection:
         match answer.answer:
             case wire.Accepted():
                 return None
-            case wire.Delivered(_, counts, complete, part):
+            case wire.Delivered(_, counts, complete, part, _, group, _, versions):
                 if operation.waited_s > CONFIRM_DELAY_S:
                     self._hand_over(shell.hurry, None)
                 frames = iter(answer.frames)
-                return Delivery([Arrived(list(islice(frames, count))) for count in counts], complete, part)
+                arrived = [Arrived(list(islice(frames, count))) for count in counts]
+                return Delivery(arrived, complete, part, group=group, versions=versions)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)
@@ -312,7 +383,7 @@ class Connection:
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
                 raise _BeginAnew
 
-    def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer | None:
+    def _answer_by(self, shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer | None:
         try:
             return _exchange_in_scope(shortcut, call, operation)
         except (TimeoutError, ShortcutBroken) as error:
@@ -384,7 +455,7 @@ class Connection:
         self._shell.abandon(ChannelLost(self.ref.spec.name, reason))
 
 
-def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.Answer:
+def _exchange_in_scope(shortcut: Shortcut, call: bytes, operation: Operation) -> wire.DirectAnswer:
     """As `Shortcut.exchange`; it is broken when the call that this thread works at is cancelled."""
     scope = current_scope()
     if scope is None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel.connection import Connection
+from collections.abc import Callable
+from dataclasses import replace
+
+from rlinf.scheduler.channel.connection import ChannelConnection
+from rlinf.scheduler.channel.lifeline import Lifeline
+from rlinf.scheduler.channel.line import DirectLine
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.session import Session
@@ -11,26 +16,41 @@ from rlinf.scheduler.session import Session
 CLOSE_TIMEOUT_S = 5.0
 
 
-class Connections:
+class ChannelConnections:
     """The connections of one process, by channel; a service of its session."""
 
     def __init__(self, session: Session) -> None:
+        self._session = session
         self._messenger = session.messenger
-        self._by_id: dict[str, Connection] = {}
+        self._directory = session.directory
+        self._by_id: dict[str, ChannelConnection] = {}
+        self._on_lost: list[Callable[[ChannelConnection], None]] = []
         self._messenger.on_peer_lost(self._on_peer_lost)
         self._messenger.at_end(self.close)
         # While the messenger still sends: what this process took is confirmed.
         session.on_close(self.close)
         session.on_fork(self.abandon)
 
-    def to(self, ref: ChannelRef) -> Connection:
+    def to(self, ref: ChannelRef) -> ChannelConnection:
         """Return the connection to a channel; a new one where there is none or it was lost."""
         channel_id = ref.spec.channel_id
         known = self._by_id.get(channel_id)
         if known is not None:
             return known
         # One step, and a connection that nothing was handed over to does nothing.
-        return self._by_id.setdefault(channel_id, Connection(self._messenger, ref, self._forget))
+        return self._by_id.setdefault(channel_id, self._make(ref))
+
+    def _make(self, ref: ChannelRef) -> ChannelConnection:
+        if not ref.spec.durable:
+            line = DirectLine(self._messenger, ref)
+            return ChannelConnection(self._session, ref, line, self._forget)
+        lifeline = Lifeline(self._messenger, self._directory, ref)
+        ref = replace(ref, endpoint=lifeline.endpoint)
+        return ChannelConnection(self._session, ref, lifeline, self._forget)
+
+    def on_lost(self, callback: Callable[[ChannelConnection], None]) -> None:
+        """Call `callback` on the I/O thread with every connection whose channel is gone."""
+        self._on_lost.append(callback)
 
     def close(self) -> None:
         """End everything that waits in this process; what was taken here is confirmed first."""
@@ -47,8 +67,10 @@ class Connections:
     def _on_peer_lost(self, process_id: str) -> None:
         for connection in list(self._by_id.values()):
             if connection.ref.endpoint.process_id == process_id:
-                connection.lose(f"the connection to '{connection.ref.spec.address}' dropped")
+                connection.lose(self._messenger.peers.why_lost(process_id))
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ChannelConnection) -> None:
         if self._by_id.get(connection.ref.spec.channel_id) is connection:
             del self._by_id[connection.ref.spec.channel_id]
+        for callback in self._on_lost:
+            callback(connection)

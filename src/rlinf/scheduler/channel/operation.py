@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
-from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.queueing import GroupName, QueueName
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.channel.holding import HeldParcel
     from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 
 _NO_FATE = Fate()
@@ -34,7 +35,7 @@ class Operation:
     """What is known of an operation while it is under way.
 
     Attributes:
-        kind: "put", "get" or "get_batch".
+        kind: "put", "get", "get_batch", "get_group", "lease", "admit" or "set_version".
         queue_name: its queue.
         timeout_s: its deadline, in seconds after `started`; None without.
         wait: whether the server may keep it waiting.
@@ -42,7 +43,18 @@ class Operation:
         limits: what else a batch has to be; None for any, and for what is no batch.
         weight: of the item of a put.
         priority: of the item of a put.
+        question: the number under which this process waits for an answer to that item; 0 if it does not.
+        group: that the item of a put belongs to; None for none.
+        version: of the policy, that made the item of a put, or that a `set_version` says; None if nobody said.
+        slot: with which an item is put; 0 for none.
+        held: keeps that slot.
+        max_lag: of an `admit`, in versions.
+        batch_items: of a `set_version`: how many items a version takes; 0 for as many as before.
+        begins: of a `set_version`: its caller begins with this version.
+        group_size: how many items of one group a getter asks for; 0 for what asks for no group.
         shard: whose part a batch is; None for one that is no shard's.
+        lease: for how long a get has its items; None for one that takes them.
+        keep_s: for how long this process keeps such a lease alive; only of one.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
         dropped: nobody waits for it any more.
@@ -53,25 +65,41 @@ class Operation:
     """
 
     __slots__ = (
+        "batch_items",
         "batch_weight",
+        "begins",
         "blocks",
         "dropped",
         "fate",
         "find_promise",
+        "group",
+        "group_size",
+        "held",
+        "keep_s",
         "kind",
+        "lease",
         "limits",
+        "max_lag",
         "parcel",
         "priority",
+        "question",
         "queue_name",
         "recalled",
         "shard",
+        "slot",
         "started",
         "ticket",
         "timeout_s",
         "timer",
+        "version",
         "wait",
         "weight",
     )
+
+    keep_s: float
+    max_lag: int
+    batch_items: int
+    begins: bool
 
     def __init__(
         self,
@@ -81,7 +109,7 @@ class Operation:
         *,
         wait: bool = True,
         batch_weight: float | None = None,
-        limits: wire.Limits | None = None,
+        limits: wire.BatchLimits | None = None,
         weight: float = 0,
     ) -> None:
         self.kind = kind
@@ -93,8 +121,15 @@ class Operation:
         self.limits = limits
         self.weight = weight
         self.priority = 0
-        self.shard: wire.Shard | None = None
-        self.parcel: Parcel | None = None
+        self.question = 0
+        self.group: GroupName | None = None
+        self.group_size = 0
+        self.version: int | None = None
+        self.slot = 0
+        self.held: Promise[Any] | None = None
+        self.shard: wire.ShardRequest | None = None
+        self.lease: wire.LeaseRequest | None = None
+        self.parcel: Parcel | HeldParcel | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
         self.dropped = False
@@ -117,24 +152,57 @@ class Operation:
         )
         again.started = self.started
         again.priority = self.priority
+        again.question = self.question
+        again.group, again.group_size = self.group, self.group_size
         again.shard = self.shard
+        again.version, again.slot, again.held = self.version, self.slot, self.held
         return again
 
-    def opening(self, num_frames: int = 0) -> wire.Put | wire.Get:
+    def opening(self, num_frames: int = 0) -> wire.Put | wire.Get | wire.Admit | wire.SetVersion:
         """How it begins at the server, with its item in so many frames."""
         if self.kind == "put":
-            return wire.Put(self.ticket, self.queue_name, self.weight, self.wait, num_frames, self.priority)
-        return wire.Get(self.ticket, self.queue_name, self.wait, self.batch_weight, self.limits, self.shard)
+            return wire.Put(
+                self.ticket,
+                self.queue_name,
+                self.weight,
+                self.wait,
+                num_frames,
+                self.priority,
+                self.question,
+                self.group,
+                self.version,
+                self.slot,
+            )
+        if self.kind == "admit":
+            return wire.Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
+        if self.kind == "set_version":
+            version = self.version or 0
+            return wire.SetVersion(
+                self.ticket, self.queue_name, self.wait, version, self.batch_items, self.begins
+            )
+        return wire.Get(
+            self.ticket,
+            self.queue_name,
+            self.wait,
+            self.batch_weight,
+            self.limits,
+            self.shard,
+            self.lease,
+            self.group_size,
+        )
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is a `get_batch`."""
-        return self.kind == "get_batch"
+        """Whether it asks for a batch, or a group."""
+        is_sized = self.batch_weight is not None or self.limits is not None
+        return is_sized or self.shard is not None or self.group_size > 0
 
     def describe_batch(self) -> str:
         """What batch it asks for, in a phrase."""
         if self.shard is not None:
             return f"step {self.shard.done_step + 1} of shard {self.shard.index} of {self.shard.num_shards}"
+        if self.group_size:
+            return f"a group of {self.group_size} items"
         text = "a batch" if self.batch_weight is None else f"a batch of weight {self.batch_weight}"
         if self.limits is None:
             return text

@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.connection import Connection
+from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CommError
 
 _next_number = itertools.count(1).__next__
@@ -19,7 +19,7 @@ class Producer:
     Whoever is interrupted, also on the way in or out, drops the object, and so leaves the place as one who failed.
     """
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: ChannelConnection, name: str) -> None:
         self._connection = connection
         self._name = name
         self._number = _next_number()

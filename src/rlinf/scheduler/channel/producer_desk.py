@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.spec import ChannelSpec
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.queueing import Producers
 
 
@@ -15,16 +15,23 @@ class ProducerDesk:
     """Keeps the time that `queueing.Producers` does not know.
 
     Args:
-        messenger: this process's messenger.
+        call_later: calls a function on the I/O thread after so many seconds.
         spec: the channel.
+        producers: its producers.
         on_over: called when all producers are done.
     """
 
-    def __init__(self, messenger: Messenger, spec: ChannelSpec, on_over: Callable[[], None]) -> None:
-        self._messenger = messenger
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], Any],
+        spec: ChannelSpec,
+        producers: Producers,
+        on_over: Callable[[], None],
+    ) -> None:
+        self._call_later = call_later
         self._spec = spec
         self._on_over = on_over
-        self._producers = Producers(spec.producers)
+        self._producers = producers
 
     def answer(self, client: str, message: wire.Join | wire.Leave) -> wire.Joined | None:
         """Let a client be a producer, or be one no more."""
@@ -38,6 +45,11 @@ class ProducerDesk:
         """A client is gone."""
         self._after_leaving(self._producers.lose(client))
 
+    def resume(self) -> None:
+        """Keep the places for successors that another desk has kept."""
+        for vacancy in self._producers.vacancies:
+            self._call_later(self._spec.successor_s, partial(self._give_up, vacancy))
+
     def _join(self, client: str, message: wire.Join) -> str:
         if not self._spec.producers:
             return "its producers are not counted; create it with producers=n"
@@ -47,7 +59,7 @@ class ProducerDesk:
 
     def _after_leaving(self, vacancies: list[int]) -> None:
         for vacancy in vacancies:
-            self._messenger.call_later(self._spec.successor_s, partial(self._give_up, vacancy))
+            self._call_later(self._spec.successor_s, partial(self._give_up, vacancy))
         if self._producers.over:
             self._on_over()
 

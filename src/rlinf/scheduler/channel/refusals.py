@@ -14,7 +14,9 @@ from rlinf.scheduler.errors import (
     ChannelError,
     ChannelFull,
     ChannelTimeout,
+    ItemsLost,
     SchedulerError,
+    VersionTooEarly,
 )
 from rlinf.scheduler.queueing import Ending, Reason
 
@@ -35,19 +37,26 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
         return _timeout(channel, operation, state)
     queue = f"queue {operation.queue_name!r}"
     match reason:
-        case Reason.CLOSED.value:
-            return ChannelClosed(channel)
-        case Reason.ENDED.value:
-            return ChannelClosed(channel, f"{queue} has ended")
+        case Reason.CLOSED.value | Reason.ENDED.value:
+            return ChannelClosed(channel, *([f"{queue} has ended"] if reason == Reason.ENDED.value else ()))
         case Reason.SUCCEEDED.value:
             return ChannelError(channel, f"{queue}: another one asks for {operation.describe_batch()} now")
         case Reason.FULL.value:
             return ChannelFull(channel, f"{queue} is full: {state}")
         case Reason.EMPTY.value:
-            return ChannelEmpty(channel, f"{queue} has nothing for this get: {state}")
-        case Reason.IMPOSSIBLE.value:
+            return ChannelEmpty(channel, f"{queue} has nothing for this {operation.kind}: {state}")
+        case Reason.TOO_EARLY.value:
+            return VersionTooEarly(channel, operation.queue_name, operation.version or 0, state)
+        case Reason.LOST.value:
+            return ItemsLost(channel, operation.queue_name, state)
+        case Reason.IMPOSSIBLE.value | Reason.OVERSIZE.value:
             batch = operation.describe_batch()
-            return BatchImpossible(channel, f"{queue} cannot come to {batch}: it is full with {state}")
+            why = (
+                f"it is full with {state}"
+                if reason == Reason.IMPOSSIBLE.value
+                else f"its head is {state}; get it alone, or with oversize='alone'"
+            )
+            return BatchImpossible(channel, f"{queue} cannot come to {batch}: {why}")
         case _:
             return ChannelArgumentError(channel, f"{queue}: {state}")
 

@@ -6,8 +6,9 @@ waits. Payloads are held and passed on, never decoded; those in shared memory ar
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,40 +16,58 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
 from rlinf.scheduler.channel.byte_bound import ByteBound
+from rlinf.scheduler.channel.checkpoint import SavedChannel
+from rlinf.scheduler.channel.explaining import Explainer
+from rlinf.scheduler.channel.heap import Heap
+from rlinf.scheduler.channel.held import HeldAt
+from rlinf.scheduler.channel.lease_desk import LeaseDesk
 from rlinf.scheduler.channel.operation import is_marked
+from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.producer_desk import ProducerDesk
+from rlinf.scheduler.channel.question import ANSWER, Unanswerable
+from rlinf.scheduler.channel.remote_items import RemoteItem, RemoteItems
+from rlinf.scheduler.channel.save_desk import SaveDesk
 from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
+from rlinf.scheduler.channel.subscription_desk import SubscriptionDesk
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import ChannelExists, CommError, NameTaken, SharedMemoryUnreadable
+from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.queueing import (
     NO_LIMITS,
     Accept,
+    Bury,
     ChannelState,
     Deliver,
     DirectOperations,
     Grant,
     Instruction,
+    LeaseTerms,
     Limits,
+    Producers,
     Ripen,
     ShardPlan,
+    StartClock,
+    StopClock,
+    marks_tell,
     rounded,
 )
-from rlinf.scheduler.session import Session
+from rlinf.scheduler.wording import counted
 
 logger = Reporter(__name__)
 
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
+_BESIDES = (StartClock, StopClock, Bury, Ripen)
 
 
 class _Client:
@@ -61,12 +80,14 @@ class _Client:
         "direct",
         "endpoint",
         "frames",
+        "name",
         "pause_s",
         "unreadable",
     )
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, name: str) -> None:
         self.endpoint = endpoint
+        self.name = name
         self.accepted: list[int] = []
         self.answers: list[wire.Granted | wire.Delivered | wire.Refused] = []
         self.frames: list[Buffer] = []
@@ -78,6 +99,17 @@ class _Client:
         self.direct: DirectOperations[ShortcutEnd, wire.Direct] = DirectOperations()
 
 
+@dataclass(frozen=True, slots=True)
+class ServerImage:
+    """Everything that a server knows, between two turns of the I/O thread; another one can go on with it."""
+
+    state: ChannelState
+    producers: Producers
+    lease_dues: dict[int, float]
+    arrivals: dict[tuple[str, int], float] | None
+    clients: dict[str, tuple[Endpoint, str]]
+
+
 class ChannelServer:
     """Holds one channel.
 
@@ -85,21 +117,60 @@ class ChannelServer:
         messenger: serves the channel; the server lives on its I/O thread.
         spec: the channel.
         directory: where the channel is known, to free its name when it is deleted; None where it is not.
+        claims: further names that it has there.
+        saved: what it holds in the beginning.
+        image: what another server knew, for this one to go on with.
+        beside: what checkpoints are taken by, if not `messenger`.
 
     Attributes:
         on_stopped: called once on the I/O thread when the server has left; the process may end then.
     """
 
     def __init__(
-        self, messenger: Messenger, spec: ChannelSpec, directory: DirectoryClient | None = None
+        self,
+        messenger: Outside,
+        spec: ChannelSpec,
+        directory: DirectoryClient | None = None,
+        claims: Sequence[str] = (),
+        saved: SavedChannel | None = None,
+        image: ServerImage | None = None,
+        beside: Outside | None = None,
     ) -> None:
         self.spec = spec
         self.on_stopped: Callable[[], None] | None = None
         self._directory = directory
+        self._names = (*claims, spec.address)
         self._messenger = messenger
         self._bound = ByteBound(spec)
-        self._state = ChannelState(spec.maxsize, total_bytes=self._bound.max_bytes)
-        self._producers = ProducerDesk(messenger, spec, self._on_producers_done)
+        self._state = image.state if image is not None else self._new_state(spec)
+        self._remote = RemoteItems(messenger, self._on_lost_items)
+        self._leases = LeaseDesk(messenger, self._state, self._carry_out, self._remote.bring)
+        self._arrivals = ArrivalWatch(messenger, spec.name, self._state, self._carry_out)
+        producers = image.producers if image is not None else Producers(spec.producers)
+        if saved is not None:
+            self._state.set_clock(messenger.now())
+            self._state.restore(saved.head.state, saved.items)
+            producers.restore(saved.head.producers)
+        self._places = producers
+        self._explainer = Explainer(
+            messenger,
+            self._state,
+            self._bound.max_bytes,
+            producers,
+            self._remote,
+            counts_producers=spec.producers > 0,
+        )
+        self._producers = ProducerDesk(messenger.call_later, spec, producers, self._on_producers_done)
+        self._subscriptions = SubscriptionDesk(
+            messenger.call_later,
+            self._state,
+            self._bound.max_bytes,
+            spec.successor_s,
+            self._on_subscription_over,
+        )
+        # What is saved is no part of what happens to a channel.
+        self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
+        self._heap = Heap(messenger.call_later)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}
         self._flush_due = False
@@ -111,13 +182,49 @@ class ChannelServer:
             wire.Reserve: self._reserve,
             wire.Fill: self._fill,
             wire.Get: self._get,
+            wire.Admit: self._admit,
+            wire.SetVersion: self._set_version,
             wire.Resend: self._resend,
             wire.Withdraw: lambda client, operation, _: self._state.withdraw(client, operation.ticket),
             wire.Recall: self._recall,
         }
+        if image is not None:
+            self._resume(image)
         messenger.on_peer_lost(self._lose)
         messenger.serve(wire.operations_service(spec.channel_id), self._on_operations, wire.Operations)
         messenger.serve(wire.control_service(spec.channel_id), self._on_control, wire.Control)
+
+    def _new_state(self, spec: ChannelSpec) -> ChannelState:
+        return ChannelState(
+            spec.maxsize,
+            total_bytes=self._bound.max_bytes,
+            max_attempts=spec.max_attempts,
+            max_leased=spec.max_leased,
+        )
+
+    def _resume(self, image: ServerImage) -> None:
+        """Go on with what another server knew."""
+        self._clients = {client: _Client(*about) for client, about in image.clients.items()}
+        self._leases.resume(image.lease_dues)
+        self._producers.resume()
+        if image.arrivals is not None:
+            self._arrivals.since = image.arrivals
+            self._arrivals.begin()
+        self._carry_out(self._state.ripening())
+
+    def save(self, request: Request) -> None:
+        """Take a checkpoint, between two turns; one of `wire.OfSaves`."""
+        self._saves.answer(request)
+
+    def image(self) -> ServerImage:
+        """What it knows, between two turns."""
+        return ServerImage(
+            self._state,
+            self._places,
+            self._leases.dues,
+            self._arrivals.since if self._arrivals.began else None,
+            {client: (known.endpoint, known.name) for client, known in self._clients.items()},
+        )
 
     @property
     def ref(self) -> ChannelRef:
@@ -135,6 +242,7 @@ class ChannelServer:
         known = self._clients.get(client)
         if known is None:
             return  # it was lost in between, and everything it had begun was undone
+        self._explainer.tick()
         message: wire.Operations = request.head
         for ticket in message.confirmed:
             self._carry_out(self._state.confirm(client, ticket))
@@ -148,6 +256,7 @@ class ChannelServer:
 
     def _on_direct(self, end: ShortcutEnd, direct: wire.Direct) -> None:
         """An operation came by a shortcut."""
+        self._explainer.tick()
         operation = direct.operation
         if self._clients[end.client].direct.arrive(end, operation.ticket, direct, direct.after):
             self._run(end.client, operation, iter(direct.frames))
@@ -155,7 +264,7 @@ class ChannelServer:
     def _on_left(self, end: ShortcutEnd) -> None:
         self._clients[end.client].direct.leave(end)
 
-    def _run(self, client: str, operation: wire.Operation, frames: Iterator[Buffer]) -> None:
+    def _run(self, client: str, operation: wire.OperationMessage, frames: Iterator[Buffer]) -> None:
         try:
             self._carry_out(self._operations[type(operation)](client, operation, frames))
         except Exception as error:  # the others in this message are not to wait in vain
@@ -168,35 +277,35 @@ class ChannelServer:
         queue = wire.as_name(put.queue)
         its_frames = list(islice(frames, put.num_frames))
         try:
-            item = self._messenger.parcels.receive(its_frames, to_load=False)
+            item = self._receive(client, its_frames)
         except SharedMemoryUnreadable as error:
             known = self._clients[client]
             end = known.direct.end(put.ticket)
             if end is not None:
-                end.answer(wire.Answer(wire.Again(put.ticket, str(error)), []))
+                end.answer(wire.DirectAnswer(wire.Again(put.ticket, str(error)), []))
                 return []
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
-            return self._state.reserve(
-                client, put.ticket, queue, put.weight, 0, priority=put.priority, wait=put.wait
-            )
-        size_bytes, priority = item.size_bytes, put.priority
-        out = self._state.put(
-            client, put.ticket, queue, item, put.weight, size_bytes, priority=priority, wait=put.wait
-        )
+            return self._state.reserve(client, put.ticket, queue, put.weight, 0, **_terms_of(put))
+        out = self._state.put(client, put.ticket, queue, item, put.weight, item.size_bytes, **_terms_of(put))
         return out or self._bound.note(self._state)
 
+    def _receive(self, client: str, frames: list[Buffer]) -> Arrived | RemoteItem:
+        """The item of a put; its bytes may stay where they are."""
+        at = HeldAt.from_frames(frames)
+        if at is None:
+            return self._messenger.parcels.receive(frames, to_load=False)
+        return self._remote.receive(at, self._clients[client].name)
+
     def _reserve(self, client: str, put: wire.Reserve, _frames: Iterator[Buffer]) -> list[Instruction]:
-        queue, size_bytes, priority = wire.as_name(put.queue), put.size_bytes, put.priority
-        out = self._state.reserve(
-            client, put.ticket, queue, put.weight, size_bytes, priority=priority, wait=put.wait
-        )
+        queue = wire.as_name(put.queue)
+        out = self._state.reserve(client, put.ticket, queue, put.weight, put.size_bytes, **_terms_of(put))
         return out or self._bound.note(self._state)
 
     def _fill(self, client: str, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
         its_frames = list(islice(frames, fill.num_frames))
         try:
-            item = self._messenger.parcels.receive(its_frames, to_load=False)
+            item = self._receive(client, its_frames)
         except SharedMemoryUnreadable as error:
             self._tell(client, wire.Granted(fill.ticket, str(error)))
             return []
@@ -204,11 +313,17 @@ class ChannelServer:
 
     def _resend(self, client: str, resend: wire.Resend, _frames: Iterator[Buffer]) -> list[Instruction]:
         known = self._clients[client]
-        now = time.monotonic()
+        now = self._messenger.now()
         if now >= known.bytes_until:
             known.bytes_until = now + known.pause_s
             known.pause_s = min(2 * known.pause_s, MAX_PAUSE_S)
-        return self._state.deliver_again(client, resend.ticket)
+        out = self._state.deliver_again(client, resend.ticket)
+        items = [item for each in out if isinstance(each, Deliver) for item in each.items]
+        if not any(isinstance(item.payload, RemoteItem) for item in items):
+            return out
+        # What this client cannot fetch comes by way of this process.
+        self._remote.bring(items, lambda: self._carry_out(self._state.deliver_again(client, resend.ticket)))
+        return []
 
     def _recall(self, client: str, recall: wire.Recall, _frames: Iterator[Buffer]) -> list[Instruction]:
         """Say what became of an operation that came by a shortcut; nobody listens there any more."""
@@ -221,10 +336,34 @@ class ChannelServer:
             return self._state.get_part(
                 client, get.ticket, queue, ShardPlan(*plan), index, done_step, wait=get.wait
             )
+        if get.lease is not None:
+            return self._lease(client, get, get.lease)
+        if get.group_size:
+            return self._state.get_group(client, get.ticket, queue, get.group_size, wait=get.wait)
         if get.batch_weight is None and get.limits is None:
             return self._state.get(client, get.ticket, queue, wait=get.wait)
         limits = NO_LIMITS if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
         return self._state.get_batch(client, get.ticket, queue, get.batch_weight, limits, wait=get.wait)
+
+    def _admit(self, client: str, admit: wire.Admit, _frames: Iterator[Buffer]) -> list[Instruction]:
+        queue = wire.as_name(admit.queue)
+        return self._state.admit(client, admit.ticket, queue, admit.max_lag, wait=admit.wait)
+
+    def _set_version(
+        self, client: str, said: wire.SetVersion, _frames: Iterator[Buffer]
+    ) -> list[Instruction]:
+        about = said.version, said.batch_items
+        queue = wire.as_name(said.queue)
+        return self._state.set_version(client, said.ticket, queue, *about, begins=said.begins, wait=said.wait)
+
+    def _lease(self, client: str, get: wire.Get, lease: wire.LeaseRequest) -> list[Instruction]:
+        terms = LeaseTerms(lease.ttl_s, lease.consumer)
+        limits = None if get.limits is None else Limits(*msgspec.structs.astuple(get.limits))
+        queue = wire.as_name(get.queue)
+        size = get.group_size
+        return self._state.lease(
+            client, get.ticket, queue, terms, get.batch_weight, limits, group_size=size, wait=get.wait
+        )
 
     # -- instructions ----------------------------------------------------------------------------
 
@@ -232,19 +371,22 @@ class ChannelServer:
         # Who waits for an item first: who put one is only told that it is here.
         if len(instructions) > 1:
             instructions.sort(key=_is_accept)
+        self._remote.settle()
         for instruction in instructions:
-            client, ticket = instruction[0], instruction[1]
-            if isinstance(instruction, Ripen):
-                self._messenger.call_later(instruction.after_s, partial(self._ripen, client, ticket))
+            if isinstance(instruction, _BESIDES):
+                self._carry_out_besides(instruction)
                 continue
+            client, ticket = instruction[0], instruction[1]
             known = self._clients[client]
             if isinstance(instruction, Accept):
                 end = known.direct.accept(ticket)
-                if end is None or not end.answer(wire.Answer(wire.Accepted(ticket), [])):
+                if end is None or not end.answer(wire.DirectAnswer(wire.Accepted(ticket), [])):
                     self._with_news_for(client).accepted.append(ticket)
                 continue
             end = known.direct.end(ticket)
             if isinstance(instruction, Deliver):
+                self._explainer.note_delivery(len(instruction.items))
+                self._arrivals.note_delivery()
                 if end is None or not _deliver_directly(end, instruction):
                     self._deliver(instruction)
             elif isinstance(instruction, Grant):
@@ -253,27 +395,48 @@ class ChannelServer:
                 known.unreadable.pop(ticket, None)
                 self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state), end)
 
+    def _carry_out_besides(self, instruction: StartClock | StopClock | Bury | Ripen) -> None:
+        """Do what is no answer to an operation."""
+        if isinstance(instruction, Bury):
+            self._tell_asker(instruction)
+        elif isinstance(instruction, Ripen):
+            ripen = partial(self._ripen, instruction.client, instruction.ticket)
+            self._messenger.call_later(instruction.after_s, ripen)
+        else:
+            self._leases.keep_time(instruction)
+
+    def _tell_asker(self, buried: Bury) -> None:
+        """Nobody will answer a question."""
+        known = self._clients.get(buried.client)
+        if known is not None:
+            reason = sendable(buried.reason)
+            notice = Unanswerable(buried.ticket, buried.attempts, buried.consumer, reason)
+            self._messenger.notify(known.endpoint, ANSWER, notice)
+
     def _ripen(self, client: str, ticket: int) -> None:
         self._carry_out(self._state.ripen(client, ticket))
 
     def _deliver(self, instruction: Deliver) -> None:
         known = self._with_news_for(instruction.client)
-        as_bytes = known.bytes_until > 0 and time.monotonic() < known.bytes_until
+        as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
         counts = []
+        is_read = not marks_tell(instruction.items)
         for item in instruction.items:
-            arrived: Arrived = item.payload
-            if as_bytes:
+            arrived: Arrived | RemoteItem = item.payload
+            if as_bytes or isinstance(arrived, RemoteItem):
                 frames = arrived.frames()
             else:
-                # What a rank writes into its part is not to be seen by its successor.
-                shared = instruction.part is not None
+                # What is written into a part, or into what is on lease, is not to be seen by who has it next; what
+                # others read too, not by them.
+                may_return = instruction.part is not None or instruction.lease is not None or is_read
+                shared = may_return or self._saves.holds(item)
                 frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
             known.frames.extend(frames)
         known.answers.append(_delivered(instruction, counts))
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
-        if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.Answer(answer, [])):
+        if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):
             self._with_news_for(client).answers.append(answer)
 
     def _with_news_for(self, client: str) -> _Client:
@@ -287,6 +450,7 @@ class ChannelServer:
 
     def _flush(self) -> None:
         self._flush_due = False
+        self._heap.note(self._state.bounded_bytes)
         clients, self._with_news = self._with_news, {}
         for client in sorted(clients.values(), key=lambda client: not client.frames):
             run_guarded(self._send_news, client)
@@ -305,33 +469,59 @@ class ChannelServer:
             case wire.Open(endpoint):
                 request.check_claim(endpoint.process_id, f"it is the client '{endpoint.process_id}'")
                 self._door.drop(request.peer_id)
-                self._clients[request.peer_id] = _Client(endpoint)
+                self._clients[request.peer_id] = _Client(endpoint, request.peer_name)
                 request.reply(None)
             case wire.Close():
+                self._arrivals.begin()
                 self._carry_out(self._state.close())
                 request.reply(None)
-            case wire.EndQueue() | wire.Flush():
-                self._carry_out(self._change(request.head))
+            case wire.EndQueue() | wire.Flush() | wire.Retract():
+                self._carry_out(self._change(request.peer_id, request.head))
                 request.reply(None)
-            case wire.Join() | wire.Leave():
-                request.reply(self._producers.answer(request.peer_id, request.head))
+            case wire.Join() | wire.Leave() | wire.Subscribe() | wire.Unsubscribe():
+                request.reply(self._be_member(request.peer_id, request.head))
+            case _ if isinstance(request.head, wire.OfLeases):
+                self._leases.answer(request)
+            case _ if isinstance(request.head, wire.OfSaves):
+                self._saves.answer(request)
             case wire.Delete():
                 self._delete(request)
-            case wire.Query(queue):
-                name = wire.as_name(queue)
-                request.reply(wire.QueueState(self._state.num_items(name), self._state.is_full(name)))
-            case wire.Stats():
-                request.reply(self._stats())
+            case wire.Query() | wire.Stats() | wire.Explain():
+                names = {client: known.name for client, known in self._clients.items()}
+                request.reply(self._explainer.answer(request.head, names))
             case wire.Invite():
                 known = request.peer_id in self._clients
                 request.reply(self._door.invite(request.peer_id) if known else wire.Invitation("", b""))
 
-    def _change(self, message: wire.EndQueue | wire.Flush) -> list[Instruction]:
+    def _be_member(
+        self, client: str, message: wire.Join | wire.Leave | wire.Subscribe | wire.Unsubscribe
+    ) -> wire.Joined | None:
+        if isinstance(message, wire.Join | wire.Leave):
+            return self._producers.answer(client, message)
+        return self._subscriptions.answer(client, message)
+
+    def _change(self, client: str, message: wire.EndQueue | wire.Flush | wire.Retract) -> list[Instruction]:
         queue = wire.as_name(message.queue)
-        return self._state.flush(queue) if isinstance(message, wire.Flush) else self._state.end(queue)
+        if isinstance(message, wire.Retract):
+            return self._state.retract(client, queue, message.number)
+        if isinstance(message, wire.Flush):
+            return self._state.flush(queue)
+        self._arrivals.begin()
+        return self._state.end(queue)
 
     def _on_producers_done(self) -> None:
+        self._arrivals.begin()
         self._carry_out(self._state.end_all())
+
+    def _on_subscription_over(self, name: str, num_left: int, out: list[Instruction]) -> None:
+        if num_left:
+            logger.warning(
+                "channel '%s': nobody reads subscription '%s' any more; %d items that it has not given out are dropped",
+                self.spec.name,
+                name,
+                num_left,
+            )
+        self._carry_out(out)
 
     def _delete(self, request: Request) -> None:
         """Refuse puts, free the name, answer, and leave."""
@@ -344,19 +534,21 @@ class ChannelServer:
         if self._directory is None:
             leave()
         else:
-            self._directory.unregister_async(self.spec.address).add_done_callback(leave)
-
-    def _stats(self) -> wire.ChannelState:
-        state = self._state
-        depths = [
-            wire.Depth(
-                d.name, d.num_items, d.weight, d.size_bytes, d.num_getters, d.num_putters, d.num_delivering
-            )
-            for d in state.depths()
-        ]
-        return wire.ChannelState(state.num_accepted, state.accepted_bytes, state.closed, depths)
+            freed = [self._directory.unregister_async(name) for name in self._names]
+            # The directory answers in order.
+            freed[-1].add_done_callback(leave)
 
     # -- ends ------------------------------------------------------------------------------------
+
+    def _on_lost_items(self, why: Callable[[object], str]) -> None:
+        """The process that held some items on their node is gone."""
+        gone: Counter[str] = Counter()
+        num_before = self._state.num_lost
+        out = self._state.lose_items(partial(_noted, why, gone))
+        num_lost = self._state.num_lost - num_before
+        told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in gone.items())
+        logger.warning("channel '%s': %s; %d were in queues, and are lost", self.spec.name, told, num_lost)
+        self._carry_out(out)
 
     def _lose(self, process_id: str) -> None:
         if self._clients.pop(process_id, None) is not None:
@@ -367,6 +559,8 @@ class ChannelServer:
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
             self._producers.lose(process_id)
+            self._subscriptions.lose(process_id)
+            self._saves.lose(process_id)
 
     def _stop(self) -> None:
         if self._stopped:
@@ -374,15 +568,40 @@ class ChannelServer:
         self._stopped = True
         self._flush()
         self._door.close()
+        self._leases.close()
+        self._remote.close()
+        self._arrivals.close()
         self._messenger.off_peer_lost(self._lose)
         self._messenger.unserve(wire.operations_service(self.spec.channel_id))
         self._messenger.unserve(wire.control_service(self.spec.channel_id))
         for client in self._clients.values():
             self._messenger.notify(client.endpoint, self._news_service, wire.News([], [], left=True))
         self._clients.clear()
-        self._state = ChannelState()
+        # Others know it too: it is emptied, not replaced.
+        self._state.clear()
         if self.on_stopped is not None:
             self.on_stopped()
+
+
+def _terms_of(put: wire.Put | wire.Reserve) -> dict[str, Any]:
+    """What is said of an item besides its queue, weight and size."""
+    group = wire.as_group(put.group)
+    return {
+        "priority": put.priority,
+        "question": put.question,
+        "group": group,
+        "version": put.version,
+        "slot": put.slot,
+        "wait": put.wait,
+    }
+
+
+def _noted(why: Callable[[object], str], gone: Counter[str], payload: object) -> str:
+    """As `why`, and counted."""
+    text = why(payload)
+    if text:
+        gone[text] += 1
+    return text
 
 
 def _is_accept(instruction: Instruction) -> bool:
@@ -390,55 +609,30 @@ def _is_accept(instruction: Instruction) -> bool:
 
 
 def _delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
-    part = instruction.part
-    if part is None:
-        return wire.Delivered(instruction.ticket, counts, instruction.complete)
-    about = wire.Part(part.step, [rounded(item.weight) for item in part.items], part.imbalance)
-    return wire.Delivered(instruction.ticket, counts, instruction.complete, about)
+    _, ticket, items, complete, part, lease, group, slot = instruction
+    delivered = wire.Delivered(ticket, counts, complete, group=group)
+    if lease is not None:
+        delivered.lease = wire.LeaseNote(lease.generation, lease.attempts)
+    if part is not None:
+        weights = [rounded(item.weight) for item in items]
+        delivered.part = wire.ShardPart(part.step, weights, part.imbalance)
+    if slot is not None:
+        delivered.slot = wire.SlotNote(slot.number, slot.version)
+    if any(item.version is not None for item in items):
+        delivered.versions = [item.version for item in items]
+    return delivered
 
 
 def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
     """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
-    items: list[Arrived] = [item.payload for item in instruction.items]
-    in_message = not any(item.lease for item in items)
+    items: list[Arrived | RemoteItem] = [item.payload for item in instruction.items]
+    in_message = not any(item.lease or isinstance(item, RemoteItem) for item in items)
     if in_message and sum(item.size_bytes for item in items) <= DIRECT_BYTES:
         parts = [item.frames() for item in items]
         frames: list[Any] = [frame for part in parts for frame in part]
         counts = [len(part) for part in parts]
         delivered = _delivered(instruction, counts)
-        if end.answer(wire.Answer(delivered, frames)):
+        if end.answer(wire.DirectAnswer(delivered, frames)):
             return True
-    end.answer(wire.Answer(wire.Elsewhere(instruction.ticket), []))
+    end.answer(wire.DirectAnswer(wire.Elsewhere(instruction.ticket), []))
     return False
-
-
-def host_channel(
-    session: Session,
-    spec: ChannelSpec,
-    about: Mapping[str, Any] | None = None,
-    on_stopped: Callable[[], None] | None = None,
-) -> ChannelServer:
-    """Start the server of a channel in this process and make it known.
-
-    Args:
-        session: this process's.
-        spec: the channel.
-        about: what the directory shall know besides, msgpack-able.
-        on_stopped: called once on the I/O thread when the channel was deleted or stopped: nobody needs this
-            process for it any more.
-
-    Raises:
-        ChannelExists: the name is taken.
-    """
-    server = ChannelServer(session.messenger, spec, session.directory)
-    server.on_stopped = on_stopped
-    try:
-        info = {**(about or {}), **spec.to_info()}
-        session.directory.register(spec.address, session.messenger.endpoint, info)
-    except CommError as error:
-        server.on_stopped = None  # it has never begun
-        server.stop()
-        if isinstance(error, NameTaken):
-            raise ChannelExists(spec.name, str(error)) from error
-        raise
-    return server

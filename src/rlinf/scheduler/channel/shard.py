@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import TracebackType
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import ShardBatch
 from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf.scheduler.errors import ChannelClosed, LeaseExpired
 from rlinf.scheduler.queueing import QueueName, ShardPlan
 
 
@@ -18,7 +19,9 @@ class Shard:
     the earlier one died, say, gets the batch that was not done with again, as the same step.
 
     Args:
+        channel: its name.
         take: runs an operation to its end, and returns its batch.
+        settle: tells the channel's process that a part is done with; why not, or "".
         queue_name: the queue.
         index: the rank, from 0.
         plan: how the queue is divided.
@@ -28,9 +31,17 @@ class Shard:
     """
 
     def __init__(
-        self, take: Callable[[Operation], ShardBatch], queue_name: QueueName, index: int, plan: ShardPlan
+        self,
+        channel: str,
+        take: Callable[[Operation], ShardBatch],
+        settle: Callable[[wire.DonePart], str],
+        queue_name: QueueName,
+        index: int,
+        plan: ShardPlan,
     ) -> None:
+        self._channel = channel
         self._take = take
+        self._settle = settle
         self._queue_name = queue_name
         self._index = index
         self._plan = plan
@@ -50,9 +61,7 @@ class Shard:
             ChannelArgumentError: other shards divide the queue in another way.
         """
         self.done_step = self._last_step
-        operation = Operation("get_batch", self._queue_name, timeout_s)
-        operation.shard = wire.Shard(self._index, self.done_step, *self._plan)
-        batch = self._take(operation)
+        batch = self._next(timeout_s)
         self._last_step = batch.step
         return batch
 
@@ -64,3 +73,77 @@ class Shard:
             except ChannelClosed:
                 return
             yield batch
+
+    def lease(self, timeout_s: float | None = None) -> ShardLease:
+        """Return what takes the next batch for the time of a `with` block, and acknowledges it at the end.
+
+            with shard.lease() as lease:
+                self.train(lease.items)
+
+        What was acknowledged does not come to a successor of this rank again, also before the next batch is asked for.
+        If the block ends by an exception, the next batch is this one again.
+
+        Args:
+            timeout_s: how long to wait for it, in seconds.
+
+        Raises (when the block is entered):
+            BatchTimeout, ChannelClosed, ChannelError, ChannelArgumentError: as of `next_batch`.
+
+        Raises (when it ends):
+            LeaseExpired: another one has asked for this shard meanwhile.
+        """
+        return ShardLease(self, timeout_s)
+
+    def _next(self, timeout_s: float | None) -> ShardBatch:
+        operation = Operation("get_batch", self._queue_name, timeout_s)
+        operation.shard = wire.ShardRequest(self._index, self.done_step, *self._plan)
+        return self._take(operation)
+
+    def _acknowledge(self, step: int) -> None:
+        problem = self._settle(wire.DonePart(self._queue_name, self._index, step))
+        if problem:
+            raise LeaseExpired(self._channel, self._queue_name, problem)
+        self.done_step = self._last_step = step
+
+
+class ShardLease:
+    """A shard's batch that is acknowledged at the end of a `with` block; see `Shard.lease`.
+
+    Attributes:
+        items: the batch, once it is entered.
+    """
+
+    items: ShardBatch
+
+    def __init__(self, shard: Shard, timeout_s: float | None) -> None:
+        self._shard = shard
+        self._timeout_s = timeout_s
+        self._is_settled = False
+
+    @property
+    def step(self) -> int:
+        """Which step of the queue it is of."""
+        return self.items.step
+
+    def ack(self) -> None:
+        """Say that the batch is done with, before the end of the block.
+
+        Raises:
+            LeaseExpired: it was acknowledged before, or another one has asked for this shard meanwhile.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        self._shard._acknowledge(self.step)
+        self._is_settled = True
+
+    def __enter__(self) -> ShardLease:
+        self.items = self._shard._next(self._timeout_s)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None and not self._is_settled:
+            self.ack()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,29 +11,42 @@ from weakref import WeakSet
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.fetching import Fetching
+from rlinf.scheduler.channel.held import HeldAt
+from rlinf.scheduler.channel.holding import HeldParcel, Holding
+from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, mark_of
 from rlinf.scheduler.channel.refusals import ending_error
+from rlinf.scheduler.channel.sender import OperationSender
 from rlinf.scheduler.channel.shortcut import Shortcut, ShortcutRequest, dial
-from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.loop import Timer
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered, NotServed, SharedMemoryUnreadable
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf.scheduler.errors import (
+    ChannelLost,
+    ChannelUnanswered,
+    CommError,
+    CommTimeout,
+    NotServed,
+    SharedMemoryUnreadable,
+)
 from rlinf.scheduler.queueing import (
     ClientInstruction,
     ClientState,
     Confirm,
     End,
     Ending,
-    Fill,
     Reason,
-    Recall,
     Send,
+    SendItem,
+    SendRecall,
 )
+from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
 
@@ -43,8 +56,6 @@ CONFIRM_DELAY_S = 0.002
 SWEEP_S = 1.0
 # A process that leaves waits so long to hear what it holds.
 LOOK_S = 5.0
-MAX_OPERATIONS = 1024
-MAX_BYTES = 1 << 20
 NO_ANSWER = "the channel's server does not answer"
 
 
@@ -52,8 +63,9 @@ class ClientShell:
     """Carries out what `ClientState` decides for one process's operations on one channel. On the I/O thread only.
 
     Args:
-        messenger: this process's messenger.
+        session: this process's.
         ref: the channel.
+        line: leads to its server.
         on_lost: called when its server is gone.
 
     Attributes:
@@ -62,20 +74,28 @@ class ClientShell:
         lost: why nothing works here any more; None as long as it does.
         direct: gets that users' threads send by shortcuts.
         looks_soon: it will look by itself what became of delivered items.
-        num_sent: how many messages with operations it has sent, or is about to send.
+        hands_over: large items stay on this node, in the hands of its holder.
     """
 
-    def __init__(self, messenger: Messenger, ref: ChannelRef, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, session: Session, ref: ChannelRef, line: ServerLine, on_lost: Callable[[], None]
+    ) -> None:
+        messenger = session.messenger
+        elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
+        self.hands_over = elsewhere and ref.spec.holds == HOLDS_NODE
+        self._session = session
+        # Puts whose bytes this node's holder is about to take, and gets whose items are fetched from holders.
+        self._handing: set[int] = set()
+        self._fetches: dict[int, Fetching] = {}
         self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.dropped: deque[PromiseRef] = deque()
         self.lost: ChannelLost | None = None
         self.direct: deque[Operation] = deque()
         self.looks_soon = False
-        self.num_sent = 0
         self._ref = ref
         self._messenger = messenger
+        self._line = line
         self._on_lost = on_lost
-        self._inline_bytes_limit = ref.spec.inline_bytes
         self._is_open = False
         self._state = ClientState(ref.spec.credit_bytes)
         self._operations: dict[int, Operation] = {}
@@ -90,14 +110,11 @@ class ClientShell:
         self._sweep_due = False
         self._look_s = CONFIRM_DELAY_S
         self._look_timer: Timer | None = None
-        self._confirmed: list[int] = []
-        self._arrived: list[int] = []
-        self._outbox: deque[tuple[wire.Operation, Sequence[Buffer]]] = deque()
+        self._sender = OperationSender(line, ref)
+        self._outbox = self._sender.waiting
         # Who waits until certain puts are over, and for which.
         self._after_puts: list[tuple[list[Operation], Promise[None]]] = []
-        self._service = wire.operations_service(ref.spec.channel_id)
-        self._control = wire.control_service(ref.spec.channel_id)
-        self._news = wire.news_service(ref.spec.channel_id)
+        self._leases = LeaseKeeper(messenger, self.tell)
 
     # -- the I/O thread: what this process does ---------------------------------------------------
 
@@ -138,16 +155,42 @@ class ClientShell:
             return
         ticket = operation.ticket
         self._operations[ticket] = operation
-        if operation.parcel is None:
+        if operation.kind == "set_version":
+            # What was taken until now is not waited for.
+            self._note_direct()
+            self._look(self._soon)
+            self._look(self._delivered)
+            self._carry_out(self._state.say(ticket, operation.queue_name))
+        elif operation.parcel is None:
             self._carry_out(self._state.get(ticket, operation.queue_name))
         else:
-            instructions = self._state.put(ticket, operation.queue_name, self._inline_bytes(operation))
-            if not instructions:
-                self._held[ticket] = operation
-            self._carry_out(instructions)
+            self._begin_put(operation)
         # Most have no deadline.
         if operation.timeout_s is not None or not operation.wait:
             self._start_clock(operation)
+
+    def _begin_put(self, operation: Operation) -> None:
+        parcel, ticket = operation.parcel, operation.ticket
+        is_ready = not (self.hands_over and isinstance(parcel, Parcel) and parcel.in_shared_memory)
+        inline_bytes = self._sender.inline_bytes(operation) if is_ready else 0
+        instructions = self._state.put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready)
+        if not instructions:
+            self._held[ticket] = operation
+        self._carry_out(instructions)
+        if isinstance(parcel, Parcel) and not is_ready:
+            self._handing.add(ticket)
+            holding = self._session.service(Holding)
+            holding.hold(parcel, self._ref.endpoint, partial(self._on_handed_over, operation))
+
+    def _on_handed_over(self, operation: Operation, held: HeldParcel | None) -> None:
+        """This node's holder has the bytes of a put; or (None) they are to travel."""
+        self._handing.discard(operation.ticket)
+        if operation.ticket not in self._held:
+            return  # it was given up, or the channel is gone
+        if held is not None:
+            operation.parcel = held
+        self._carry_out(self._state.ready(operation.ticket, self._sender.inline_bytes(operation)))
+        self._flush()
 
     def _start_clock(self, operation: Operation) -> None:
         left_s = operation.left_s
@@ -158,11 +201,8 @@ class ClientShell:
         if self._is_open:
             return
         self._is_open = True
-        self._messenger.unserve(self._news)
-        self._messenger.serve(self._news, self._on_news, wire.News)
-        opened = self._messenger.request(
-            self._ref.endpoint, self._control, wire.Open(self._messenger.endpoint)
-        )
+        self._line.begin(self._on_news, self.lose)
+        opened = self._line.ask(wire.Open(self._messenger.endpoint))
         opened.add_done_callback(self._on_opened)
 
     def _on_opened(self, opened: Any) -> None:
@@ -170,28 +210,60 @@ class ClientShell:
         if error is not None:
             self.lose(self.why_lost(error))
 
-    def ask(self, message: wire.Control, kind: Any, timeout_s: float, answer: Promise[Any]) -> None:
-        """Send a request after all operations that began before."""
+    def ask(
+        self, message: wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+    ) -> None:
+        """Send a request after all operations that began before; `what` it is, for messages."""
         self._open()
         self._note_direct()
         self._look(self._soon)
         self._flush()
-        asked = self._messenger.request(
-            self._ref.endpoint, self._control, message, timeout_s=timeout_s, reply_type=kind
-        )
+        asked = self._line.ask(message, timeout_s, kind)
 
         def answered(reply: Any) -> None:
             error = reply.exception()
             if error is None:
-                answer.set_result(reply.result().head)
+                answer.set_result(reply.result())
             else:
-                answer.set_exception(error)
+                queue = message.queue if isinstance(message, wire.Query) else None
+                answer.set_exception(self._why_unanswered(error, what, queue))
 
         asked.add_done_callback(answered)
 
     def tell(self, message: wire.Control) -> None:
         """Send what nobody waits for the answer of."""
-        self.ask(message, None, ANSWER_S, Promise())
+        self.ask(message, None, "", ANSWER_S, Promise())
+
+    @property
+    def condition(self) -> str:
+        """Why nothing comes from the server now; from any thread."""
+        return self._line.condition
+
+    def _why_unanswered(self, error: BaseException, what: str, queue: Any) -> BaseException:
+        if isinstance(error, CommTimeout):
+            name = self._ref.spec.name
+            why = self._line.condition or NO_ANSWER
+            failure: BaseException = ChannelUnanswered(name, queue, what, error.waited_s, why)
+        elif isinstance(error, CommError):
+            failure = self.why_lost(error)
+        else:
+            return error
+        failure.__cause__ = error
+        return failure
+
+    def settle(self, what: tuple[Operation, wire.Settle, bool, Promise[Any]]) -> None:
+        """Say what became of items on lease; after the last ones nothing is to follow."""
+        operation, message, is_last, answer = what
+        if is_last:
+            self._state.settled(operation.ticket)
+            self._settle(operation)
+        self.ask(message, wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
+
+    def extend(self, what: tuple[Operation, wire.Extend, Promise[Any]]) -> None:
+        """Let items be on lease for longer."""
+        operation, message, answer = what
+        self._leases.extend(operation.ticket, message.for_s or 0.0)
+        self.ask(message, wire.Done, "extend", ANSWER_S, answer)
 
     def tell_after_puts(self, over: Promise[None]) -> None:
         """Complete a promise when every put that has begun here is over."""
@@ -229,6 +301,7 @@ class ClientShell:
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
         if not operation.fate.taken:
+            self._stop_fetch(operation.ticket)
             self._stop_clock(operation)
             self._carry_out(self._state.drop(operation.ticket))
             if not self._state.knows(operation.ticket):
@@ -243,14 +316,12 @@ class ClientShell:
         """
         if self.inbox or self.dropped or self._busy or self._held or self._outbox:
             return None
-        return self.num_sent
+        return self._sender.num_sent
 
     def open_shortcut(self, request: ShortcutRequest) -> None:
         """Get a shortcut for a thread."""
         self._open()
-        asked = self._messenger.request(
-            self._ref.endpoint, self._control, wire.Invite(), reply_type=wire.Invitation
-        )
+        asked = self._line.ask(wire.Invite(), None, wire.Invitation)
 
         def invited(reply: Any) -> None:
             if reply.exception() is None and self.lost is None and reply.result().head.path:
@@ -355,7 +426,7 @@ class ClientShell:
             self._note_direct()
         self._look(self._soon)
         arrivals, self._arrivals = self._arrivals, []
-        self._arrived += [each.ticket for each in arrivals if each.ticket in self._delivered]
+        self._sender.arrived += [each.ticket for each in arrivals if each.ticket in self._delivered]
         self._look_later()
         self._flush()
 
@@ -385,7 +456,11 @@ class ClientShell:
         ticket = operation.ticket
         self._delivered.pop(ticket, None)
         self._soon.pop(ticket, None)
+        self._held.pop(ticket, None)
+        self._handing.discard(ticket)
         self._operations.pop(ticket, None)
+        if operation.lease is not None:
+            self._leases.end(ticket)
 
     # -- the I/O thread: instructions -------------------------------------------------------------
 
@@ -395,57 +470,25 @@ class ClientShell:
             if kind is End:
                 self._end(*instruction)
             elif kind is Send:
-                self._outbox.append(self._opening(self._operations[instruction.ticket]))
+                self._outbox.append(self._sender.opening(self._operations[instruction.ticket]))
                 if self._held:
                     self._held.pop(instruction.ticket, None)
             elif kind is Confirm:
-                self._confirmed.append(instruction.ticket)
-            elif kind is Fill:
-                self._fill(self._operations[instruction.ticket])
-            elif kind is Recall:
+                self._sender.confirmed.append(instruction.ticket)
+            elif kind is SendItem:
+                self._sender.fill(self._operations[instruction.ticket])
+            elif kind is SendRecall:
                 self._outbox.append((wire.Recall(instruction.ticket), ()))
             else:
                 self._outbox.append((wire.Withdraw(instruction.ticket), ()))
 
-    def _inline_bytes(self, operation: Operation) -> int:
-        """How many bytes of its item the opening message of a put carries."""
-        parcel = operation.parcel
-        if parcel is None or parcel.goes_as_descriptor(self._ref.endpoint) or self._is_announced(operation):
-            return 0
-        return parcel.size_bytes
-
-    def _is_announced(self, operation: Operation) -> bool:
-        parcel = operation.parcel
-        return (
-            parcel is not None
-            and self._inline_bytes_limit is not None
-            and parcel.size_bytes > self._inline_bytes_limit
-            and not parcel.goes_as_descriptor(self._ref.endpoint)
-        )
-
-    def _opening(self, operation: Operation) -> tuple[wire.Operation, Sequence[Buffer]]:
-        parcel = operation.parcel
-        if parcel is None:
-            return operation.opening(), ()
-        if self._is_announced(operation):
-            return wire.Reserve(
-                operation.ticket,
-                operation.queue_name,
-                operation.weight,
-                operation.wait,
-                parcel.size_bytes,
-                operation.priority,
-            ), ()
-        frames = parcel.frames_for(self._ref.endpoint)
-        return operation.opening(len(frames)), frames
-
-    def _fill(self, operation: Operation) -> None:
-        if operation.parcel is not None:
-            frames = operation.parcel.bytes_frames()
-            self._outbox.append((wire.Fill(operation.ticket, len(frames)), frames))
-
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
+        fetch = self._stop_fetch(ticket)
+        if fetch is not None and ending is Ending.TIMED_OUT:
+            detail = fetch.describe()
+        elif ticket in self._handing and ending is Ending.TIMED_OUT:
+            detail = "the process that holds this node's items has not taken it yet"
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
@@ -456,9 +499,14 @@ class ClientShell:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
             operation.parcel = None
+            if operation.held is not None:
+                operation.held.fate.taken = operation.held.fate.taken or ending is Ending.ACCEPTED
+                operation.held = None
+            if operation.lease is not None:
+                self._settle(operation)  # its time is over, perhaps after it came
         self._finish(operation, ending, detail)
 
-    def _deliver(self, operation: Operation, items: list[Arrived]) -> None:
+    def _deliver(self, operation: Operation, items: Delivery) -> None:
         self._stop_clock(operation)
         self._delivered[operation.ticket] = operation
         promise = operation.find_promise()
@@ -467,6 +515,14 @@ class ClientShell:
             return
         operation.fate.mark = mark_of(items)
         promise.set_result(items)
+        if operation.lease is not None:
+            # Its server keeps it, wherever it is, until it is settled.
+            self._leases.begin(operation, items)
+            self._look_later()
+            return
+        if operation.kind == "admit":
+            self._look_later()  # whether anybody keeps it
+            return
         if operation.blocks:
             self._soon[operation.ticket] = operation
         self._arrivals.append(operation)
@@ -485,7 +541,7 @@ class ClientShell:
         elif ending is Ending.LOST:
             promise.set_exception(self.lost or self.gone(NO_ANSWER))
         elif ending is Ending.UNANSWERED:
-            promise.set_exception(self.unanswered(operation, NO_ANSWER))
+            promise.set_exception(self.unanswered(operation, self._line.condition or NO_ANSWER))
         else:
             promise.set_exception(ending_error(self._ref.spec.name, operation, ending, detail))
 
@@ -496,23 +552,7 @@ class ClientShell:
 
     def _flush(self) -> None:
         """Send everything that has gathered."""
-        while self._outbox or self._confirmed or self._arrived:
-            # Before anything leaves the outbox: see `sent_before`.
-            self.num_sent += 1
-            confirmed, self._confirmed = self._confirmed, []
-            arrived, self._arrived = self._arrived, []
-            operations: list[wire.Operation] = []
-            frames: list[Buffer] = []
-            size = 0
-            while self._outbox and len(operations) < MAX_OPERATIONS and size < MAX_BYTES:
-                operation, its_frames = self._outbox.popleft()
-                operations.append(operation)
-                for frame in its_frames:
-                    frames.append(frame)
-                    size += len(frame)
-            message = wire.Operations(confirmed, arrived, operations)
-            # Frames were copied when the put began.
-            self._messenger.notify(self._ref.endpoint, self._service, message, frames, snapshot=False)
+        self._sender.send()
         if self._after_puts:
             self._look_at_puts()
 
@@ -525,6 +565,9 @@ class ClientShell:
             self._note_direct()
         news: wire.News = request.head
         for ticket in news.accepted:
+            accepted = self._operations.get(ticket)
+            if accepted is not None and isinstance(accepted.parcel, HeldParcel):
+                accepted.parcel.is_accepted = True
             self._answer(ticket, self._state.accepted(ticket))
         frames = iter(request.frames)
         for answer in news.answers:
@@ -556,7 +599,13 @@ class ClientShell:
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         try:
-            items = Delivery(map(self._messenger.parcels.receive, parts), answer.complete, answer.part)
+            held = [HeldAt.from_frames(part) or part for part in parts]
+            if any(isinstance(part, HeldAt) for part in held):
+                self._fetch(answer, held)
+                return
+            received = map(self._messenger.parcels.receive, parts)
+            about = answer.part, answer.lease, answer.group, answer.slot, answer.versions
+            items = Delivery(received, answer.complete, *about)
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
             self._outbox.append((wire.Resend(answer.ticket), ()))
@@ -567,6 +616,36 @@ class ClientShell:
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         self._carry_out(self._state.delivered(answer.ticket, items))
+
+    def _fetch(self, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]) -> None:
+        """Items of a delivery are still where their producers wrote them."""
+        operation = self._operations[answer.ticket]
+        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, answer))
+        self._stop_fetch(answer.ticket)
+        self._fetches[answer.ticket] = fetching
+        if operation.lease is not None:
+            # What is on its way is kept alive, too.
+            self._leases.begin(operation, Delivery([], answer.complete, lease=answer.lease))
+        fetching.begin()
+
+    def _stop_fetch(self, ticket: int) -> Fetching | None:
+        fetch = self._fetches.pop(ticket, None)
+        if fetch is not None:
+            fetch.cancel()
+            self._leases.end(ticket)
+        return fetch
+
+    def _on_fetched(
+        self, answer: wire.Delivered, items: list[Arrived] | None, error: Exception | None
+    ) -> None:
+        if items is None:
+            name = self._ref.spec.name
+            logger.warning("channel '%s': %s; its items are asked for by way of the channel", name, error)
+            self._outbox.append((wire.Resend(answer.ticket), ()))
+        else:
+            about = (answer.complete, answer.part, answer.lease, answer.group)
+            self._carry_out(self._state.delivered(answer.ticket, Delivery(items, *about)))
+        self._flush()
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:
@@ -584,17 +663,18 @@ class ClientShell:
         """End everything: the channel's server cannot be reached any more. On the I/O thread."""
         if self.lost is not None:
             return
-        self._messenger.unserve(self._news)
         self.lost = lost
+        self._line.end()
         self._on_lost()
-        self._outbox.clear()
-        self._confirmed.clear()
-        self._arrived.clear()
+        self._sender.clear()
         self._carry_out(self._state.lose())
         for operation in self._operations.values():
             self._stop_clock(operation)
-        for held in (self._operations, self._held, self._delivered, self._soon):
+        for fetch in self._fetches.values():
+            fetch.cancel()
+        for held in (self._operations, self._held, self._delivered, self._soon, self._fetches):
             held.clear()
+        self._leases.close()
         self._look_at_puts()
         for shortcut in list(self._shortcuts):
             shortcut.end()
@@ -630,6 +710,8 @@ class ClientShell:
 
     def why_lost(self, error: BaseException) -> ChannelLost:
         """The error of operations on a channel, of what a request to its server has failed with."""
+        if self.lost is not None:
+            return self.lost
         return self._deleted() if isinstance(error, NotServed) else self.gone(str(error))
 
     def _deleted(self) -> ChannelLost:

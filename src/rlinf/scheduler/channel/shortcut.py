@@ -33,7 +33,7 @@ NUM_SKIPPED = 15
 WELCOME = b"welcome"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(wire.Answer).decode
+_decode = msgspec.msgpack.Decoder(wire.DirectAnswer).decode
 
 
 class ShortcutBroken(Exception):
@@ -85,7 +85,7 @@ class Shortcut:
         self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
         self.skips = 0
 
-    def exchange(self, call: bytes, ticket: int, timeout_s: float | None) -> wire.Answer:
+    def exchange(self, call: bytes, ticket: int, timeout_s: float | None) -> wire.DirectAnswer:
         """Send a call and wait for its answer.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import secrets
 import socket
 from collections.abc import Callable
@@ -12,8 +13,8 @@ from contextlib import suppress
 import msgspec
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket
-from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.rundir import SHORTCUTS_NAME
 
@@ -45,7 +46,7 @@ class ShortcutEnd:
         self.client = client
         self.connection = connection
 
-    def answer(self, answer: wire.Answer) -> bool:
+    def answer(self, answer: wire.DirectAnswer) -> bool:
         """Send an answer; False if it does not go this way."""
         datagram = _encode(answer)
         return len(datagram) <= MAX_DATAGRAM_BYTES and _is_sent(self.connection, datagram)
@@ -59,6 +60,12 @@ def _is_sent(connection: socket.socket, datagram: bytes) -> bool:
     return True
 
 
+def _descriptors_are_scarce() -> bool:
+    """Whether this process, which may hold other channels too, has used up half of its descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit != resource.RLIM_INFINITY and 2 * len(os.listdir("/proc/self/fd")) > limit
+
+
 class ShortcutDoor:
     """A listening socket in this process's private directory, and what was connected there.
 
@@ -70,7 +77,7 @@ class ShortcutDoor:
 
     def __init__(
         self,
-        messenger: Messenger,
+        messenger: Outside,
         on_call: Callable[[ShortcutEnd, wire.Direct], None],
         on_left: Callable[[ShortcutEnd], None],
     ) -> None:
@@ -87,7 +94,7 @@ class ShortcutDoor:
     def invite(self, client: str) -> wire.Invitation:
         """Make an invitation for one thread of a client; an empty one if there are too many."""
         num_ends = sum(map(len, self._ends.values())) + len(self._invited)
-        if num_ends >= MAX_SHORTCUTS or not self._listen():
+        if num_ends >= MAX_SHORTCUTS or _descriptors_are_scarce() or not self._listen():
             return wire.Invitation("", b"")
         token = secrets.token_bytes(16)
         self._invited[token] = client

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.comm.directory import Entry
+from rlinf.scheduler.comm.directory import AWAITED, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.errors import ChannelNotFound
-from rlinf.scheduler.queueing import QueueDepth
+from rlinf.scheduler.queueing import QueueDepth, Tapped
 from rlinf.scheduler.session import Session
 
 # Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
+HOLDS_NODE, HOLDS_CHANNEL = HOLDS = ("node", "channel")
 SUCCESSOR_S = 30.0
+Survives = Literal["machine", "process"]
 
 
 class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -29,6 +32,12 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         max_bytes: how many bytes all its queues hold together; 0 is unbounded, None a share of its machine's memory.
         producers: how many producers it has, and ends after the last of them; 0: they are not counted.
         successor_s: how long the place of a producer that failed is kept for a successor.
+        max_attempts: how often an item is given out on lease before it is a dead letter; 0: any number.
+        max_leased: how many items one process may have on lease before its further leases wait; 0: any number.
+        holds: "node": large items of other machines' producers stay on those machines; "channel": they come to its own.
+        restore: the file of a checkpoint whose content it has in the beginning; "" for none.
+        durable: the folder of its journal; empty for a channel that lives in memory alone.
+        survives: what its journal is to survive: the end of its process, or of its machine.
         channel_id: tells this channel from others of the same name, before and after it.
     """
 
@@ -37,6 +46,12 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     max_bytes: int | None = None
     producers: int = 0
     successor_s: float = SUCCESSOR_S
+    max_attempts: int = 0
+    max_leased: int = 0
+    holds: str = HOLDS_NODE
+    restore: str = ""
+    durable: str = ""
+    survives: Survives = "machine"
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -90,6 +105,9 @@ class ChannelStats:
         num_puts: items that its queues accepted.
         num_gets: of those, items that getters have or that are on their way to them.
         num_items: items that its queues hold now.
+        num_leased: items on lease, and those that come back after a delay.
+        num_dead: dead letters.
+        num_lost: items lost with the nodes that held their bytes.
         bytes_in: size of all accepted items.
         bytes_out: of those, the size of items that left.
         size_bytes: size of the items that its queues hold now.
@@ -97,6 +115,7 @@ class ChannelStats:
         num_putters: puts that wait.
         closed: whether puts are refused.
         queues: each queue that holds something or is waited for.
+        subscriptions: what each subscription has to read yet; in none of the sums above.
     """
 
     num_puts: int
@@ -109,36 +128,68 @@ class ChannelStats:
     num_putters: int
     closed: bool
     queues: tuple[QueueDepth, ...]
+    num_leased: int = 0
+    num_dead: int = 0
+    num_lost: int = 0
+    subscriptions: tuple[QueueDepth, ...] = ()
 
     @classmethod
-    def from_wire(cls, state: wire.ChannelState) -> ChannelStats:
+    def from_wire(cls, state: wire.ChannelCounts) -> ChannelStats:
         """Return the figures that the channel's server sent."""
         num_puts, bytes_in, closed = state.num_accepted, state.accepted_bytes, state.closed
-        queues = tuple(
-            QueueDepth(wire.as_name(depth.name), *msgspec.structs.astuple(depth)[1:])
-            for depth in state.depths
-        )
+        depths = tuple(queue_depth(depth) for depth in state.depths)
+        queues = tuple(depth for depth in depths if not isinstance(depth.name, Tapped))
         num_items = sum(queue.num_items for queue in queues)
         size_bytes = sum(queue.size_bytes for queue in queues)
         return cls(
             num_puts=num_puts,
             # What was accepted and is not held has left; so an item that comes back is not counted twice.
-            num_gets=num_puts - num_items,
+            num_gets=num_puts - num_items - sum(queue.num_dead for queue in queues) - state.num_lost,
             num_items=num_items,
             bytes_in=bytes_in,
-            bytes_out=bytes_in - size_bytes,
+            bytes_out=bytes_in - size_bytes - state.lost_bytes,
             size_bytes=size_bytes,
             num_getters=sum(queue.num_getters for queue in queues),
             num_putters=sum(queue.num_putters for queue in queues),
             closed=closed,
             queues=queues,
+            num_leased=sum(queue.num_leased for queue in queues),
+            num_dead=sum(queue.num_dead for queue in queues),
+            num_lost=state.num_lost,
+            subscriptions=tuple(depth for depth in depths if isinstance(depth.name, Tapped)),
         )
 
 
+def queue_depth(depth: wire.Depth) -> QueueDepth:
+    """What the channel's server sent of a queue."""
+    return QueueDepth(
+        wire.as_name(depth.name),
+        depth.num_items,
+        depth.weight,
+        depth.size_bytes,
+        depth.num_getters,
+        depth.num_putters,
+        depth.num_delivering,
+        depth.num_leased,
+        depth.num_dead,
+        depth.num_lost,
+        tuple((wire.as_group(group) or "", count) for group, count in depth.groups),
+        depth.num_dropped,
+    )
+
+
 def channels_of(session: Session) -> dict[str, ChannelSpec]:
-    """The channels of the job, whoever created them, by name."""
-    entries = (entry for entry in session.directory.list() if KIND in entry.info)
-    specs = (ChannelRef.from_entry(entry.name, entry).spec for entry in entries)
+    """The channels of the job, whoever created them, by name; durable ones also while no process holds them."""
+    return _specs(session.directory.list(awaited=True))
+
+
+def unheld_channels(session: Session) -> dict[str, ChannelSpec]:
+    """Of these, the durable ones whose process is gone, until another one holds them."""
+    return _specs(entry for entry in session.directory.list(awaited=True) if AWAITED in entry.info)
+
+
+def _specs(entries: Iterable[Entry]) -> dict[str, ChannelSpec]:
+    specs = (ChannelRef.from_entry(entry.name, entry).spec for entry in entries if KIND in entry.info)
     return {spec.name: spec for spec in specs}
 
 

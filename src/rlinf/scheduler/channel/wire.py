@@ -11,7 +11,7 @@ that came in time. A delivered item stays in the server until its ticket is conf
 queue when the client withdraws or is gone.
 
 A thread that blocks may use a shortcut (see `shortcut`): a socket of its own on which one `Direct` operation goes at a
-time, and one `Answer` comes back. Confirmations, and operations that were given up (`Recall`), go the usual way.
+time, and one `DirectAnswer` comes back. Confirmations, and operations that were given up (`Recall`), go the usual way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.queueing import GroupName
+from rlinf.scheduler.queueing.records import as_name as as_name
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -41,6 +42,10 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
     wait: bool
     num_frames: int
     priority: int = 0
+    question: int = 0
+    group: Any = None
+    version: int | None = None
+    slot: int = 0
 
 
 class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
@@ -52,6 +57,10 @@ class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
     wait: bool
     size_bytes: int
     priority: int = 0
+    question: int = 0
+    group: Any = None
+    version: int | None = None
+    slot: int = 0
 
 
 class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -61,16 +70,17 @@ class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
     num_frames: int
 
 
-class Limits(msgspec.Struct, array_like=True, gc=False):
+class BatchLimits(msgspec.Struct, array_like=True, gc=False):
     """`queueing.Limits` as they travel."""
 
     min_items: int
     max_items: int
     max_bytes: int
     max_wait_s: float | None
+    oversize: str = ""
 
 
-class Shard(msgspec.Struct, array_like=True, gc=False):
+class ShardRequest(msgspec.Struct, array_like=True, gc=False):
     """Which part of a queue a get asks for, after which step, and `queueing.ShardPlan` as it travels."""
 
     index: int
@@ -81,17 +91,50 @@ class Shard(msgspec.Struct, array_like=True, gc=False):
     batch_items: int | None
     cost: tuple[float | int, float | int]
     equal_counts: bool
+    cost_table: tuple[tuple[float | int, float | int], ...] = ()
+
+
+class LeaseRequest(msgspec.Struct, array_like=True, gc=False):
+    """`queueing.LeaseTerms` as they travel."""
+
+    ttl_s: float
+    consumer: str
 
 
 class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """Get one item, a batch (of a weight, with limits, or both), or a shard's part -> `Delivered` or `Refused`."""
+    """Get one item, a batch (of a weight, limits, or both), a group, or a shard's part -> `Delivered` or `Refused`.
+
+    One item or a batch may be on `lease`: then it is never confirmed, but settled (`Settle`).
+    """
 
     ticket: int
     queue: Any
     wait: bool
     batch_weight: float | int | None
-    limits: Limits | None = None
-    shard: Shard | None = None
+    limits: BatchLimits | None = None
+    shard: ShardRequest | None = None
+    lease: LeaseRequest | None = None
+    group_size: int = 0
+
+
+class Admit(msgspec.Struct, tag=7, array_like=True, gc=False):
+    """Ask for leave to make an item -> `Delivered` with a slot, or `Refused`; it goes back by `Withdraw`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    max_lag: int
+
+
+class SetVersion(msgspec.Struct, tag=8, array_like=True, gc=False):
+    """Say which version takes the items of a queue from now on -> accepted or `Refused`."""
+
+    ticket: int
+    queue: Any
+    wait: bool
+    version: int
+    batch_items: int
+    begins: bool
 
 
 class Withdraw(msgspec.Struct, tag=4, array_like=True, gc=False):
@@ -112,7 +155,7 @@ class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
     ticket: int
 
 
-Operation = Put | Reserve | Fill | Get | Withdraw | Resend | Recall
+OperationMessage = Put | Reserve | Fill | Get | Admit | SetVersion | Withdraw | Resend | Recall
 
 
 class Operations(msgspec.Struct, array_like=True):
@@ -120,7 +163,7 @@ class Operations(msgspec.Struct, array_like=True):
 
     confirmed: list[int]
     arrived: list[int]
-    operations: list[Operation]
+    operations: list[OperationMessage]
 
 
 class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
@@ -130,7 +173,7 @@ class Granted(msgspec.Struct, tag=0, array_like=True, gc=False):
     problem: str = ""
 
 
-class Part(msgspec.Struct, array_like=True, gc=False):
+class ShardPart(msgspec.Struct, array_like=True, gc=False):
     """Of which step the items of a shard are, their weights, and how uneven the step's parts are."""
 
     step: int
@@ -138,13 +181,35 @@ class Part(msgspec.Struct, array_like=True, gc=False):
     imbalance: float
 
 
+class LeaseNote(msgspec.Struct, array_like=True, gc=False):
+    """Under which generation items are on lease, and how often each was given out."""
+
+    generation: int
+    attempts: list[int]
+
+
+class SlotNote(msgspec.Struct, array_like=True, gc=False):
+    """Which slot an `Admit` was given, and with which version its item is to be made, at least."""
+
+    number: int
+    version: int
+
+
 class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
-    """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left."""
+    """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
+
+    `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
+    with, where anybody said so.
+    """
 
     ticket: int
     num_frames: list[int]
     complete: bool = True
-    part: Part | None = None
+    part: ShardPart | None = None
+    lease: LeaseNote | None = None
+    group: Any = None
+    slot: SlotNote | None = None
+    versions: list[int | None] | None = None
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -185,7 +250,7 @@ class Again(msgspec.Struct, tag=5, array_like=True, gc=False):
     problem: str
 
 
-class Answer(msgspec.Struct, array_like=True, gc=False):
+class DirectAnswer(msgspec.Struct, array_like=True, gc=False):
     """By a shortcut: the end of the operation, with the frames of its items."""
 
     answer: Accepted | Delivered | Refused | Elsewhere | Again
@@ -221,7 +286,11 @@ class Query(msgspec.Struct, tag=3, array_like=True):
 
 
 class Stats(msgspec.Struct, tag=4, array_like=True):
-    """Ask about everything -> `ChannelState`."""
+    """Ask about everything -> `ChannelCounts`."""
+
+
+class Explain(msgspec.Struct, tag=15, array_like=True):
+    """Ask who waits for what -> `Explanation`."""
 
 
 class Invite(msgspec.Struct, tag=5, array_like=True):
@@ -254,11 +323,162 @@ class Leave(msgspec.Struct, tag=9, array_like=True):
     failed: bool
 
 
-Control = Open | Close | Delete | Query | Stats | Invite | EndQueue | Flush | Join | Leave
+class Settle(msgspec.Struct, tag=10, array_like=True):
+    """Items of a lease (None: all that are left) are done with, or go back after a while -> `Done`."""
+
+    generation: int
+    places: list[int] | None
+    done: bool
+    delay_s: float = 0
+    reason: str = ""
+
+
+class Extend(msgspec.Struct, tag=11, array_like=True):
+    """A lease lasts so long from now (None: as long as in the beginning) -> `Done`."""
+
+    generation: int
+    for_s: float | None = None
+
+
+class ListDead(msgspec.Struct, tag=12, array_like=True):
+    """Ask for the dead letters of a queue, or (None) of all -> `DeadNotes`."""
+
+    queue: Any
+
+
+class ReadDead(msgspec.Struct, tag=13, array_like=True):
+    """Ask for the item of a dead letter -> `Done`, with its frames."""
+
+    number: int
+
+
+class MoveDead(msgspec.Struct, tag=14, array_like=True):
+    """Put a dead letter back, or drop it -> `Done`."""
+
+    number: int
+    again: bool
+
+
+class DonePart(msgspec.Struct, tag=33, array_like=True):
+    """A shard is done with its part of a step -> `Done`."""
+
+    queue: Any
+    index: int
+    step: int
+
+
+class Retract(msgspec.Struct, tag=32, array_like=True):
+    """Nobody wants the answer to a question of the client any more -> None."""
+
+    queue: Any
+    number: int
+
+
+class Subscribe(msgspec.Struct, tag=30, array_like=True):
+    """Read a subscription of a queue, or (None) of all -> `Joined`.
+
+    `max_bytes` None is a share of what the channel may hold.
+    """
+
+    number: int
+    name: str
+    queue: Any
+    drops: bool
+    maxsize: int
+    max_bytes: int | None
+
+
+class Unsubscribe(msgspec.Struct, tag=31, array_like=True):
+    """Read it no more: done, or failed, to be succeeded -> None."""
+
+    number: int
+    name: str
+    failed: bool
+
+
+class Look(msgspec.Struct, tag=40, array_like=True):
+    """Remember what the channel holds now, under a token, for a `Save` -> `Saved`.
+
+    The client's leases of the generations in `done` are left out.
+    """
+
+    token: str
+    done: list[int]
+
+
+class Save(msgspec.Struct, tag=41, array_like=True):
+    """Write what the channel holds now, and what it held at the look of a token (if that is not empty) -> `Saved`."""
+
+    token: str
+    done: list[int]
+    path: str
+
+
+class Forget(msgspec.Struct, tag=42, array_like=True):
+    """Nobody saves under this token any more -> nothing."""
+
+    token: str
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """That was done, or why not: a lease that was to be done with is over (`lease`), or something else.
+
+    Of a file: how many items are in it, and how large it is.
+    """
+
+    lease: int = 0
+    problem: str = ""
+    num_items: int = 0
+    size_bytes: int = 0
+
+
+OfSaves = Look | Save | Forget
+OfLeases = Settle | Extend | DonePart | ListDead | ReadDead | MoveDead
+Control = (
+    Open
+    | Close
+    | Delete
+    | Query
+    | Stats
+    | Explain
+    | Invite
+    | EndQueue
+    | Flush
+    | Join
+    | Leave
+    | Retract
+    | Subscribe
+    | Unsubscribe
+    | OfLeases
+    | OfSaves
+)
+
+
+class Done(msgspec.Struct, array_like=True):
+    """Why that could not be done; empty if it was."""
+
+    problem: str
+
+
+class DeadNote(msgspec.Struct, array_like=True):
+    """A dead letter without its item."""
+
+    number: int
+    queue: Any
+    size_bytes: int
+    attempts: int
+    reason: str
+    consumer: str
+
+
+class DeadNotes(msgspec.Struct, array_like=True):
+    """The oldest first."""
+
+    letters: list[DeadNote]
 
 
 class Joined(msgspec.Struct, array_like=True):
-    """Why there is no place for this producer; empty if there is."""
+    """Why there is no place for this producer, or member of a subscription; empty if there is."""
 
     problem: str
 
@@ -271,10 +491,11 @@ class Invitation(msgspec.Struct, array_like=True):
 
 
 class QueueState(msgspec.Struct, array_like=True):
-    """How many items a queue holds, and whether a put to it would wait."""
+    """How many items a queue holds, whether a put to it would wait, and how many a subscription has given up."""
 
     num_items: int
     is_full: bool
+    num_dropped: int = 0
 
 
 class Depth(msgspec.Struct, array_like=True):
@@ -287,22 +508,75 @@ class Depth(msgspec.Struct, array_like=True):
     num_getters: int
     num_putters: int
     num_delivering: int
+    num_leased: int
+    num_dead: int
+    num_lost: int
+    groups: list[tuple[Any, int]]
+    num_dropped: int = 0
 
 
-class ChannelState(msgspec.Struct, array_like=True):
+class ChannelCounts(msgspec.Struct, array_like=True):
     """What the channel has accepted since its beginning, and what each of its queues holds."""
 
     num_accepted: int
     accepted_bytes: int
     closed: bool
     depths: list[Depth]
+    num_lost: int = 0
+    lost_bytes: int = 0
 
 
-def as_name(queue: Any) -> QueueName:
-    """Return a queue's name as it was before it travelled: lists were tuples."""
-    if type(queue) is list:
-        return tuple(as_name(part) for part in queue)
-    name: QueueName = queue
+class WaitingNote(msgspec.Struct, array_like=True):
+    """`queueing.Unfinished` as it travels, with the name of its process."""
+
+    who: str
+    operation: str
+    since_s: float
+
+
+class ExplainedQueue(msgspec.Struct, array_like=True):
+    """`queueing.QueueSnapshot` as it travels; times are seconds until now."""
+
+    depth: Depth
+    oldest_s: float | None
+    waiting: list[WaitingNote]
+    held: list[WaitingNote]
+    limits: list[str]
+    ended: bool
+    shards: str
+    admission: str = ""
+    subscription: str = ""
+
+
+class UserNote(msgspec.Struct, array_like=True):
+    """A process that uses the channel, how it is reached, and why it cannot be now."""
+
+    name: str
+    transport: str
+    condition: str
+
+
+class Explanation(msgspec.Struct, array_like=True):
+    """What goes on in a channel; rates are of the last seconds."""
+
+    held_by: str
+    closed: bool
+    num_accepted: int
+    num_items: int
+    held_bytes: int
+    max_bytes: int
+    puts_per_s: float
+    gets_per_s: float
+    producers: str
+    queues: list[ExplainedQueue]
+    peers: list[UserNote]
+    num_lost: int = 0
+    elsewhere: list[str] = []
+
+
+def as_group(group: Any) -> GroupName | None:
+    """Return a group's name as it was before it travelled."""
+    name: GroupName | None = as_name(group)
     return name
 
 

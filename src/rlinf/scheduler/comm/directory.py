@@ -28,6 +28,10 @@ DEFAULT_TIMEOUT_S = 1800.0
 # How long the directory's own answer may take beyond the wait that was asked for.
 ANSWER_TIMEOUT_S = 30.0
 MAX_KNOWN = 5
+# In what an entry says about itself: if its process dies, another one will take the name.
+RETURNS = "returns"
+# In a listed entry, added: its process is gone, and no other one has taken the name yet.
+AWAITED = "awaited"
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -44,40 +48,49 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     info: dict[str, Any] = {}
 
 
-class _Question(msgspec.Struct, array_like=True, frozen=True, tag=True):
+class _DirectoryQuestion(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """What a client asks the directory for."""
 
 
-class Register(_Question, frozen=True):
-    """Put an entry in; `again`: its process may be there already."""
+class Register(_DirectoryQuestion, frozen=True):
+    """Put an entry in; `again`: its process may be there already; `claims`: further names, all or none."""
 
     entry: Entry
     again: bool
+    claims: tuple[str, ...] = ()
 
 
-class Unregister(_Question, frozen=True):
+class Unregister(_DirectoryQuestion, frozen=True):
     """Take the asker's name out."""
 
     name: str
 
 
-class LookUp(_Question, frozen=True):
+class LookUp(_DirectoryQuestion, frozen=True):
     """The entry of a name, within `timeout_s` seconds."""
 
     name: str
     timeout_s: float
 
 
-class ListNames(_Question, frozen=True):
-    """The entries whose name begins with a prefix."""
+class ListNames(_DirectoryQuestion, frozen=True):
+    """The entries whose name begins with a prefix; `awaited`: those too whose process is gone and that return."""
 
     prefix: str
+    awaited: bool = False
 
 
-class Expect(_Question, frozen=True):
+class Expect(_DirectoryQuestion, frozen=True):
     """Names that others will take."""
 
     names: list[str]
+
+
+class GiveUp(_DirectoryQuestion, frozen=True):
+    """A name that nobody will take, although that was expected."""
+
+    name: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -100,16 +113,19 @@ class DirectoryServer:
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
         self._entries: dict[str, Entry] = {}
+        # Of those that return, the ones that nobody has now.
+        self._awaited: dict[str, Entry] = {}
         self._gone = GoneNames()
         self._lookups: dict[str, list[_Lookup]] = {}
-        self._operations: dict[type[_Question], Callable[..., None]] = {
+        self._operations: dict[type[_DirectoryQuestion], Callable[..., None]] = {
             Register: self._register,
             Unregister: self._unregister,
             LookUp: self._lookup,
             ListNames: self._list,
             Expect: self._expect,
+            GiveUp: self._give_up,
         }
-        messenger.serve(SERVICE, self._handle, Register | Unregister | LookUp | ListNames | Expect)
+        messenger.serve(SERVICE, self._handle, Register | Unregister | LookUp | ListNames | Expect | GiveUp)
         messenger.on_peer_lost(self._forget_process)
 
     def expect(self, names: str | Sequence[str]) -> None:
@@ -122,12 +138,16 @@ class DirectoryServer:
 
     def _register(self, request: Request, ask: Register) -> None:
         entry = ask.entry
-        held = self._entries.get(entry.name)
-        is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
-        if held is not None and not (is_own and ask.again):
-            raise NameTaken(entry.name, self._messenger.peer_name(held.endpoint.process_id))
-        self._entries[entry.name] = entry
-        self._gone.taken(entry.name)
+        entries = [entry, *(Entry(name, entry.endpoint) for name in ask.claims)]
+        for wanted in entries:
+            held = self._entries.get(wanted.name)
+            is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
+            if held is not None and not (is_own and ask.again):
+                raise NameTaken(wanted.name, self._messenger.peer_name(held.endpoint.process_id))
+        for wanted in entries:
+            self._entries[wanted.name] = wanted
+            self._awaited.pop(wanted.name, None)
+            self._gone.taken(wanted.name)
         # The connection is how we learn that the process has died; who registers for another has none yet.
         self._messenger.connect(entry.endpoint)
         for lookup in self._lookups.pop(entry.name, ()):
@@ -146,8 +166,18 @@ class DirectoryServer:
         self._gone.expect(ask.names)
         request.reply(None)
 
+    def _give_up(self, request: Request, ask: GiveUp) -> None:
+        self._gone.give_up(ask.name, ask.reason)
+        self._awaited.pop(ask.name, None)
+        for lookup in self._lookups.pop(ask.name, ()):
+            if lookup.timer is not None:
+                lookup.timer.cancel()
+            lookup.request.fail(PeerDied(ask.name, ask.reason))
+        request.reply(None)
+
     def _list(self, request: Request, ask: ListNames) -> None:
-        request.reply([entry for name, entry in sorted(self._entries.items()) if name.startswith(ask.prefix)])
+        entries = {**self._awaited, **self._entries} if ask.awaited else self._entries
+        request.reply([entry for name, entry in sorted(entries.items()) if name.startswith(ask.prefix)])
 
     def _lookup(self, request: Request, ask: LookUp) -> None:
         name, timeout_s = ask.name, ask.timeout_s
@@ -195,8 +225,12 @@ class DirectoryServer:
     def _forget_process(self, process_id: str) -> None:
         lost = [name for name, entry in self._entries.items() if entry.endpoint.process_id == process_id]
         for name in lost:
-            del self._entries[name]
-            self._gone.note(name, "its process is gone")
+            entry = self._entries.pop(name)
+            if entry.info.get(RETURNS):
+                self._awaited[name] = Entry(name, entry.endpoint, {**entry.info, AWAITED: True})
+                self._gone.expect([name])
+            else:
+                self._gone.note(name, self._messenger.peers.why_lost(process_id))
 
 
 class DirectoryClient:
@@ -228,6 +262,10 @@ class DirectoryClient:
         """
         self._ask(Register(Entry(name, endpoint, info or {}), again))
 
+    def register_async(self, entry: Entry, claims: Sequence[str] = ()) -> Promise[Reply]:
+        """The future of registering an entry, and further names of its process; all of them or none."""
+        return self._request(Register(entry, False, tuple(claims)))
+
     def unregister(self, name: str) -> None:
         """Take out `name`, which this process has; nothing happens if it is not there or another's."""
         self.unregister_async(name).result()
@@ -243,9 +281,18 @@ class DirectoryClient:
         """
         self._ask(Expect(_as_names(names)))
 
-    def list(self, prefix: str = "") -> list[Entry]:
-        """The entries whose name begins with `prefix`, sorted by name."""
-        entries: list[Entry] = self._ask(ListNames(prefix), list[Entry]).head
+    def give_up_async(self, name: str, reason: str) -> Promise[Reply]:
+        """The future of telling whoever looks a name up that nobody will take it any more."""
+        return self._request(GiveUp(name, reason))
+
+    def list(self, prefix: str = "", *, awaited: bool = False) -> list[Entry]:
+        """The entries whose name begins with `prefix`, sorted by name.
+
+        Args:
+            prefix: of the names.
+            awaited: also those whose process is gone, and that another one will take; they say AWAITED.
+        """
+        entries: list[Entry] = self._ask(ListNames(prefix, awaited), list[Entry]).head
         return entries
 
     def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:
@@ -274,11 +321,11 @@ class DirectoryClient:
         asked.add_done_callback(pass_on)
         return found
 
-    def _ask(self, question: _Question, reply_type: Any = None) -> Reply:
+    def _ask(self, question: _DirectoryQuestion, reply_type: Any = None) -> Reply:
         return self._request(question, reply_type).result()
 
     def _request(
-        self, question: _Question, reply_type: Any = None, timeout_s: float = ANSWER_TIMEOUT_S
+        self, question: _DirectoryQuestion, reply_type: Any = None, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RequestFuture:
         return self._messenger.request(
             self._endpoint, SERVICE, question, timeout_s=timeout_s, reply_type=reply_type

@@ -15,7 +15,7 @@ MAX_TEXT_CHARS = 100_000
 _MAX_CAUSES = 10
 
 
-class _Link(msgspec.Struct, frozen=True, array_like=True):
+class _Cause(msgspec.Struct, frozen=True, array_like=True):
     """One exception of a chain: what it says, and itself, pickled; empty where pickle cannot carry it."""
 
     text: str
@@ -30,13 +30,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
         traceback: as the process formatted it in which it was raised, causes included.
     """
 
-    chain: list[_Link]
+    chain: list[_Cause]
     traceback: str
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """All that can be said of an exception; whatever it holds, this does not fail."""
-        chain = [_Link(_text_of(link), _pickled(link)) for link in _chain_of(error)]
+        chain = [_Cause(_text_of(link), _pickled(link)) for link in _chain_of(error)]
         try:
             text = "".join(traceback.format_exception(error))
         except Exception:  # noqa: BLE001 - an exception's own __str__ may fail

@@ -18,6 +18,8 @@ import numpy as np
 from rlinf.scheduler.errors import CodecError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+# Memory as numpy takes it.
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 REQUEST = 1
 NOTIFY = 2

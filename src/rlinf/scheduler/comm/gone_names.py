@@ -57,6 +57,11 @@ class GoneNames:
             self._expected[name] = None
         _bound(self._expected)
 
+    def give_up(self, name: str, reason: str) -> None:
+        """Nobody will take `name`, although that was expected."""
+        self._expected.pop(name, None)
+        self.note(name, reason)
+
     def taken(self, name: str) -> None:
         """Somebody has `name` now."""
         self._notes.pop(name, None)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
@@ -17,6 +17,11 @@ from rlinf.scheduler.errors import ResultTimeout
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+# For the overloads, which say what `async_op` makes of a call: its result now, or a handle.
+Now: TypeAlias = Literal[False]
+Later: TypeAlias = Literal[True]
+Seconds: TypeAlias = float | None
 
 
 class AsyncHandle(Generic[T]):
@@ -34,6 +39,7 @@ class AsyncHandle(Generic[T]):
         finish: makes the result of what `source` holds; None takes it as it is. It may be called again after an
             interruption, so nothing that it does must prevent that.
         what: what goes on, for messages, e.g. "recv from 'rollout:3'".
+        fate: where it says that the value was taken; by default where the source's owner looks.
     """
 
     __slots__ = (
@@ -54,10 +60,11 @@ class AsyncHandle(Generic[T]):
         source: Promise[Any] | Future[Any],
         finish: Callable[[Any], T] | None = None,
         what: str | Callable[[], str] = "",
+        fate: Fate | None = None,
     ) -> None:
         self._what = what
         self._source: Any = source
-        self._fate = source.fate if isinstance(source, Promise) else Fate()
+        self._fate = fate or (source.fate if isinstance(source, Promise) else Fate())
         self._generation = generation()
         self._finish = finish
         # Of waiting threads only; a signal handler may wait for the handle that it interrupted.

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
-from rlinf.scheduler.comm.forking import FORKED, forked_error, on_fork_in_child
+from rlinf.scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
+from rlinf.scheduler.comm.peers import Peers
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.shm import Ledger, default_limit_bytes
 from rlinf.scheduler.comm.shm.parcels import Parcels
-from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.line import Line
-from rlinf.scheduler.comm.transport.self_line import SelfLine
-from rlinf.scheduler.comm.transport.session import (
+from rlinf.scheduler.comm.transport.peer_line import PeerLine
+from rlinf.scheduler.comm.transport.peer_session import (
     GRACE_S,
-    Hello,
-    SessionError,
     State,
-    Verdict,
-    Welcome,
 )
 from rlinf.scheduler.comm.transport.sockets import Sockets
 from rlinf.scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
@@ -106,12 +102,8 @@ class Messenger:
         self.encryption = encryption
         self.directory = directory
         self._services: dict[str, _Service] = {}
-        self._lost_callbacks: list[Callable[[str], None]] = []
         self._busy: list[Callable[[], bool]] = []
-        self._peers: dict[str, Peer] = {}
         self._next_id = itertools.count(1).__next__
-        self._grace_s = unreachable_after_s
-        self._closed = ""
         self._forked = False
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
@@ -119,17 +111,20 @@ class Messenger:
         self._secret = secret
         identity = Identity(secret, name)
         try:
-            self._sockets = Sockets(
-                self._loop, identity, unix_path, host if tcp else None, encrypts=encryption, judge=self
+            sockets = partial(
+                Sockets, self._loop, identity, unix_path, host if tcp else None, encrypts=encryption
             )
+            self._peers = Peers(self._loop, sockets, unreachable_after_s, self)
         except BaseException:
             self._run_directory.close()
             self._loop.dispose()
             raise
         machine = machine_id or local_machine_id()
-        self.endpoint = Endpoint(identity.process_id, machine, str(unix_path), self._sockets.tcp_address)
+        self.endpoint = Endpoint(
+            identity.process_id, machine, str(unix_path), self._peers.sockets.tcp_address
+        )
         identity.endpoint = self.endpoint
-        self._add_self()
+        self._peers.add_self(self.endpoint.process_id, name)
         self.parcels = Parcels(self, arena_bytes, lambda: self._ledger(arena_bytes))
         _live.add(self)
         on_fork_in_child(_abandon_all)
@@ -169,12 +164,12 @@ class Messenger:
 
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
         """Call `callback(process_id)` on the I/O thread whenever a connected process is gone."""
-        self._lost_callbacks.append(callback)
+        self._peers.on_lost.append(callback)
 
     def off_peer_lost(self, callback: Callable[[str], None]) -> None:
         """Undo `on_peer_lost`."""
-        if callback in self._lost_callbacks:
-            self._lost_callbacks.remove(callback)
+        if callback in self._peers.on_lost:
+            self._peers.on_lost.remove(callback)
 
     def stay_while(self, busy: Callable[[], bool]) -> None:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
@@ -230,10 +225,10 @@ class Messenger:
             # Cancelled before it began: nobody is to hear of it.
             if future.done():
                 return
-            if self._closed:
-                future.set_exception(CommError(self._closed))
+            if self._peers.closed:
+                future.set_exception(CommError(self._peers.closed))
                 return
-            target = self._peer(peer)
+            target = self._peers.at(peer)
             target.ask(ident, pieces, future)
             if timeout_s is not None and not future.done():
                 left_s = began + timeout_s - time.monotonic()
@@ -250,7 +245,7 @@ class Messenger:
         target.withdraw(ident, CommTimeout(service, target.title, time.monotonic() - began, what))
 
     def _withdraw(self, process_id: str, ident: int) -> None:
-        peer = self._peers.get(process_id)
+        peer = self._peers.by_id.get(process_id)
         if peer is not None:
             peer.withdraw(ident)
 
@@ -260,23 +255,38 @@ class Messenger:
         """Send a one-way notice; never blocks; from any thread. What goes to a lost peer is dropped."""
         self.check_process()
         pieces = framing.pack(framing.NOTIFY, 0, service, head, frames, snapshot=snapshot)
-        self._loop.run_soon(lambda: self._peer(peer).send(pieces))
+        self._loop.run_soon(lambda: self._peers.at(peer).send(pieces))
+
+    def notify_first(self, peer: Endpoint, service: str, head: Any) -> None:
+        """The same on the I/O thread, ahead of everything that was handed to it and is not sent yet."""
+        pieces = framing.pack(framing.NOTIFY, 0, service, head, (), snapshot=False)
+        self._peers.at(peer).send(pieces)
 
     def connect(self, peer: Endpoint) -> None:
         """Connect to `peer` now, to be told through `on_peer_lost` when it is gone (or not there at all)."""
         self.check_process()
 
         def begin() -> None:
-            self._peer(peer)
+            self._peers.at(peer)
 
         self._loop.run_soon(begin)
+
+    @property
+    def peers(self) -> Peers:
+        """Those that this process talks with, and those that are gone; for use on the I/O thread."""
+        return self._peers
+
+    @property
+    def run_directory(self) -> Path:
+        """This process's private directory."""
+        return self._run_directory.path
 
     def transports(self) -> dict[str, str]:
         """How each connected peer is reached: its process id -> "unix", "tcp+tls", "tcp" or "self".
 
         "unix+memory": large objects for it lie in this process's shared memory.
         """
-        peers = list(self._peers.values())
+        peers = list(self._peers.by_id.values())
         return {
             peer.process_id: self._transport(peer.process_id, peer.line.transport)
             for peer in peers
@@ -288,15 +298,18 @@ class Messenger:
         return f"{transport}+memory" if shares else transport
 
     def condition(self, process_id: str) -> str:
-        """How it stands with a process: "" while it can be reached, else e.g. "unreachable for 6.0 s: silent"."""
-        peer = self._peers.get(process_id)
-        if peer is None or not isinstance(peer.line, Line):
-            return ""
-        return peer.line.session.condition(time.monotonic())
+        """How it stands with a process: "" while it is heard of, else e.g. "unreachable for 6.0 s: silent"."""
+        line = self._peers.line_to(process_id)
+        return "" if line is None else line.session.condition(time.monotonic())
+
+    def cut_off(self, process_id: str) -> str:
+        """Why a process cannot be reached; "" while it can, also if it is stuck and does not answer."""
+        line = self._peers.line_to(process_id)
+        return "" if line is None else line.session.cut_off(time.monotonic())
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""
-        peer = self._peers.get(process_id)
+        peer = self._peers.by_id.get(process_id)
         return peer.title if peer is not None else process_id
 
     # -- the I/O thread --------------------------------------------------------------------------
@@ -305,6 +318,10 @@ class Messenger:
         """Run `callback` on the I/O thread after `delay_s` seconds; the timer has `cancel()`."""
         self.check_process()
         return self._loop.call_later(delay_s, callback)
+
+    def now(self) -> float:
+        """The clock of its timers, in seconds."""
+        return time.monotonic()
 
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the I/O thread soon."""
@@ -338,17 +355,12 @@ class Messenger:
     @property
     def why_closed(self) -> str:
         """Why this process is no part of the cluster any more; "" as long as it is."""
-        return self._closed
+        return self._peers.closed
 
     def abandon(self) -> None:
         """Give up, in a forked child, what its parent goes on to use; nothing is said to anybody."""
         self._forked = True
-        self._closed = FORKED
-        for peer in self._peers.values():
-            peer.lost = FORKED
-            if peer.line is not None:
-                peer.line.abandon()
-        self._sockets.abandon()
+        self._peers.abandon()
         self.parcels.abandon()
         self._run_directory.abandon()
         self._loop.abandon()
@@ -362,18 +374,20 @@ class Messenger:
             self._loop.join(timeout_s + 1.0)
 
     def _begin_close(self, deadline: float) -> None:
-        if self._closed:
+        if self._peers.closed:
             return
-        self._closed = CLOSED
+        self._peers.closed = CLOSED
         self._close_when_sent(deadline)
 
     def _close_when_sent(self, deadline: float) -> None:
         now = time.monotonic()
-        if now < deadline and (any(busy() for busy in self._busy) or not all(map(_is_idle, self._lines()))):
+        if now < deadline and (
+            any(busy() for busy in self._busy) or not all(map(_is_idle, self._peers.lines()))
+        ):
             self._loop.call_later(0.005, lambda: self._close_when_sent(deadline))
             return
         goodbye = framing.pack(framing.GOODBYE, 0, "", None)
-        for line in self._lines():
+        for line in self._peers.lines():
             if line.session.state is State.CONNECTED:
                 line.leave(goodbye)
         self._stop_when_settled(min(deadline, now + LINGER_S))
@@ -381,126 +395,36 @@ class Messenger:
     def _stop_when_settled(self, deadline: float) -> None:
         """Wait until the others have read to the end: closing before that may destroy what lies unread there."""
         waits = [
-            line for line in self._lines() if line.session.state is State.CONNECTED and not line.is_settled
+            line
+            for line in self._peers.lines()
+            if line.session.state is State.CONNECTED and not line.is_settled
         ]
         if waits and time.monotonic() < deadline:
             self._loop.call_later(0.002, lambda: self._stop_when_settled(deadline))
         else:
             self._loop.stop()
 
-    def _lines(self) -> list[Line]:
-        return [peer.line for peer in self._peers.values() if isinstance(peer.line, Line)]
-
     def _shut_down(self) -> None:
         failure = self._loop.failure
-        self._closed = CLOSED if failure is None else f"this process's I/O thread ended: {failure!r}"
-        peers, self._peers = self._peers, {}
-        for peer in peers.values():
-            if peer.line is not None:
-                peer.line.close()
-            run_guarded(lambda peer=peer: peer.lose(self._closed, closing=True))
-        for end in (self._sockets.close, self.parcels.close, self._run_directory.close):
+        self._peers.end(CLOSED if failure is None else f"this process's I/O thread ended: {failure!r}")
+        for end in (self._peers.sockets.close, self.parcels.close, self._run_directory.close):
             run_guarded(end)
         _live.discard(self)
 
-    # -- peers -----------------------------------------------------------------------------------
+    # -- what peers bring ------------------------------------------------------------------------
 
-    def _peer(self, endpoint: Endpoint) -> Peer:
-        """The peer that an endpoint belongs to; a connection is made if there is none. On the I/O thread."""
-        peer = self._peers.get(endpoint.process_id)
-        if peer is not None:
-            return peer
-        problem = self._closed or self._sockets.why_unreachable(endpoint)
-        if problem:
-            peer = Peer(endpoint.process_id, self._loop.submit, self._loop.run_soon)
-            peer.lost = problem
-            if not self._closed:
-                self._loop.submit(lambda: self._report_lost(endpoint.process_id))
-            return peer
-        peer, line = self._add_peer(endpoint)
-        line.poll()
-        return peer
+    def on_connected(self, endpoint: Endpoint) -> None:
+        """See `PeersEvents`."""
+        self.parcels.on_connected(endpoint)
 
-    def _add_peer(self, endpoint: Endpoint) -> tuple[Peer, Line]:
-        peer = Peer(endpoint.process_id, self._loop.submit, self._loop.run_soon)
-        line = Line(self._loop, self._sockets, endpoint, _Events(self, peer), self._grace_s)
-        peer.line = line
-        self._peers[peer.process_id] = peer
-        return peer, line
-
-    def _add_self(self) -> None:
-        peer = Peer(self.endpoint.process_id, self._loop.submit, self._loop.run_soon)
-        peer.name = self.name
-        peer.line = SelfLine(self._loop.submit, lambda messages: self.serve_messages(peer, messages))
-        self._peers[peer.process_id] = peer
-
-    def lose(self, peer: Peer, reason: str) -> None:
-        """A process is gone: end what waits for it, and tell whoever asked to be told; on the I/O thread."""
-        if self._peers.get(peer.process_id) is peer:
-            del self._peers[peer.process_id]
-            if peer.line is not None:
-                peer.line.close()
-            peer.lose(reason)
-            self._report_lost(peer.process_id)
-
-    def _report_lost(self, process_id: str) -> None:
-        for callback in list(self._lost_callbacks):
-            run_guarded(callback, process_id)
-
-    # -- those who come ---------------------------------------------------------------------------
-
-    def judge(self, who: Introduction, hello: Hello) -> Welcome:
-        """See `Judge`."""
-        peer = self._peers.get(who.endpoint.process_id)
-        if self._closed or (peer is not None and not isinstance(peer.line, Line)):
-            return Welcome(Verdict.UNKNOWN)
-        line = peer.line if peer is not None and isinstance(peer.line, Line) else None
-        if peer is not None and line is not None:
-            verdict = line.session.judge(hello, time.monotonic())
-            if verdict is Verdict.REPLACED:
-                self.lose(peer, "it lost this process and came back")
-                line = None
-            elif verdict is not Verdict.TAKEN:
-                return Welcome(verdict)
-        if line is None:
-            if hello.known:
-                return Welcome(Verdict.UNKNOWN)
-            peer, line = self._add_peer(who.endpoint)
-        try:
-            return line.accept(hello, who.name)
-        except SessionError as error:
-            line.session.left(str(error))
-            self._loop.submit(line.poll)
-            return Welcome(Verdict.UNKNOWN)
-
-    def came(self, who: Introduction, connection: socket.socket) -> None:
-        """See `Judge`."""
-        line = self._line_to(who)
-        if line is None:
-            connection.close()
-        else:
-            line.adopt(connection)
-
-    def broke(self, who: Introduction, reason: str) -> None:
-        """See `Judge`."""
-        line = self._line_to(who)
-        if line is not None:
-            line.lost_before_adopted(reason)
-
-    def _line_to(self, who: Introduction) -> Line | None:
-        peer = self._peers.get(who.endpoint.process_id)
-        return peer.line if peer is not None and isinstance(peer.line, Line) else None
-
-    # -- messages --------------------------------------------------------------------------------
-
-    def serve_messages(self, peer: Peer, messages: list[Message]) -> None:
-        """Messages of a peer, in order; on the I/O thread."""
+    def on_messages(self, peer: Peer, messages: list[Message]) -> None:
+        """See `PeersEvents`."""
         for message in messages:
             kind = message.envelope.kind
             if kind == framing.REQUEST or kind == framing.NOTIFY:
                 self._serve(peer, message)
             elif kind == framing.GOODBYE:
-                if isinstance(peer.line, Line):
+                if isinstance(peer.line, PeerLine):
                     peer.line.left("it closed its messenger")
             else:
                 # Whatever is wrong with it, those behind it have been counted as received.
@@ -529,32 +453,7 @@ class Messenger:
                 logger.exception("service '%s' failed on a notice", name)
 
 
-class _Events:
-    """What a messenger hears of one peer's line."""
-
-    def __init__(self, messenger: Messenger, peer: Peer) -> None:
-        self._messenger = messenger
-        self._peer = peer
-        self._greeted = False
-
-    def on_connected(self, line: Line) -> None:
-        """See `LineEvents`."""
-        self._peer.name = line.name
-        if not self._greeted:
-            self._greeted = True
-            if line.transport == "unix":
-                self._messenger.parcels.on_connected(line.endpoint)
-
-    def on_messages(self, messages: list[Message]) -> None:
-        """See `LineEvents`."""
-        self._messenger.serve_messages(self._peer, messages)
-
-    def on_dead(self, _line: Line, reason: str) -> None:
-        """See `LineEvents`."""
-        self._messenger.lose(self._peer, reason)
-
-
-def _is_idle(line: Line) -> bool:
+def _is_idle(line: PeerLine) -> bool:
     """Whether everything was handed to the kernel."""
     return line.session.state is State.DEAD or (line.session.idle and (line.link is None or line.link.idle))
 

@@ -67,8 +67,8 @@ class Line(Protocol):
     def is_settled(self) -> bool:
         """Whether everything sent has been received."""
 
-    def send(self, pieces: list[Buffer]) -> None:
-        """Queue the pieces of one message; never blocks."""
+    def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
+        """Queue the pieces of one message; never blocks. `late`: it may wait a moment for others to go with."""
 
     def close(self) -> None:
         """Drop every connection."""
@@ -240,10 +240,10 @@ class Peer:
         """How the peer is called in messages to people."""
         return self.name or self.process_id
 
-    def send(self, pieces: list[Buffer]) -> None:
-        """Send the pieces of a message; what goes to a lost peer is dropped."""
+    def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
+        """Send the pieces of a message, `late` with what comes next; what goes to a lost peer is dropped."""
         if self.line is not None and not self.lost:
-            self.line.send(pieces)
+            self.line.send(pieces, late=late)
 
     def ask(self, ident: int, pieces: list[Buffer], future: RequestFuture) -> None:
         """Send a request; `future` gets its answer."""
@@ -311,8 +311,11 @@ class Peer:
             return
         future.take(message)
         if kind == framing.REPLY_SETTLE:
-            taken = not future.cancelled()
-            self.send(framing.pack(framing.SETTLED if taken else framing.CANCEL, ident, "", None))
+            if future.cancelled():
+                self.send(framing.pack(framing.CANCEL, ident, "", None))
+            else:
+                # Nobody waits for it. Sent at once it would meet the next request on its way, and take its time.
+                self.send(framing.pack(framing.SETTLED, ident, "", None), late=True)
 
     def _error_of(self, message: Message) -> BaseException:
         try:

@@ -231,4 +231,6 @@ class Wake:
         self._tell = tell
 
     def __del__(self) -> None:
-        self._tell()
+        tell = getattr(self, "_tell", None)  # none if an interruption came while it was made
+        if tell is not None:
+            tell()

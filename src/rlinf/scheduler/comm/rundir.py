@@ -13,10 +13,13 @@ import re
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SOCKET_NAME = "s"
 LOCK_NAME = "lock"
+# What a driver says of its job; see `session.job_file`.
+JOB_NAME = "job"
 # Sockets of channels that this process holds follow it with their number.
 SHORTCUTS_NAME = "c"
 _SHORTCUTS = re.compile(SHORTCUTS_NAME + "[0-9]+")
@@ -60,32 +63,68 @@ class RunDirectory:
         self._lock_fd = -1
 
 
-def _parent() -> tuple[Path, bool]:
+def private_directory(longest_bytes: int | None = None) -> Path | None:
+    """This user's directory of mode 0700, under the machine's for temporary files; None where none can be had.
+
+    It is the same for all processes of the user, and stays.
+
+    Args:
+        longest_bytes: where its path would be longer, it is the one under /tmp.
+    """
+    path, is_shared = _parent(_MAX_PARENT_BYTES if longest_bytes is None else longest_bytes)
+    if is_shared:
+        return path
+    path.rmdir()
+    return None
+
+
+def _parent(longest_bytes: int = _MAX_PARENT_BYTES) -> tuple[Path, bool]:
     """The directory of all of this user's, made now if it is not there; whether it is for all of them."""
     name = f"rlinf-{os.getuid()}"
     base = Path(tempfile.gettempdir())
-    if len(os.fsencode(base / f"{name}-{MAX_NAMES}")) > _MAX_PARENT_BYTES:
+    if len(os.fsencode(base / f"{name}-{MAX_NAMES}")) > longest_bytes:
         base = Path("/tmp")  # noqa: S108 - what is made in it has mode 0700 and an owner that is checked
     # Somebody else may have that name in a directory that all may write to: then the next one.
     for path in (base / name, *(base / f"{name}-{number}" for number in range(1, MAX_NAMES))):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        if _is_private(path):
+        if is_private(path):
             return path, True
     return Path(tempfile.mkdtemp(prefix="rlinf-", dir=base)), False
 
 
-def _is_private(path: Path) -> bool:
+def is_private(path: Path) -> bool:
     """Whether it is a directory, not a link to one, that belongs to this user and to nobody besides."""
     status = path.lstat()
     mine = status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
     return stat.S_ISDIR(status.st_mode) and mine
 
 
+def living_drivers() -> Iterator[Path]:
+    """The run directories of this user's processes that have not ended and say something of a job."""
+    parent = private_directory()
+    for path in parent.iterdir() if parent is not None else ():
+        with contextlib.suppress(OSError):
+            # To ask for a lock is to hold it for a moment: never that of a process which is about to take it.
+            if is_private(path) and (path / JOB_NAME).exists() and _is_locked(path):
+                yield path
+
+
+def _is_locked(path: Path) -> bool:
+    lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock_fd)
+    return False
+
+
 def _remove_stale(parent: Path) -> None:
     for path in parent.iterdir():
         with contextlib.suppress(OSError):
-            if _is_private(path) and time.time() - path.lstat().st_mtime > MIN_STALE_AGE_S:
+            if is_private(path) and time.time() - path.lstat().st_mtime > MIN_STALE_AGE_S:
                 _remove_if_unlocked(path)
 
 
@@ -101,7 +140,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a directory that holds what we put there and nothing else."""
     names = {entry.name for entry in path.iterdir()}
-    if all(name in (SOCKET_NAME, LOCK_NAME) or _SHORTCUTS.fullmatch(name) for name in names):
+    if all(name in (SOCKET_NAME, LOCK_NAME, JOB_NAME) or _SHORTCUTS.fullmatch(name) for name in names):
         for name in names:
             (path / name).unlink()
         path.rmdir()

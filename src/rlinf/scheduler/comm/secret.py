@@ -32,6 +32,10 @@ class ClusterSecret:
         """A fresh secret from the operating system's random source."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
+    def exported(self) -> bytes:
+        """The key itself, for a place that only this user can read."""
+        return self._key
+
     def mac(self, label: bytes, *parts: bytes) -> bytes:
         """HMAC-SHA256 of `parts` under this key; `label` keeps one use from standing in for another."""
         return hmac.new(self._key, b"\0".join((label, *parts)), hashlib.sha256).digest()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from rlinf.scheduler.checks import is_text_or_number, whole_number
 from rlinf.scheduler.config.findings import check, shown, unknown_key
@@ -13,7 +14,7 @@ from rlinf.scheduler.config.rules import read_rules
 from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection
 from rlinf.scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
 from rlinf.scheduler.errors import ConfigError, raise_config_errors
-from rlinf.scheduler.hardware.hardware_type import HardwareConfig
+from rlinf.scheduler.hardware.kinds import HardwareConfig
 from rlinf.scheduler.hardware.registry import hardware_type
 from rlinf.scheduler.planning import (
     HardwareUnit,
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     ConfigInput: TypeAlias = Mapping[str, Any] | DictConfig | str | os.PathLike[str]
 
 Value = TypeVar("Value")
+# How channels are held.
+ChannelProcess = Literal["shared", "own"]
+DEFAULT_CHANNEL_PROCESS: ChannelProcess = "shared"
+# Longer than a switch takes to start anew.
+DEFAULT_UNREACHABLE_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,9 @@ class ClusterConfig:
         simulate: the pretend cluster to run on, e.g. "2x8"; None: a real one.
         node_groups: the groups it declares, in its order.
         rules: the entries of `component_placement`, in its order.
+        channel_process: "shared": the channels of a node share processes; "own": each has one for itself.
         encryption: whether what goes from machine to machine is encrypted; processes prove who they are all the same.
+        unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
     """
@@ -51,6 +59,8 @@ class ClusterConfig:
     rules: tuple[PlacementRule, ...] = ()
     source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
     encryption: bool = True
+    channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS
+    unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
 
     def raise_mistakes(self, others: Iterable[ConfigError] = ()) -> None:
@@ -100,6 +110,12 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         numbers_as_written=source.numbers_as_written,
     )
     encryption = _attempt(errors, _encryption, section.get("network"))
+    channel_process: ChannelProcess | None = _attempt(
+        errors, _channel_process, section.get("channel_process")
+    )
+    unreachable_after_s: float | None = _attempt(
+        errors, _unreachable_after_s, section.get("unreachable_after_s")
+    )
     return ClusterConfig(
         num_nodes,
         simulate,
@@ -107,6 +123,8 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         tuple(rules),
         source,
         encryption is not False,
+        channel_process or DEFAULT_CHANNEL_PROCESS,
+        unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
         tuple(errors),
     )
 
@@ -163,6 +181,26 @@ def _encryption(value: Any) -> bool:
     ):
         raise ConfigError(f"this must be on or off, not {shown(setting)}", path=f"{path}.encryption")
     return setting not in (False, "off")
+
+
+def _unreachable_after_s(value: Any) -> float:
+    path = f"{SECTION}.unreachable_after_s"
+    if value is None:
+        return DEFAULT_UNREACHABLE_AFTER_S
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+        raise ConfigError(f"this must be a number of seconds from 1, not {shown(value)}", path=path)
+    return float(value)
+
+
+def _channel_process(value: Any) -> ChannelProcess:
+    known: tuple[ChannelProcess, ...] = get_args(ChannelProcess)
+    if value is None:
+        return DEFAULT_CHANNEL_PROCESS
+    for mode in known:
+        if value == mode:
+            return mode
+    path = f"{SECTION}.channel_process"
+    raise ConfigError(f"this must be {' or '.join(known)}, not {shown(value)}", path=path)
 
 
 def _node_groups(value: Any, errors: list[ConfigError]) -> list[NodeGroup]:

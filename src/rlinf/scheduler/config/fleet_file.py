@@ -8,11 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import Field, PlainValidator
 
 from rlinf.scheduler.checks import is_text_or_number
 from rlinf.scheduler.config.findings import check, misspelt_keys, shown, unknown_key
 from rlinf.scheduler.config.fleet import FLEET_VERSION, Fleet, FleetAccelerator, FleetInterface, FleetNode
+from rlinf.scheduler.config.schema import Section
 from rlinf.scheduler.config.source import ConfigSource
 from rlinf.scheduler.config.yaml_file import read_yaml_file
 from rlinf.scheduler.config.yaml_text import quoted
@@ -84,11 +85,7 @@ _Size = Annotated[int, Field(ge=0)]
 _Count = Annotated[int, Field(ge=1, le=_MAX_ALIKE)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _AlikeSection(_Section):
+class _AlikeSection(Section):
     """`accelerators:` in short: so many of a type."""
 
     type: _Type
@@ -97,7 +94,7 @@ class _AlikeSection(_Section):
     memory_bytes: _Size | None = None
 
 
-class _AcceleratorSection(_Section):
+class _AcceleratorSection(Section):
     """An entry of `accelerators:`."""
 
     type: _Type
@@ -108,14 +105,14 @@ class _AcceleratorSection(_Section):
     numa_node: _Size | None = None
 
 
-class _InterfaceSection(_Section):
+class _InterfaceSection(Section):
     """An entry of `interfaces:`."""
 
     name: _Text
     address: _Text
 
 
-class _NodeSection(_Section):
+class _NodeSection(Section):
     """An entry of `nodes:`. `count` stands for so many alike."""
 
     node_id: _Text = ""

@@ -94,33 +94,35 @@ def _as_text(value: Any, rule: str) -> str:
     return ",".join(map(str, parts))
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """What a file says under one key: nothing but what is known, and of the types that are."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-Ranks = Annotated[tuple[int, ...], PlainValidator(read_ranks)]
+NodeRanks = Annotated[tuple[int, ...], PlainValidator(read_ranks)]
 
 
-class HardwareSection(_Section):
+class HardwareSection(Section):
     """`hardware:` of a node group; `configs` are checked by type afterwards."""
 
     type: str
     configs: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
-class EnvironmentSection(_Section):
+class EnvironmentSection(Section):
     """An entry of `env_configs:`."""
 
-    node_ranks: Ranks | None = None
+    node_ranks: NodeRanks | None = None
     env_vars: Annotated[tuple[tuple[str, str], ...], PlainValidator(read_environment)] = ()
     python_interpreter_path: str | None = None
 
 
-class NodeGroupSection(_Section):
+class NodeGroupSection(Section):
     """An entry of `node_groups:`."""
 
     label: Annotated[str, PlainValidator(read_label)]
-    node_ranks: Ranks
+    node_ranks: NodeRanks
     hardware: HardwareSection | None = None
     ignore_hardware: bool = False
     env_configs: list[EnvironmentSection] | None = None

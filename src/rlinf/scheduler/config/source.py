@@ -10,13 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf.scheduler.config.yaml_file import Place, read_yaml_file
+from rlinf.scheduler.config.yaml_file import FilePosition, read_yaml_file
 from rlinf.scheduler.errors import ConfigError, UnknownKey
 from rlinf.scheduler.planning.caret import Span, excerpt
 from rlinf.scheduler.wording import nearest_name
 
 SECTION = "cluster"
-SECTION_KEYS = ("num_nodes", "component_placement", "node_groups", "simulate", "network")
+SECTION_KEYS = (
+    "num_nodes",
+    "component_placement",
+    "node_groups",
+    "simulate",
+    "network",
+    "channel_process",
+    "unreachable_after_s",
+)
 
 _LAST_PART = re.compile(r"(\.[^.]*|\[\d+\]|[^.]+)$")
 
@@ -35,7 +43,7 @@ class ConfigSource:
 
     section: dict[str, Any]
     file: str = ""
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, FilePosition] = field(default_factory=dict)
     numbers_as_written: bool = False
     order: Mapping[str, int] = field(default_factory=dict)
 
@@ -93,7 +101,7 @@ def _from_file(path: Path) -> ConfigSource:
 
 
 def _source(
-    section: dict[str, Any], file: str, places: Mapping[str, Place], *, numbers_as_written: bool
+    section: dict[str, Any], file: str, places: Mapping[str, FilePosition], *, numbers_as_written: bool
 ) -> ConfigSource:
     order = {path: index for index, path in enumerate(_paths(section, SECTION))}
     return ConfigSource(section, file, places, numbers_as_written, order)

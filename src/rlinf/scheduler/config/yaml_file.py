@@ -20,7 +20,7 @@ _MAX_VALUES = 300_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePosition:
     """Where a key with its value, or an entry of a list, stands in a file.
 
     Attributes:
@@ -46,7 +46,7 @@ class YamlFile:
     """
 
     data: dict[Any, Any]
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, FilePosition] = field(default_factory=dict)
 
 
 _A_CONFIG = "a mapping with a `cluster:` section"
@@ -124,7 +124,7 @@ class _PlaceRecorder:
     """Walks over a document's nodes and notes where each stands."""
 
     def __init__(self, text: str, file: str) -> None:
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, FilePosition] = {}
         self._rows = _rows(text)
         self._file = file
         self._ancestors: list[yaml.Node] = []
@@ -157,7 +157,7 @@ class _PlaceRecorder:
         line = key.start_mark.line
         row = self._rows[line] if line < len(self._rows) else ""
         value_span = _span_on(line, value, row) if _ends_on(line, value) else None
-        self.places[path] = Place(line + 1, row, _span_on(line, key, row), value_span)
+        self.places[path] = FilePosition(line + 1, row, _span_on(line, key, row), value_span)
 
     def _refuse_endless(self, node: yaml.Node) -> None:
         if any(node is ancestor for ancestor in self._ancestors):

@@ -10,16 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ray._private.utils import get_ray_address_file
+from ray._common import utils as ray_common_utils
+from ray._private import utils as ray_private_utils
 
+from rlinf.scheduler.comm.rundir import private_directory
+from rlinf.scheduler.engine.authentication import host_and_port
+from rlinf.scheduler.engine.node.folders import LONGEST_FOLDER_BYTES
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 LOCAL = "local"
+# Ray's, which note and forget the cluster that was last started here.
+_WRITE, _RESET = ray_private_utils.write_ray_address, ray_common_utils.reset_ray_address
+
 _AUTO = "auto"
 _ATTEMPT_TIMEOUT_S = 2.0
 _ATTEMPT_PAUSE_S = 0.25
 _HOW_TO_START = (
-    "run `ray start --head` on the first node and `ray start --address=HEAD:6379` on the others, "
+    "run `rlinf node start --head` on the first machine and `rlinf node start --address HEAD:6379` on the others, "
     "or try without a cluster: simulate='2x8'"
 )
 
@@ -27,9 +34,9 @@ _HOW_TO_START = (
 def find_address(address: str | None, num_nodes: int | None, timeout_s: float) -> str:
     """What to hand to `ray.init`: an address where a Ray answers, or "local" for a new one.
 
-    In this order: `address`; the variable RAY_ADDRESS; the cluster that was last started on this machine; a new
-    one, unless several nodes are wanted. Ray itself would wait for minutes at an address where nothing answers,
-    such as that of a cluster that was killed.
+    In this order: `address`; the variable RAY_ADDRESS; the cluster that was last started on this machine, by
+    `rlinf node start` or by `ray start`; a new one, unless several nodes are wanted. Ray itself would wait for minutes
+    at an address where nothing answers, such as that of a cluster that was killed.
 
     Raises:
         ClusterTimeout: nothing answers at the address that was given before the deadline.
@@ -39,9 +46,9 @@ def find_address(address: str | None, num_nodes: int | None, timeout_s: float) -
     if wanted is not None and wanted not in (_AUTO, LOCAL):
         _wait_for_answer(wanted, timeout_s)
         return wanted
-    found = None if wanted == LOCAL else _announced()
-    if found and _answers(found):
-        return found
+    for found in () if wanted == LOCAL else _announced_here():
+        if _answers(found):
+            return found
     if wanted == _AUTO or (num_nodes or 1) > 1:
         raise ClusterError(f"no Ray cluster runs on this machine: {_HOW_TO_START}")
     return LOCAL
@@ -49,25 +56,36 @@ def find_address(address: str | None, num_nodes: int | None, timeout_s: float) -
 
 @contextmanager
 def unannounced() -> Iterator[None]:
-    """Keep a Ray that is started inside from becoming the one that other programs on this machine join."""
-    before = _announced()
+    """Keep a Ray that is started inside from becoming the one that other programs on this machine join.
+
+    Nor is what they join forgotten where one is stopped inside. Nothing is written that would have to be put back:
+    others start and stop theirs meanwhile.
+    """
+    ray_private_utils.write_ray_address = ray_common_utils.reset_ray_address = lambda *_, **__: None
     try:
         yield
     finally:
-        if before:
-            _announcement().write_text(before)
-        else:
-            _announcement().unlink(missing_ok=True)
+        ray_private_utils.write_ray_address, ray_common_utils.reset_ray_address = _WRITE, _RESET
 
 
 def _announcement() -> Path:
     """Where Ray notes the cluster that was last started on this machine."""
-    return Path(get_ray_address_file(None))
+    return Path(ray_common_utils.get_ray_address_file(None))
 
 
-def _announced() -> str:
+def _announced_here() -> list[str]:
+    """The clusters that were last started here, the newest first."""
+    paths = {_announcement()}
+    private = private_directory(LONGEST_FOLDER_BYTES)
+    if private is not None:
+        paths.add(private / "ray" / _announcement().name)
+    found = [(path.stat().st_mtime_ns, _read(path)) for path in paths if path.exists()]
+    return [address for _, address in sorted(found, reverse=True) if address]
+
+
+def _read(path: Path) -> str:
     try:
-        return _announcement().read_text().strip()
+        return path.read_text().strip()
     except OSError:
         return ""
 
@@ -82,11 +100,8 @@ def _wait_for_answer(address: str, timeout_s: float) -> None:
 
 
 def _answers(address: str) -> bool:
-    host, colon, port = address.rpartition(":")
-    if "://" in address or not colon or not port.isdecimal():
-        raise ClusterError(f"{address!r} is not the address of a Ray cluster: 'HOST:PORT', 'auto' or 'local'")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ATTEMPT_TIMEOUT_S):
+        with socket.create_connection(host_and_port(address), timeout=_ATTEMPT_TIMEOUT_S):
             return True
     except OSError:
         return False

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
+from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
+from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
+from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
-from rlinf.scheduler.engine.token import use_fresh_token
+from rlinf.scheduler.engine.ray_messages import keep_off_terminal
+from rlinf.scheduler.engine.raylets import wait_for_raylet
+from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.planning import Node
 
 NAMESPACE = "rlinf"
-# Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.
+# What our processes start with, and no other of the job's: a user's own Ray tasks keep what Ray gives them.
 PROCESS_ENVIRONMENT = {
-    f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables
+    # Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.
+    **{f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables},
+    # glibc copies around the cache, twice as fast, only above 3/4 of the cache that it believes to have for itself.
+    # On a virtual machine that is all of the host's, hundreds of MiB. What the node has set comes last, and wins.
+    "GLIBC_TUNABLES": f"glibc.cpu.x86_non_temporal_threshold={4 << 20}:${{GLIBC_TUNABLES}}",
 }
 _SIMULATED_STORE_BYTES = 100 * 1024 * 1024
 # Many ranks start at once on a node of one CPU: that is what a simulation is for, and no cause for a warning.
 _SIMULATED_RAY_SETTINGS = {"RAY_worker_maximum_startup_concurrency": "256"}
-_HEAD_RESOURCE = "node:__internal_head__"
+HEAD_RESOURCE = "node:__internal_head__"
 
 
 @dataclass
@@ -40,21 +51,25 @@ class RayEngine:
     started_here: bool
     simulated: RayTestCluster | None = None
     restore_token: Callable[[], None] | None = None
+    restore_messages: Callable[[], None] | None = None
 
     def stop(self) -> None:
         """Leave Ray; stop it too where this process started it."""
         simulated, self.simulated = self.simulated, None
         restore_token, self.restore_token = self.restore_token, None
+        restore_messages, self.restore_messages = self.restore_messages, None
         try:
             if self.started_here:
                 ray.shutdown()
         finally:
             try:
                 if simulated is not None:
-                    simulated.shutdown()
+                    with unannounced():
+                        simulated.shutdown()
             finally:
-                if restore_token is not None:
-                    restore_token()
+                for restore in (restore_token, restore_messages):
+                    if restore is not None:
+                        restore()
 
 
 def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
@@ -65,17 +80,21 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     """
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
-    engine = RayEngine(started_here=True)
+    engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
-        with _QuietRay(), unannounced(), ray_errors(f"Ray did not start {len(nodes)} simulated nodes"):
+        what = f"Ray did not start {len(nodes)} simulated nodes"
+        with _QuietRay(), ray_errors(what), _private_folder(), unannounced():
             engine.restore_token = use_fresh_token()
             engine.simulated = RayTestCluster()
             for rank, node in enumerate(nodes):
                 engine.simulated.add_node(
                     wait=False,
                     num_cpus=1,
+                    num_gpus=node.num_accelerators,
                     object_store_memory=_SIMULATED_STORE_BYTES,
                     include_dashboard=False,
+                    no_monitor=True,  # it would look after nodes to add or to remove
+                    node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
                     env_vars={**_SIMULATED_RAY_SETTINGS, **simulated_environment(rank, node)},
                 )
             _connect(address=engine.simulated.address)
@@ -91,19 +110,38 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
     A cluster of several nodes is never started here: it is joined.
 
     Raises:
-        ClusterTimeout: nothing answers at `address` before the deadline.
-        ClusterError: there is nothing to join, or Ray did not start.
+        ClusterTimeout: nothing answers at `address` before the deadline, or none of its nodes is this machine.
+        ClusterError: there is nothing to join, it refuses this process, or Ray did not start.
     """
     if ray.is_initialized():
         return RayEngine(started_here=False)
+    deadline = time.monotonic() + timeout_s
     wanted = find_address(address, num_nodes, timeout_s)
+    mode = ""
+    if wanted != LOCAL:
+        mode = _authentication(wanted, deadline - time.monotonic(), was_found=address is None)
+        wait_for_raylet(wanted, deadline - time.monotonic())
+    engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
-        with _QuietRay(), ray_errors(f"Ray did not start or join ({wanted})"):
+        private = _private_folder() if wanted == LOCAL else nullcontext()
+        with _QuietRay(), ray_errors(f"Ray did not start or join ({wanted})"), private:
+            engine.restore_token = use_own_token() if wanted == LOCAL else use_mode(mode)
             _connect(address=wanted)
     except BaseException:
-        ray.shutdown()  # what it had begun; nothing where it had not
+        engine.stop()  # what it had begun; nothing where it had not
         raise
-    return RayEngine(started_here=True)
+    return engine
+
+
+def _authentication(address: str, timeout_s: float, *, was_found: bool) -> str:
+    try:
+        return authentication_at(address, os.environ, max(timeout_s, 0.0))
+    except ClusterTimeout:
+        raise
+    except ClusterError as error:
+        if not was_found:
+            raise
+        raise ClusterError(f"{error}; address='local' starts a Ray of this program's own") from error
 
 
 @contextmanager
@@ -127,13 +165,20 @@ def own_address() -> str:
     return str(get_node_ip_address())
 
 
-def wait_for_nodes(num_nodes: int | None, timeout_s: float) -> list[dict[str, Any]]:
+def wait_for_nodes(
+    num_nodes: int | None, timeout_s: float, begun: float | None = None
+) -> list[dict[str, Any]]:
     """Ray's records of the nodes that are alive, once there are at least `num_nodes`.
+
+    Args:
+        num_nodes: how many are wanted; None: one.
+        timeout_s: how long to wait for them, in seconds.
+        begun: when that time began, on the monotonic clock; None: now.
 
     Raises:
         ClusterTimeout: too few at the deadline; the text lists those that are there.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = (time.monotonic() if begun is None else begun) + timeout_s
     wanted = num_nodes or 1
     while True:
         with ray_errors("Ray does not say which nodes there are"):
@@ -149,26 +194,35 @@ def wait_for_nodes(num_nodes: int | None, timeout_s: float) -> list[dict[str, An
         time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
 
 
-def probe_nodes(nodes: Sequence[Mapping[str, Any]], timeout_s: float) -> list[NodeReport]:
+def probe_nodes(
+    nodes: Sequence[Mapping[str, Any]], timeout_s: float, begun: float | None = None
+) -> list[NodeReport]:
     """Every node's report of itself, made by a process on that node.
+
+    Args:
+        nodes: Ray's records of them.
+        timeout_s: how long they may take, in seconds.
+        begun: when that time began, on the monotonic clock; None: now.
 
     Raises:
         ClusterTimeout: some node did not answer; the text names it.
         ClusterError: a probe failed there.
     """
     with ray_errors("probing the nodes failed"):
-        probe = ray.remote(num_cpus=0, max_retries=0)(probe_this_node)
+        runtime_env = {"env_vars": PROCESS_ENVIRONMENT}
+        probe = ray.remote(num_cpus=0, max_retries=0, runtime_env=runtime_env)(probe_this_node)
         pending = {
             probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(
                 node["NodeID"],
                 node["NodeManagerAddress"],
-                _HEAD_RESOURCE in node["Resources"],
+                HEAD_RESOURCE in node["Resources"],
                 dict(node["Resources"]),
             ): node
             for node in nodes
         }
         try:
-            return list(ray.get(list(pending), timeout=timeout_s))
+            left_s = timeout_s if begun is None else begun + timeout_s - time.monotonic()
+            return list(ray.get(list(pending), timeout=max(left_s, 0.0)))
         except GetTimeoutError as error:
             _, late = ray.wait(list(pending), num_returns=len(pending), timeout=0)
             names = ", ".join(pending[ref]["NodeManagerAddress"] for ref in late)
@@ -182,15 +236,46 @@ def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
 
 
 def _connect(address: str) -> None:
-    ray.init(
-        address=address,
-        namespace=NAMESPACE,
-        include_dashboard=False if address == LOCAL else None,
-        log_to_driver=True,
-        logging_level=logging.WARNING,
-        configure_logging=False,
-        runtime_env={"env_vars": PROCESS_ENVIRONMENT},
-    )
+    started: dict[str, Any] = {}
+    if address == LOCAL:
+        started = {"include_dashboard": False, "_node_ip_address": LOOPBACK[0]}
+    is_here = address == LOCAL or host_and_port(address)[0] in LOOPBACK
+    with _loopback_is_an_address() if is_here else nullcontext():
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+            configure_logging=False,
+            **started,
+        )
+
+
+@contextmanager
+def _loopback_is_an_address() -> Iterator[None]:
+    """Have Ray take 127.0.0.1 as it is told: elsewhere than on a laptop it takes another address instead."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _private_folder() -> Iterator[None]:
+    """Have a Ray that is started inside make its folders, into which it lets everybody write, in a private one."""
+    before = os.environ.get(TMPDIR_VARIABLE)
+    folder = ray_folder(os.environ)
+    (folder / "ray").mkdir(exist_ok=True)  # where Ray's announcement goes before anything else of it is there
+    os.environ[TMPDIR_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TMPDIR_VARIABLE]
+        else:
+            os.environ[TMPDIR_VARIABLE] = before
 
 
 class _QuietRay:

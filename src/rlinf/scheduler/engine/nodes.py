@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Sequence
 
 from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface, FleetNode
@@ -13,11 +14,15 @@ from rlinf.scheduler.hardware.devices import Device
 NODE_RANK_VARIABLE = "RLINF_NODE_RANK"
 
 
-def order_nodes(reports: Sequence[NodeReport]) -> list[NodeReport]:
+def order_nodes(reports: Sequence[NodeReport], num_lost: int = 0) -> list[NodeReport]:
     """The nodes in rank order.
 
     A node that was started with `RLINF_NODE_RANK` has that rank. The others fill the free ranks: the head
-    first, then by numeric IP address, then by node id.
+    first, then by numeric IP address, then by node id. Ranks of nodes that are gone are closed up.
+
+    Args:
+        reports: one a node.
+        num_lost: how many nodes were there and are gone: so many ranks may be missing.
 
     Raises:
         ClusterError: two nodes claim one rank, or a rank leaves a gap that no other node fills.
@@ -25,15 +30,21 @@ def order_nodes(reports: Sequence[NodeReport]) -> list[NodeReport]:
     claimed = _claimed_ranks(reports)
     others = iter(sorted((r for r in reports if r.node_rank_setting is None), key=_fallback_key))
     ordered: list[NodeReport] = []
-    for rank in range(len(reports)):
+    num_missing = 0
+    for rank in itertools.count():
+        if len(ordered) == len(reports):
+            break
         report = claimed.get(rank) or next(others, None)
-        if report is None:
+        if report is not None:
+            ordered.append(report)
+            continue
+        num_missing += 1
+        if num_missing > num_lost:
             highest = claimed[max(claimed)]
             raise ClusterError(
                 f"{highest.describe()} has {NODE_RANK_VARIABLE}={max(claimed)}, but the cluster has "
                 f"{len(reports)} nodes and none has rank {rank}"
             )
-        ordered.append(report)
     return ordered
 
 
@@ -62,6 +73,27 @@ def _fallback_key(report: NodeReport) -> tuple[bool, int, int, str]:
 def fleet_of(reports: Sequence[NodeReport]) -> Fleet:
     """The nodes, in the order given, as `rlinf topology --out` saves them; `.topology` of it is planned on."""
     return Fleet(tuple(_node(report) for report in reports))
+
+
+def fleet_after(fleet: Fleet, reports: Sequence[NodeReport]) -> Fleet:
+    """The nodes after some were lost and others have come; who was there keeps its rank, dead or alive.
+
+    A new one that was started with the rank of one that is gone takes its place; others come last, in the order of
+    `order_nodes`.
+
+    Raises:
+        ClusterError: two nodes claim one rank.
+    """
+    alive = {report.node_id: report for report in reports}
+    nodes = [_node(alive[node.node_id]) if node.node_id in alive else node for node in fleet.nodes]
+    known = {node.node_id for node in nodes}
+    new = [report for report in reports if report.node_id not in known]
+    for rank, report in _claimed_ranks(new).items():
+        if rank < len(nodes) and nodes[rank].node_id not in alive:
+            nodes[rank] = _node(report)
+            new.remove(report)
+    nodes.extend(map(_node, sorted(new, key=_fallback_key)))
+    return Fleet(tuple(nodes))
 
 
 def _node(report: NodeReport) -> FleetNode:

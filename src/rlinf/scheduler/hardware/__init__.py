@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.hardware.hardware_type import HardwareConfig, HardwareType
+from typing import TYPE_CHECKING
+
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.registry import hardware_names, hardware_type
-from rlinf.scheduler.hardware.robot import Robot, RobotConfig
 from rlinf.scheduler.hardware.vendor import Vendor
 from rlinf.scheduler.hardware.views import Accelerator, HardwareTable, views_of
+from rlinf.scheduler.lazy import loader
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.hardware.kinds import HardwareConfig, HardwareType
+    from rlinf.scheduler.hardware.robot import Robot, RobotConfig
+
+# Which load pydantic: most workers have accelerators, and do without it.
+_MODULES = {
+    "HardwareConfig": "rlinf.scheduler.hardware.kinds",
+    "HardwareType": "rlinf.scheduler.hardware.kinds",
+    "Robot": "rlinf.scheduler.hardware.robot",
+    "RobotConfig": "rlinf.scheduler.hardware.robot",
+}
 
 __all__ = [
     "Accelerator",
@@ -22,3 +35,6 @@ __all__ = [
     "hardware_type",
     "views_of",
 ]
+
+
+__getattr__ = loader(globals(), _MODULES)

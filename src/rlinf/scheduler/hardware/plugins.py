@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware.hardware_type import HardwareConfig, HardwareType
 from rlinf.scheduler.hardware.vendor import Vendor
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.hardware.kinds import HardwareType
 
 ENTRY_POINT_GROUP = "rlinf.hardware"
 
@@ -27,7 +30,7 @@ def plugin_type(name: str) -> HardwareType | None:
         ConfigError: the package cannot be loaded, or two have the name; the text names the packages.
     """
     found = _find(name)
-    return found if isinstance(found, HardwareType) else None
+    return None if isinstance(found, Vendor) else found
 
 
 def plugin_vendor(name: str) -> Vendor | None:
@@ -69,6 +72,9 @@ def _find(name: str) -> HardwareType | Vendor | None:
 
 
 def _load(entry: EntryPoint) -> HardwareType | Vendor:
+    # Loads pydantic: only where some package adds hardware.
+    from rlinf.scheduler.hardware.kinds import HardwareConfig, HardwareType  # noqa: PLC0415
+
     try:
         loaded = entry.load()
         found = loaded() if isinstance(loaded, type) else loaded
@@ -78,13 +84,11 @@ def _load(entry: EntryPoint) -> HardwareType | Vendor:
         raise _unusable(entry, f"{entry.value} is neither a HardwareType nor a Vendor")
     if found.name != entry.name:
         raise _unusable(entry, f"{entry.value} is named '{found.name}', its entry point '{entry.name}'")
-    if isinstance(found, HardwareType) and not _is_config_model(found.config_model):
+    if isinstance(found, HardwareType) and not (
+        isinstance(found.config_model, type) and issubclass(found.config_model, HardwareConfig)
+    ):
         raise _unusable(entry, f"the config_model of {entry.value} is no subclass of HardwareConfig")
     return found
-
-
-def _is_config_model(model: object) -> bool:
-    return isinstance(model, type) and issubclass(model, HardwareConfig)
 
 
 def _unusable(entry: EntryPoint, problem: str) -> ConfigError:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware.hardware_type import HardwareType
 from rlinf.scheduler.hardware.plugins import plugin_names, plugin_type
-from rlinf.scheduler.hardware.robot import Robot
 from rlinf.scheduler.wording import did_you_mean, list_names
 
-_BUILT_IN: dict[str, HardwareType] = {Robot.name: Robot()}
+if TYPE_CHECKING:
+    from rlinf.scheduler.hardware.kinds import HardwareType
+
+ROBOT = "Robot"
 
 
 def hardware_type(name: str) -> HardwareType:
@@ -18,13 +22,13 @@ def hardware_type(name: str) -> HardwareType:
         ConfigError: there is none; or a package that has it cannot be loaded, or gives it a name that is taken.
     """
     found = plugin_type(name)
-    if name in _BUILT_IN:
+    if name == ROBOT:
         if found is not None:
             problem = (
                 f"the hardware type '{name}' comes with this library, and an installed package has it too"
             )
             raise ConfigError(problem, hint="uninstall that package, or have it choose another name")
-        return _BUILT_IN[name]
+        return _robot()
     if found is not None:
         return found
     known = hardware_names()
@@ -36,4 +40,12 @@ def hardware_type(name: str) -> HardwareType:
 
 def hardware_names() -> tuple[str, ...]:
     """The names that `hardware.type` may have: the built-in types first, then those of installed packages."""
-    return (*_BUILT_IN, *(name for name in plugin_names() if name not in _BUILT_IN))
+    return (ROBOT, *(name for name in plugin_names() if name != ROBOT))
+
+
+@cache
+def _robot() -> HardwareType:
+    # Loads pydantic: only for who declares a robot, or was given one.
+    from rlinf.scheduler.hardware.robot import Robot  # noqa: PLC0415
+
+    return Robot()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlinf.scheduler.hardware.hardware_type import HardwareConfig, HardwareType, WholeNumber
+from rlinf.scheduler.hardware.kinds import HardwareConfig, HardwareType, WholeNumber
 
 
 class RobotConfig(HardwareConfig):

@@ -62,7 +62,7 @@ VENDORS: tuple[Vendor, ...] = (
     Vendor("TPU", "TPU", "TPU_VISIBLE_CHIPS"),
 )
 # Pretend accelerators are seen through CUDA's variable, which is what most programs read.
-SIMULATED = Vendor("simulated", "", "CUDA_VISIBLE_DEVICES", torch_type="cpu")
+SIMULATED = Vendor("simulated", "GPU", "CUDA_VISIBLE_DEVICES", torch_type="cpu")
 
 _BUILT_IN = {vendor.name.lower(): vendor for vendor in (*VENDORS, SIMULATED)}
 

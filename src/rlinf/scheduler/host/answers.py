@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlinf.scheduler.comm import WAIT_S, Endpoint, Messenger, Request, encode
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.job import Demand, Job
+
+
+class _Unsent(NamedTuple):
+    """An answer without its value: to which request, under which number it can be asked for again, and its head."""
+
+    request: Request
+    key: tuple[str, int]
+    head: protocol.Returned | protocol.StreamValue
 
 
 class Answers:
@@ -26,12 +34,12 @@ class Answers:
         self._parcels = messenger.parcels
         # In shared memory, and not with their caller yet; by its process and the number that it asked under.
         self._lying: dict[tuple[str, int], Parcel] = {}
-        messenger.serve(protocol.AGAIN, self._on_again, protocol.Again)
+        messenger.serve(protocol.AGAIN, self._on_again, protocol.ResultAsBytes)
         messenger.stay_while(lambda: bool(self._lying))
 
     def _on_again(self, request: Request) -> None:
         """A caller cannot read a result where it lies: it gets the bytes, now and for some time."""
-        message: protocol.Again = request.head
+        message: protocol.ResultAsBytes = request.head
         self._parcels.distrust(request.peer_id, message.reason)
         parcel = self._lying[request.peer_id, message.number]
         request.reply(protocol.Returned(), parcel.frames_for(_peer(request)), snapshot=False)
@@ -48,7 +56,7 @@ class Answers:
         """
         job.note_end()
         try:
-            self._send(job.request, job.key, protocol.Returned(job.durations), result, wait_s)
+            self._send(_Unsent(job.request, job.key, protocol.Returned(job.durations)), result, wait_s)
         except Exception as error:  # noqa: BLE001 - a result that cannot be sent is the call's failure
             self.fail(job, error)
             return
@@ -100,36 +108,24 @@ class Answers:
             await result.aclose()
 
     def _send_value(self, request: Request, value: Any, wait_s: float) -> None:
-        self._send(request, (request.peer_id, request.head.item), protocol.Value(), value, wait_s)
+        key = (request.peer_id, request.head.item)
+        self._send(_Unsent(request, key, protocol.StreamValue()), value, wait_s)
 
-    def _send(
-        self,
-        request: Request,
-        key: tuple[str, int],
-        head: protocol.Returned | protocol.Value,
-        value: Any,
-        wait_s: float,
-    ) -> None:
-        peer = _peer(request)
+    def _send(self, reply: _Unsent, value: Any, wait_s: float) -> None:
+        peer = _peer(reply.request)
         parcel = self._parcels.pack(encode(value), peer, snapshot=False, wait_s=wait_s)
         if parcel.in_shared_memory:
-            self._messenger.submit(partial(self._lend, request, key, head, parcel))
+            self._messenger.submit(partial(self._lend, reply, parcel))
         else:
-            request.reply(head, parcel.frames_for(peer))
+            reply.request.reply(reply.head, parcel.frames_for(peer))
 
-    def _lend(
-        self,
-        request: Request,
-        key: tuple[str, int],
-        head: protocol.Returned | protocol.Value,
-        parcel: Parcel,
-    ) -> None:
+    def _lend(self, reply: _Unsent, parcel: Parcel) -> None:
         """Answer with what lies in shared memory; on the I/O thread."""
         self._parcels.release_dropped()
-        frames = parcel.frames_for(_peer(request))
-        self._lying[key] = parcel
-        taken = partial(self._on_taken, key)
-        if not request.reply(head, frames, snapshot=False, settled=taken):
+        frames = parcel.frames_for(_peer(reply.request))
+        self._lying[reply.key] = parcel
+        taken = partial(self._on_taken, reply.key)
+        if not reply.request.reply(reply.head, frames, snapshot=False, settled=taken):
             taken(False)
 
     def _on_taken(self, key: tuple[str, int], _taken: bool) -> None:

@@ -20,9 +20,9 @@ from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.host.timing import recording
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
-Place: TypeAlias = Promise[Job | None]
+Reservation: TypeAlias = Promise[Job | None]
 # What a task came to: its result, or what it raised.
-_Outcome: TypeAlias = tuple[Any, BaseException | None]
+_TaskOutcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class CallLoop:
@@ -32,22 +32,28 @@ class CallLoop:
     and CUDA libraries want); with `max_concurrency` n, on n threads. `async def` methods run on one event loop beside
     them, any number at a time, as soon as they arrive. A generator runs as a method of its kind does, and waits
     whenever its caller has not asked for a further value.
+
+    Args:
+        messenger: this process's messenger.
+        tell_method: told the name of each plain method that begins, and "" when it has ended and is not answered yet.
     """
 
-    def __init__(self, messenger: Messenger) -> None:
+    def __init__(self, messenger: Messenger, tell_method: Callable[[str], None] = lambda _: None) -> None:
         self._messenger = messenger
+        self._tell_method = tell_method
         self._parcels = messenger.parcels
         self._answers = Answers(messenger)
-        self._calls: queue.SimpleQueue[Job | Place | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Job | Reservation | None] = queue.SimpleQueue()
         # Those that have no answer yet, and places; by the caller's process and the number that it gave the call.
         self._jobs: dict[tuple[str, int], Job] = {}
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, int], Reservation] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_threads = 1
+        self._stopping = False
         self._worker: Any = None
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
-        self._tasks: set[asyncio.Task[_Outcome]] = set()
-        messenger.serve(protocol.CALL, self._on_call, protocol.Call)
+        self._tasks: set[asyncio.Task[_TaskOutcome]] = set()
+        messenger.serve(protocol.CALL, self._on_call, protocol.CallRequest)
         messenger.serve(protocol.CANCEL, self._on_cancel, protocol.Cancel)
         messenger.serve(protocol.NEXT, self._on_next, protocol.Next)
         messenger.on_peer_lost(self._give_up_places)
@@ -76,7 +82,7 @@ class CallLoop:
         else:
             self._calls.put(job)
 
-    def _runs_beside(self, call: protocol.Call) -> bool:
+    def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""
         method = getattr(type(self._worker), call.method, None)
         return call.kind != "get" and (
@@ -116,6 +122,7 @@ class CallLoop:
 
     def stop(self) -> None:
         """End `run` once the calls that run now are done; those still queued are not run."""
+        self._stopping = True
         for _ in range(self._num_threads):
             self._calls.put(None)
         for job in list(self._jobs.values()):
@@ -136,7 +143,7 @@ class CallLoop:
     def _serve(self) -> None:
         while True:
             entry = self._calls.get()
-            if entry is None:
+            if entry is None or self._stopping:
                 return
             job = entry.result() if isinstance(entry, Promise) else entry
             try:
@@ -149,17 +156,20 @@ class CallLoop:
     def _execute(self, job: Job) -> None:
         if not job.claim():
             return
+        self._tell_method(job.request.head.method)
         try:
             with working_in(job.scope), recording(job.durations):
                 result = self._invoke(job)
                 if job.demand is not None:
                     result = self._answers.stream(job.demand, result)
         except BaseException as error:  # the process boundary: the caller gets it
+            self._tell_method("")
             self._answers.fail(job, error)
             self._forget(job)
             if isinstance(error, SystemExit):
                 raise
             return
+        self._tell_method("")
         if inspect.iscoroutine(result):
             # Of a method that only returns a coroutine.
             self._messenger.submit(partial(self._begin, job, partial(_same, result)))
@@ -168,7 +178,7 @@ class CallLoop:
         self._forget(job)
 
     def _invoke(self, job: Job) -> Any:
-        call: protocol.Call = job.request.head
+        call: protocol.CallRequest = job.request.head
         if call.method.startswith("_"):
             message = f"'{call.method}' is private to {type(self._worker).__name__}"
             raise AttributeError(message)
@@ -211,7 +221,7 @@ class CallLoop:
         if job.scope.cancelled:
             task.cancel()
 
-    def _on_task_ended(self, job: Job, task: asyncio.Task[_Outcome]) -> None:
+    def _on_task_ended(self, job: Job, task: asyncio.Task[_TaskOutcome]) -> None:
         self._tasks.discard(task)
         # Cancelled before its first step, it has no outcome.
         result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
@@ -222,7 +232,7 @@ class CallLoop:
         self._forget(job)
 
 
-async def _outcome_of(job: Job, invoke: Callable[[], Awaitable[Any]]) -> _Outcome:
+async def _outcome_of(job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
     """What a task came to; it raises nothing, for some exceptions would end the event loop."""
     try:
         with working_in(job.scope), recording(job.durations):

@@ -1,22 +1,54 @@
-"""The worker that holds a channel: the one process that its items go through."""
+"""The worker that holds channels: the one process that their items go through."""
 
 from __future__ import annotations
 
-import pickle
+from functools import partial
 
-from rlinf.scheduler.channel import ChannelSpec, host_channel
-from rlinf.scheduler.host.info import Role
-from rlinf.scheduler.session import current_session
+from rlinf.scheduler.channel import DurableChannel, HeldChannel, open_channel
+from rlinf.scheduler.channel.node_holder import NodeHolder
+from rlinf.scheduler.channel.starting import CHANNEL_STOPPED, HOLD_CHANNEL, ChannelStopped, HoldChannel
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.host.info import group_entry
+from rlinf.scheduler.session import Session, current_session
 
 
-class ChannelWorker:
-    """Holds one channel; a group of one rank, whose address is `channel_name:0`.
+class Channels:
+    """Holds channels, each of the address `channel_name:0`; a group of one rank.
 
-    Its calls and its channel's operations do not wait for each other: the channel lives on the messenger's thread.
+    Its calls and its channels' operations do not wait for each other: channels live on the messenger's thread. The
+    job's home says which channels it holds, and ends it. It also holds items of its node's producers, for channels
+    that are elsewhere.
+
+    Args:
+        session: of the process; None: its current one.
     """
 
-    def __init__(self, spec: ChannelSpec) -> None:
-        session = current_session()
-        role = session.fact(Role) or Role.alone()
-        about = {"placement": pickle.dumps(role.info.placement)}
-        self._server = host_channel(session, spec, about, on_stopped=role.stop)
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session or current_session()
+        self._session.service(NodeHolder)
+        self._session.messenger.serve(HOLD_CHANNEL, self._on_hold, HoldChannel)
+
+    def _on_hold(self, request: Request) -> None:
+        wanted: HoldChannel = request.head
+        spec = wanted.spec
+        opened = open_channel(
+            self._session,
+            spec,
+            {"placement": wanted.placement},
+            partial(self._tell_home, spec.channel_id),
+            [group_entry(spec.name)],
+        )
+        opened.add_done_callback(partial(_answer, request))
+
+    def _tell_home(self, channel_id: str) -> None:
+        self._session.messenger.notify(self._session.home, CHANNEL_STOPPED, ChannelStopped(channel_id))
+
+
+def _answer(request: Request, opened: Promise[HeldChannel]) -> None:
+    error = opened.exception(0)
+    if error is None:
+        held = opened.result(0)
+        request.reply(held.epoch if isinstance(held, DurableChannel) else 0)
+    else:
+        request.fail(error)

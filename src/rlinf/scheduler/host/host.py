@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf.scheduler.comm import Buffer, decode
 from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
+from rlinf.scheduler.host.force import birth_of, end_descendants
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
 from rlinf.scheduler.host.log_lines import forward_logs
+from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
+from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
+from rlinf.scheduler.session.death_roll import Death
+from rlinf.scheduler.wording import clock_text
+
+# A rank that nobody is left for ends within it, whatever it is at.
+LEAVE_GRACE_S = 1.0
+# Its exit status then.
+LEFT_BEHIND = 75
+_log = logging.getLogger(__name__)
 
 
 class WorkerHost:
@@ -34,22 +47,36 @@ class WorkerHost:
 
     def run(self, spec: HostSpec) -> None:
         """Host one rank until it is stopped or its launcher is gone."""
-        Hosting(spec).run()
+        address = WorkerAddress(spec.group, spec.rank)
+        output = capture_output(LogFolder(spec.log_folder), address)
+        Hosting(spec, output, tell_method(address, output)).run()
 
 
 class Hosting:
     """One rank, from its process's first message to its last call.
+
+    Args:
+        spec: which rank.
+        output: what its process writes, if that is to be shown.
+        tell_method: as of `CallLoop`.
 
     Attributes:
         session: its membership in the job.
         calls: its calls.
     """
 
-    def __init__(self, spec: HostSpec) -> None:
+    def __init__(
+        self,
+        spec: HostSpec,
+        output: RankOutput | None = None,
+        tell_method: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._spec = spec
         self._address = WorkerAddress(spec.group, spec.rank)
+        self._output = output
         self._started_at = time.monotonic()
-        self._phase = protocol.GREETED
+        self._phase = protocol.RUNNING
+        self._leaving = False
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
         self.session = Session(
             spec.secret,
@@ -58,19 +85,27 @@ class Hosting:
             host=spec.node_ip,
             tcp=spec.crosses_machines,
             encryption=spec.encryption,
+            unreachable_after_s=spec.unreachable_after_s,
+            unresponsive_after_s=spec.unresponsive_after_s,
         )
+        if output is not None:
+            output.follow(self.session)
         # Now: who finds this worker by its name may send to it.
         self.session.service(open_mailbox)
-        self.calls = CallLoop(self.session.messenger)
+        self.calls = CallLoop(self.session.messenger, tell_method)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
     def run(self) -> None:
         """Report, become the rank, run its calls; returns when it is stopped."""
-        self.session.messenger.on_peer_lost(self._stop_without_launcher)
-        self.session.messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
+        messenger = self.session.messenger
+        messenger.on_peer_lost(self._leave_without)
+        messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
+        messenger.connect(self._spec.home)  # to be told of its end
+        messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
+        watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:
-            assignment, frames = self._say_hello(self._reserved_port())
+            assignment, frames = self._report_start(self._reserved_port())
             worker = self._construct(assignment, frames)
             if worker is not None:
                 # Before anybody can call it.
@@ -78,6 +113,8 @@ class Hosting:
                 self._report(protocol.READY, took_s=time.monotonic() - self._started_at)
                 self.calls.run(assignment.max_concurrency)
         finally:
+            if self._leaving:
+                end_descendants()
             self.session.close()
 
     def _reserved_port(self) -> int:
@@ -88,11 +125,12 @@ class Hosting:
         self.session.on_close(port.release)
         return port.port
 
-    def _say_hello(self, port: int) -> tuple[Assignment, list[Buffer]]:
+    def _report_start(self, port: int) -> tuple[Assignment, list[Buffer]]:
         """Report that this process runs; the answer comes when every rank's does."""
         messenger = self.session.messenger
-        hello = protocol.Hello(self._spec.rank, messenger.endpoint, os.getpid(), port)
-        request = messenger.request(self._spec.launcher, self._spec.launch, hello, reply_type=None)
+        pid = os.getpid()
+        started = protocol.HostStarted(self._spec.rank, messenger.endpoint, pid, port, birth_of(pid))
+        request = messenger.request(self._spec.launcher, self._spec.launch, started, reply_type=None)
         reply = request.result(timeout=self._spec.timeout_s)
         assignment: Assignment = pickle.loads(reply.frames[0])
         return assignment, reply.frames[1:]
@@ -109,6 +147,8 @@ class Hosting:
             self._enter(protocol.CONSTRUCTING)
             return factory.worker_class(*factory.args, **factory.kwargs)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
+            if self._leaving:
+                return None
             # That a class is read from bytes is no concern of whoever wrote it: why it cannot be imported is.
             hides_cause = self._phase == protocol.IMPORTING and isinstance(error, CodecError)
             cause = error.__cause__ if hides_cause else None
@@ -130,7 +170,10 @@ class Hosting:
         self.session.provide(Topology, topology)
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
         set_current(self.session)
-        forward_logs(self.session, self._address, self._spec.log_level)
+        self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
+        forward_logs(
+            self.session, self._address, self._spec.log_level, self._spec.library_level, self._output
+        )
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.
             about = {"placement": pickle.dumps(assignment.placement)}
@@ -147,6 +190,39 @@ class Hosting:
         told = messenger.request(self._spec.launcher, self._spec.launch, progress, frames, reply_type=None)
         told.result(timeout=self._spec.timeout_s)
 
-    def _stop_without_launcher(self, process_id: str) -> None:
-        if process_id == self._spec.launcher.process_id:
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _leave_without(self, process_id: str) -> None:
+        if process_id == self._spec.home.process_id:
+            self._leave("the job's home is gone")
+        elif process_id == self._spec.launcher.process_id:
+            self._leave("the process that launched it is gone")
+
+    def _leave_with_node(self) -> None:
+        cause = "its raylet ended"
+        gone = protocol.NodeGone(self._spec.node_id, cause, time.time())
+        self.session.messenger.notify(self._spec.home, protocol.NODE_GONE, gone)
+        self._leave(cause)
+
+    def _leave_with_parent(self, parent: str) -> None:
+        cause = f"the process that started it ({parent}) ended"
+        own_id = self.session.messenger.endpoint.process_id
+        death = Death(own_id, str(self._address), f"{cause} at {clock_text(time.time())}")
+        self.session.deaths.declare(death)
+        self._leave(cause)
+
+    def _leave(self, why: str) -> None:
+        """End this process: in order if that takes a moment, by force if a call goes on, or Ray's part does."""
+        if not self._leaving:
+            self._leaving = True
+            _log.info("'%s' ends: %s", self._address, why)
+            run_beside(_end_after, LEAVE_GRACE_S)
             self.calls.stop()
+
+
+def _end_after(grace_s: float) -> None:
+    """End this process after a while, and what it has started at once: nobody else would."""
+    end_descendants()
+    time.sleep(grace_s)
+    end_descendants()
+    os._exit(LEFT_BEHIND)

@@ -94,6 +94,11 @@ class Role:
         return cls(info)
 
 
+def group_entry(name: str) -> str:
+    """Under which name the directory knows a group; a channel has it too, so that no group is called as it is."""
+    return f"group/{name}"
+
+
 def job_topology(session: Session) -> Topology:
     """The bare cluster that a process's job runs on: its nodes, without the node groups of any config.
 

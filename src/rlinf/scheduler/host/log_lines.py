@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.failure import sendable
-from rlinf.scheduler.events import Event, WorkerLogged
+from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.host.output import RankOutput
+from rlinf.scheduler.host.terminal_line import TerminalLine
 from rlinf.scheduler.session import Session
 
 LOGGER_NAME = "rlinf.worker"
@@ -25,6 +28,13 @@ class _StandardError(logging.Handler):
 
 _last_resort = _StandardError()
 _last_resort.setFormatter(logging.Formatter("[%(worker)s] %(message)s"))
+
+
+def show_output(event: WorkerPrinted) -> None:
+    """Write what a worker printed to this process's standard output, with the worker's name before each line."""
+    worker = f"{event.group}:{event.rank}"
+    sys.stdout.write("".join(f"[{worker}] {line}\n" for line in event.lines))
+    sys.stdout.flush()
 
 
 def show_log_line(event: Event) -> None:
@@ -63,28 +73,67 @@ def receive_log_lines(session: Session) -> None:
         session.log_bus.emit(event)
         session.bus.emit(event)
 
-    session.log_bus.subscribe(show_log_line)
+    def on_output(notice: Request) -> None:
+        written: protocol.OutputLines = notice.head
+        event = WorkerPrinted(written.group, written.rank, tuple(written.lines))
+        session.log_bus.emit(event)
+        session.bus.emit(event)
+
+    below = session.service(TerminalLine)
+
+    def show(event: Event) -> None:
+        below.erase()
+        if isinstance(event, WorkerPrinted):
+            show_output(event)
+        else:
+            show_log_line(event)
+
+    session.log_bus.subscribe(show)
     session.messenger.serve(protocol.LOG, on_line, protocol.LogLine)
+    session.messenger.serve(protocol.OUTPUT, on_output, protocol.OutputLines)
 
 
 class _Forwarder(logging.Handler):
-    def __init__(self, session: Session, address: WorkerAddress) -> None:
+    def __init__(self, session: Session, address: WorkerAddress, output: RankOutput | None) -> None:
         super().__init__()
         self._session = session
         self._address = address
+        self._output = output
+        self._pid = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = sendable(self.format(record))
+            if os.getpid() != self._pid:  # a forked child: it has no part in the job, but the rank's output
+                os.write(2, f"{record.levelname} {text}\n".encode())
+                return
+            if self._output is not None:
+                self._output.note(f"{record.levelname} {text}")
             line = protocol.LogLine(self._address.group, self._address.rank, record.levelno, text)
             self._session.messenger.notify(self._session.home, protocol.LOG, line)
         except Exception:  # noqa: BLE001 - as in all of logging: a line that cannot be written ends no work
             self.handleError(record)
 
 
-def forward_logs(session: Session, address: WorkerAddress, level: int) -> None:
-    """Send what this process logs under `rlinf.worker` at `level` or above to the job's home, the driver."""
+def forward_logs(
+    session: Session, address: WorkerAddress, level: int, library_level: int, output: RankOutput | None
+) -> None:
+    """Send what this process logs to the job's home, the driver, and write it into the rank's file.
+
+    Args:
+        session: of this process.
+        address: the rank's.
+        level: the lowest level of what is logged under `rlinf.worker`.
+        library_level: of what all other loggers say; 0: that is left alone.
+        output: the rank's file, if it has one.
+    """
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(level)
     logger.propagate = False
-    logger.addHandler(_Forwarder(session, address))
+    logger.addHandler(_Forwarder(session, address, output))
+    if library_level:
+        libraries = _Forwarder(session, address, output)
+        libraries.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        root = logging.getLogger()
+        root.setLevel(library_level)
+        root.addHandler(libraries)

@@ -20,16 +20,18 @@ _EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 class ReservedPort:
     """A free TCP port of this machine that no other process of this library takes while this object lives.
 
-    Binding and closing a socket would leave the port free for anyone in between. So the port is not held
-    by a socket but by a lock on a file that all processes of this machine agree on, and it lies outside the
-    range from which the kernel serves outgoing connections.
+    Binding and closing a socket would leave the port free for anyone in between. So the port is held by a lock on a
+    file that all processes of this machine agree on, and it lies outside the range from which the kernel serves
+    outgoing connections. A bound socket keeps off programs that are not ours, too: only a socket with SO_REUSEADDR,
+    such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(self, host: str = "") -> None:
+    def __init__(self, host: str = "", *, bound: bool = True) -> None:
         """Reserve one.
 
         Args:
             host: the address that the port must be free on; "" for every address.
+            bound: whether a socket is bound to it.
 
         Raises:
             ClusterError: no port in the range is free.
@@ -39,21 +41,27 @@ class ReservedPort:
             lock = _try_lock(folder / f"{port}.lock")
             if lock is None:
                 continue
-            if _is_free(host, port):
+            holder = _bound(host, port, reuse=bound)
+            if holder is not None:
                 self.port = port
                 self._lock = lock
+                self._holder = holder
+                if not bound:
+                    holder.close()
                 return
             lock.close()
         raise ClusterError(f"no free TCP port between {_RANGE.start} and {_RANGE.stop - 1} on this node")
 
     def release(self) -> None:
         """Let others have the port."""
+        self._holder.close()
         self._lock.close()
 
 
 def acquire_port(host: str = "") -> int:
     """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
-    reserved = ReservedPort(host)
+    # Whoever uses it may bind it without SO_REUSEADDR.
+    reserved = ReservedPort(host, bound=False)
     _kept.append(reserved)
     return reserved.port
 
@@ -97,12 +105,14 @@ def _try_lock(path: Path) -> IO[str] | None:
     return lock
 
 
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # As the rendezvous server itself binds: a port in TIME_WAIT from an earlier job is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+def _bound(host: str, port: int, *, reuse: bool) -> socket.socket | None:
+    """A socket bound to a port; None if the port is not free."""
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # As a rendezvous server itself binds: to that a port in TIME_WAIT from an earlier job is free.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+    try:
+        holder.bind((host, port))
+    except OSError:
+        holder.close()
+        return None
+    return holder

@@ -7,10 +7,13 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
 # A service of the job's home.
 LOG = "worker.log"
+NODE_GONE = "node.gone"
+OUTPUT = "worker.output"
 # Services of a worker's host.
 CALL = "worker.call"
 AGAIN = "worker.result_again"
@@ -20,7 +23,7 @@ STOP = "worker.stop"
 
 # Progress of a rank, in order.
 STARTING = "starting"
-GREETED = "greeted"
+RUNNING = "running"
 CHECKING = "checking"
 IMPORTING = "importing"
 CONSTRUCTING = "in __init__"
@@ -28,7 +31,7 @@ READY = "ready"
 FAILED = "failed"
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class HostStarted(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A rank's process runs. The answer's frames: its assignment and the topology, pickled, and its class, encoded.
 
     Attributes:
@@ -36,12 +39,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
         endpoint: how its process is reached.
         pid: its process id.
         port: what it reserved for rendezvous; 0 on other ranks than the first.
+        born: when its process began, as the kernel counts it; with `pid` no other process has it.
     """
 
     rank: int
     endpoint: Endpoint
     pid: int
     port: int
+    born: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -61,7 +66,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 # What hosts tell the launch that they belong to, which serves it under its own name.
-Report: TypeAlias = Hello | Progress
+HostReport: TypeAlias = HostStarted | Progress
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -73,11 +78,33 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
+class NodeGone(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's node takes part no more, and neither will the sender in a moment.
+
+    Attributes:
+        node_id: Ray's id of the node.
+        cause: what ended, and how that showed.
+        at: when, in seconds since 1970.
+    """
+
+    node_id: str
+    cause: str
+    at: float
+
+
+class OutputLines(msgspec.Struct, frozen=True, array_like=True):
+    """Lines that a worker's process wrote to its standard output or error."""
+
+    group: str
+    rank: int
+    lines: list[str]
+
+
 # What a call is: of a method, of a method that streams its values, or a look at an attribute.
-Kind: TypeAlias = Literal["call", "stream", "get"]
+CallKind: TypeAlias = Literal["call", "stream", "get"]
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class CallRequest(msgspec.Struct, frozen=True, array_like=True):
     """A call, for the service CALL; its frames are the arguments, (args, kwargs), encoded.
 
     Attributes:
@@ -88,7 +115,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
     method: str
     number: int
-    kind: Kind = "call"
+    kind: CallKind = "call"
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -131,7 +158,7 @@ class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag=3):
     durations: dict[str, float] = {}
 
 
-Answer: TypeAlias = Returned | Raised | Unread | Cancelled
+CallAnswer: TypeAlias = Returned | Raised | Unread | Cancelled
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True):
@@ -152,7 +179,7 @@ class Next(msgspec.Struct, frozen=True, array_like=True):
     item: int
 
 
-class Value(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class StreamValue(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A value of a stream; its frames are the value, encoded."""
 
 
@@ -160,10 +187,10 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """There is no further value: the call itself was answered before this."""
 
 
-NextAnswer: TypeAlias = Value | Ended
+NextAnswer: TypeAlias = StreamValue | Ended
 
 
-class Again(msgspec.Struct, frozen=True, array_like=True):
+class ResultAsBytes(msgspec.Struct, frozen=True, array_like=True):
     """A request for a result as bytes, for the service AGAIN; the answer is as that of the call.
 
     Attributes:
@@ -192,6 +219,11 @@ class HostSpec(msgspec.Struct, frozen=True):
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
         registers_itself: the worker makes its name known; otherwise the host does, before it constructs the worker.
+        node_id: Ray's id of its node.
+        unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
+        unresponsive_after_s: how long this one may be stopped or stuck before it is dead, in seconds; None: for ever.
+        log_folder: where it writes what its process prints; "" where that goes to what it was started with.
+        library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
     """
 
     launch: str
@@ -207,6 +239,11 @@ class HostSpec(msgspec.Struct, frozen=True):
     log_level: int
     timeout_s: float
     registers_itself: bool = False
+    node_id: str = ""
+    unreachable_after_s: float = GRACE_S
+    unresponsive_after_s: float | None = None
+    log_folder: str = ""
+    library_level: int = 0
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ Reduce = Literal["max", "min", "mean", "sum"]
 _durations: ContextVar[dict[str, float] | None] = ContextVar("rlinf_durations", default=None)
 
 
-class Timer:
+class Stopwatch:
     """Measures a block of code; blocks of one name in one call add up.
 
     Attributes:
@@ -37,7 +37,7 @@ class Timer:
         # A list, for one timer may be entered again in a method that calls itself.
         self._started: list[float] = []
 
-    def __enter__(self) -> Timer:
+    def __enter__(self) -> Stopwatch:
         self._started.append(time.perf_counter())
         return self
 
@@ -63,14 +63,14 @@ class Timer:
 
             @functools.wraps(function)
             async def timed_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with Timer(name):
+                with Stopwatch(name):
                     return await function(*args, **kwargs)
 
             return cast(Callable[P, R], timed_async)
 
         @functools.wraps(function)
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Timer(name):
+            with Stopwatch(name):
                 return function(*args, **kwargs)
 
         return timed
@@ -78,7 +78,7 @@ class Timer:
 
 def timer(what: Any) -> Any:
     """A timer of that name; or a function, measured under its own: see `Worker.timer`."""
-    return Timer(what) if isinstance(what, str) else Timer(what.__name__)(what)
+    return Stopwatch(what) if isinstance(what, str) else Stopwatch(what.__name__)(what)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef
-from rlinf.scheduler.comm.replication import Answer, Key, Reading, Replicas
+from rlinf.scheduler.comm.replication import Key, ReaderAnswer, Reading, Replicas
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import CommError, PeerDied, SharedMemoryUnreadable
@@ -21,11 +21,11 @@ from rlinf.scheduler.mailbox.records import (
     READ,
     SERVICE,
     WITHDRAW,
-    Outcome,
-    Put,
+    MailPut,
+    MailWithdraw,
+    PutOutcome,
     Read,
     TensorType,
-    Withdraw,
 )
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction
 
@@ -59,7 +59,7 @@ class _Coming:
     __slots__ = ("put", "reading", "request", "unreadable")
 
     def __init__(self, request: Request) -> None:
-        self.put: Put = request.head
+        self.put: MailPut = request.head
         self.request = request
         self.reading: Reading | None = None
         self.unreadable = ""
@@ -149,8 +149,8 @@ class Inbox:
         self._sweep_due = False
         self._to_do: deque[Instruction] = deque()
         self._following = False
-        messenger.serve(PUT, self._on_put, Put)
-        messenger.serve(WITHDRAW, self._on_withdraw, Withdraw)
+        messenger.serve(PUT, self._on_put, MailPut)
+        messenger.serve(WITHDRAW, self._on_withdraw, MailWithdraw)
         messenger.on_peer_lost(self._forget_process)
 
     def recv(
@@ -263,7 +263,7 @@ class Inbox:
     # -- puts of other processes -----------------------------------------------------------------
 
     def _on_put(self, request: Request) -> None:
-        put: Put = request.head
+        put: MailPut = request.head
         if put.receiver != self._own_name:
             raise CommError(f"this is '{self._own_name}', not '{put.receiver}'")
         known = self.transfers.finder.known(put.sender)
@@ -312,7 +312,7 @@ class Inbox:
             SERVICE,
             source.origin,
             ask=lambda want: self.messenger.request(
-                source.origin, READ, Read(source.key, want), reply_type=Answer
+                source.origin, READ, Read(source.key, want), reply_type=ReaderAnswer
             ),
             done=done,
             unreadable=coming.unreadable,
@@ -331,7 +331,7 @@ class Inbox:
         if coming.reading is not None:
             coming.reading.stop()
         held_bytes = 0 if held else self._state.held_bytes((coming.put.sender, coming.put.topic))
-        coming.request.reply(Outcome(held, held_bytes))
+        coming.request.reply(PutOutcome(held, held_bytes))
 
     def _forget_process(self, process_id: str) -> None:
         for name in [name for name, owner in self._owners.items() if owner == process_id]:
@@ -342,7 +342,7 @@ class Inbox:
                 coming.reading.stop()
         self._follow(self._state.lose(process_id))
         for receiving in [each for each in self._receiving.values() if each.process_id == process_id]:
-            self.end(receiving, PeerDied(receiving.peer, "its process is gone"))
+            self.end(receiving, PeerDied(receiving.peer, self.messenger.peers.why_lost(process_id)))
 
     def _follow(self, instructions: list[Instruction]) -> None:
         """Do what the queues' state asks for, in order, however much follows from it."""

@@ -21,15 +21,14 @@ from rlinf.scheduler.mailbox.records import (
     READ,
     SERVICE,
     WITHDRAW,
-    Outcome,
-    Put,
+    ItemLocation,
+    MailPut,
+    MailWithdraw,
+    PutOutcome,
     Read,
-    Source,
     TensorType,
-    Withdraw,
 )
-from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send
-from rlinf.scheduler.queueing.client import Withdraw as WithdrawIt
+from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendWithdraw
 
 # Small items travel with their put. So many bytes of them may be with a receiver that has no room for them.
 CREDIT_BYTES = 1 << 20
@@ -44,12 +43,12 @@ class Sending(Transfer):
         outbox: through which it goes.
         operation: "send" or "broadcast", for messages.
         peer: to whom.
-        topic: see `Put`.
+        topic: see `MailPut`.
         parcel: the item.
         started: when it began, on the monotonic clock.
         timeout_s: how long it may take.
         done: called once, with what it failed with; None when the receiver's process holds it.
-        tensor: see `Put`.
+        tensor: see `MailPut`.
         key: what it is published as already, for several; None for an item of its own.
     """
 
@@ -77,44 +76,44 @@ class Sending(Transfer):
         self.own_key: Key | None = None
         self._outbox = outbox
         self._done = done
-        self._stream: _Stream | None = None
+        self._recipient: _Recipient | None = None
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
-        self._stream = self._outbox.stream(endpoint)
-        self._stream.put(self)
+        self._recipient = self._outbox.recipient(endpoint)
+        self._recipient.put(self)
 
     def expire(self) -> None:
         """See `Transfer`: the receiver is asked to forget it, and says whether it could."""
-        if self._stream is not None:
-            self._stream.follow(self._stream.client.expire(self.ticket))
+        if self._recipient is not None:
+            self._recipient.follow(self._recipient.client.expire(self.ticket))
         self.soon(self._give_up)
 
     def cancel(self) -> None:
         """Give it up, if the receiver does not hold it already; `done` hears a CancelledError, or that it does."""
-        if self._stream is None:
+        if self._recipient is None:
             self.end(error=CancelledError())
         else:
-            self._stream.follow(self._stream.client.cancel(self.ticket))
+            self._recipient.follow(self._recipient.client.cancel(self.ticket))
             self.soon(lambda: self.end(error=CancelledError()))
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """See `Transfer`."""
         del value
         self.parcel = None
-        if self._stream is not None:
-            self._stream.sendings.pop(self.ticket, None)
+        if self._recipient is not None:
+            self._recipient.sendings.pop(self.ticket, None)
         if self.own_key is not None:
             self._outbox.publisher.release(self.own_key)
         self._done(error)
 
     def _give_up(self) -> None:
-        if self._stream is not None:
-            self._stream.follow(self._stream.client.give_up(self.ticket))
+        if self._recipient is not None:
+            self._recipient.follow(self._recipient.client.give_up(self.ticket))
 
 
-class _Stream:
-    """A mail stream: what goes to one process. `ClientState` decides, this carries it out."""
+class _Recipient:
+    """What goes to one process, in order for each topic. `ClientState` decides, this carries it out."""
 
     def __init__(self, outbox: Outbox, endpoint: Endpoint) -> None:
         self.client = ClientState(CREDIT_BYTES)
@@ -132,8 +131,8 @@ class _Stream:
         """Do what the client's state asks for."""
         for instruction in instructions:
             sending = self.sendings.get(instruction.ticket)
-            if isinstance(instruction, WithdrawIt):
-                self._outbox.messenger.notify(self._endpoint, WITHDRAW, Withdraw(instruction.ticket))
+            if isinstance(instruction, SendWithdraw):
+                self._outbox.messenger.notify(self._endpoint, WITHDRAW, MailWithdraw(instruction.ticket))
             elif sending is not None and isinstance(instruction, Send):
                 self._send(sending)
             elif sending is not None and isinstance(instruction, End):
@@ -150,7 +149,7 @@ class _Stream:
         parcel = sending.parcel
         if parcel is None:
             return
-        put = Put(
+        put = MailPut(
             self._outbox.own_name,
             sending.peer,
             sending.topic,
@@ -164,7 +163,7 @@ class _Stream:
         if put.source is None or parcel.goes_as_descriptor(self._endpoint):
             frames = parcel.frames_for(self._endpoint)
         answer = self._outbox.messenger.request(
-            self._endpoint, PUT, put, frames, snapshot=False, reply_type=Outcome
+            self._endpoint, PUT, put, frames, snapshot=False, reply_type=PutOutcome
         )
         answer.add_done_callback(lambda done: self._answered(sending.ticket, done))
 
@@ -177,7 +176,7 @@ class _Stream:
         elif error is not None:
             self.follow(self.client.refused(ticket, error))
         else:
-            outcome: Outcome = answer.result().head
+            outcome: PutOutcome = answer.result().head
             if outcome.held:
                 self.follow(self.client.accepted(ticket))
             else:
@@ -202,31 +201,34 @@ class Outbox:
         self.own_name = own_name
         self.publisher = Publisher(messenger, SERVICE, limit_bytes=limit_bytes)
         self.next_ticket = itertools.count(1).__next__
-        self._streams: dict[str, _Stream] = {}
+        self._recipients: dict[str, _Recipient] = {}
         messenger.serve(READ, self._on_read, Read)
-        messenger.stay_while(lambda: any(stream.sendings for stream in self._streams.values()))
-        messenger.on_peer_lost(lambda process_id: self.forget(process_id, "its process is gone"))
+        messenger.stay_while(lambda: any(recipient.sendings for recipient in self._recipients.values()))
+        messenger.on_peer_lost(self._on_peer_lost)
 
-    def stream(self, endpoint: Endpoint) -> _Stream:
+    def recipient(self, endpoint: Endpoint) -> _Recipient:
         """What goes to a process."""
-        stream = self._streams.get(endpoint.process_id)
-        if stream is None:
-            stream = self._streams[endpoint.process_id] = _Stream(self, endpoint)
-        return stream
+        recipient = self._recipients.get(endpoint.process_id)
+        if recipient is None:
+            recipient = self._recipients[endpoint.process_id] = _Recipient(self, endpoint)
+        return recipient
 
-    def publish(self, sending: Sending, parcel: Parcel) -> Source:
+    def publish(self, sending: Sending, parcel: Parcel) -> ItemLocation:
         """Let the receiver read an item here."""
         key = sending.shared_key
         if key is None:
             key = sending.own_key = Key("", sending.ticket)
             self.publisher.publish(key, parcel, replicated=False)
-        return Source(key, self.messenger.endpoint)
+        return ItemLocation(key, self.messenger.endpoint)
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        self.forget(process_id, self.messenger.peers.why_lost(process_id))
 
     def forget(self, process_id: str, reason: str) -> None:
         """A process is gone: what goes to it fails."""
-        stream = self._streams.pop(process_id, None)
-        if stream is not None:
-            stream.lose(reason)
+        recipient = self._recipients.pop(process_id, None)
+        if recipient is not None:
+            recipient.lose(reason)
 
     def _on_read(self, request: Request) -> None:
         read: Read = request.head

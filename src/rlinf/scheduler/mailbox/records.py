@@ -1,8 +1,8 @@
 """What mailboxes say to each other.
 
-sender to receiver    Put, with the item's bytes, a descriptor, or nothing -> Outcome, when the queue holds the item
-                      Withdraw, a notice: then the Outcome says that it is not held
-receiver to sender    Read -> Answer, with the bytes: there is room for an item that came without them
+sender to receiver    MailPut, with the bytes, a descriptor, or nothing -> PutOutcome, when the queue holds the item
+                      MailWithdraw, a notice: then the PutOutcome says that it is not held
+receiver to sender    Read -> ReaderAnswer, with the bytes: there is room for an item that came without them
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class TensorType(msgspec.Struct, frozen=True, array_like=True):
         return f"a {self.dtype} tensor of shape {self.shape}"
 
 
-class Source(msgspec.Struct, frozen=True, array_like=True):
+class ItemLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where an item's bytes can be read."""
 
     key: Key
     origin: Endpoint
 
 
-class Put(msgspec.Struct, array_like=True):
+class MailPut(msgspec.Struct, array_like=True):
     """An item for a queue of the receiver's: one for each sender and topic.
 
     Attributes:
@@ -54,10 +54,10 @@ class Put(msgspec.Struct, array_like=True):
     ticket: int
     size_bytes: int
     tensor: TensorType | None = None
-    source: Source | None = None
+    source: ItemLocation | None = None
 
 
-class Outcome(msgspec.Struct, array_like=True):
+class PutOutcome(msgspec.Struct, array_like=True):
     """What became of a put.
 
     Attributes:
@@ -69,7 +69,7 @@ class Outcome(msgspec.Struct, array_like=True):
     held_bytes: int
 
 
-class Withdraw(msgspec.Struct, array_like=True):
+class MailWithdraw(msgspec.Struct, array_like=True):
     """The sender gives a put up."""
 
     ticket: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlinf.scheduler.planning.advice import PlanWarning, plan_warnings
-from rlinf.scheduler.planning.diff import ComponentDiff, Place, PlanDiff, RankMove, diff_plans
+from rlinf.scheduler.planning.diff import ComponentDiff, PlanDiff, RankMove, RankPlace, diff_plans
 from rlinf.scheduler.planning.environments import EnvironmentTable, ProcessEnvironment
 from rlinf.scheduler.planning.explain import SharedDevice, Sharing, plan_as_data, shared_devices
 from rlinf.scheduler.planning.grammar import (
@@ -52,7 +52,6 @@ __all__ = [
     "NodeGroup",
     "NodePlacementStrategy",
     "PackedPlacementStrategy",
-    "Place",
     "Placement",
     "PlacementRule",
     "PlacementStrategy",
@@ -61,6 +60,7 @@ __all__ = [
     "PlanWarning",
     "ProcessEnvironment",
     "RankMove",
+    "RankPlace",
     "RankRange",
     "Resource",
     "ResourceTable",

@@ -8,7 +8,7 @@ from itertools import chain, pairwise, repeat
 
 from rlinf.scheduler.errors import PlacementError
 from rlinf.scheduler.planning.plan import Cut, DeviceLists
-from rlinf.scheduler.planning.resources import BARE_NODE, Block, ResourceTable
+from rlinf.scheduler.planning.resources import BARE_NODE, ResourceRow, ResourceTable
 
 # Makes an error of a sentence; the caller knows the text and the spot.
 Fail = Callable[[str], PlacementError]
@@ -27,7 +27,7 @@ def cut_evenly(
         fail: makes an error.
 
     Yields:
-        The processes in rank order, one cut a block of resources at least.
+        The processes in rank order, one cut a row of resources at least.
 
     Raises:
         PlacementError: a process would span nodes or kinds of hardware.
@@ -49,44 +49,42 @@ def cut_one(table: ResourceTable, resources: Sequence[int], rank: int, fail: Fai
     Raises:
         PlacementError: the process would span nodes or kinds of hardware.
     """
-    block = table.blocks[table.index_at(resources[0])]
-    if resources[-1] < block.end:
-        return _of_block(block, resources)
-    return _of_blocks(
-        [table.blocks[table.index_at(resource)] for resource in resources], resources, rank, fail
-    )
+    row = table.rows[table.index_at(resources[0])]
+    if resources[-1] < row.end:
+        return _of_row(row, resources)
+    return _of_rows([table.rows[table.index_at(resource)] for resource in resources], resources, rank, fail)
 
 
 def _shared(table: ResourceTable, resources: range, processes_each: int) -> Iterator[Cut]:
     start, stop = resources.start, resources.stop
-    for block in table.blocks[table.index_at(start) : table.index_at(stop - 1) + 1]:
-        first, end = block.first, block.first + block.size
+    for row in table.rows[table.index_at(start) : table.index_at(stop - 1) + 1]:
+        first, end = row.first, row.first + row.size
         if first < start or end > stop:
             first, end = max(first, start), min(end, stop)
-        yield _of_pattern(block, first, end - first, 1, processes_each)
+        yield _of_pattern(row, first, end - first, 1, processes_each)
 
 
 def _wide(table: ResourceTable, resources: range, width: int, rank: int, fail: Fail) -> Iterator[Cut]:
     position = resources.start
     while position < resources.stop:
-        block = table.blocks[table.index_at(position)]
-        whole = (min(block.end, resources.stop) - position) // width
+        row = table.rows[table.index_at(position)]
+        whole = (min(row.end, resources.stop) - position) // width
         if whole:
-            yield _of_pattern(block, position, whole, width, 1)
+            yield _of_pattern(row, position, whole, width, 1)
         else:
-            # The block ends within this process: the rest must be on the same node and of the same kind.
+            # The row ends within this process: the rest must be on the same node and of the same kind.
             whole = 1
             yield cut_one(table, range(position, position + width), rank, fail)
         position += whole * width
         rank += whole
 
 
-def _of_pattern(block: Block, first: int, count: int, width: int, processes_each: int) -> Cut:
-    if block.kind is BARE_NODE:
-        return Cut(block.node_rank, block.kind, block.group, 0, ((),) * (count * processes_each))
-    on_node = first - block.first + block.first_on_node
+def _of_pattern(row: ResourceRow, first: int, count: int, width: int, processes_each: int) -> Cut:
+    if row.kind is BARE_NODE:
+        return Cut(row.node_rank, row.kind, row.group, 0, ((),) * (count * processes_each))
+    on_node = first - row.first + row.first_on_node
     lists = _pattern(on_node, count, width, processes_each)
-    return Cut(block.node_rank, block.kind, block.group, block.first_in_group - block.first_on_node, lists)
+    return Cut(row.node_rank, row.kind, row.group, row.first_in_group - row.first_on_node, lists)
 
 
 # Nodes are mostly alike: their processes share the lists of indices.
@@ -100,49 +98,49 @@ def _pattern(first: int, count: int, width: int, processes_each: int) -> DeviceL
     return tuple(chain.from_iterable(repeat(own, processes_each) for own in lists))
 
 
-def _of_block(block: Block, resources: Sequence[int]) -> Cut:
-    if block.kind is BARE_NODE:
-        return Cut(block.node_rank, block.kind, block.group, 0, ((),))
-    on_node = block.first_on_node - block.first
-    shift = block.first_in_group - block.first_on_node
+def _of_row(row: ResourceRow, resources: Sequence[int]) -> Cut:
+    if row.kind is BARE_NODE:
+        return Cut(row.node_rank, row.kind, row.group, 0, ((),))
+    on_node = row.first_on_node - row.first
+    shift = row.first_in_group - row.first_on_node
     own = tuple(number + on_node for number in resources)
-    return Cut(block.node_rank, block.kind, block.group, shift, (own,))
+    return Cut(row.node_rank, row.kind, row.group, shift, (own,))
 
 
-def _of_blocks(blocks: list[Block], resources: Sequence[int], rank: int, fail: Fail) -> Cut:
-    """One process from several blocks; `blocks` has the block of every resource."""
-    if len({(block.node_rank, block.kind) for block in blocks}) > 1:
-        raise fail(_spanning(blocks, resources, rank))
-    offsets = [(block, number - block.first) for block, number in zip(blocks, resources, strict=True)]
-    ordered = sorted((block.first_on_node + o, block.first_in_group + o) for block, o in offsets)
+def _of_rows(rows: list[ResourceRow], resources: Sequence[int], rank: int, fail: Fail) -> Cut:
+    """One process from several rows; `rows` has the row of every resource."""
+    if len({(row.node_rank, row.kind) for row in rows}) > 1:
+        raise fail(_spanning(rows, resources, rank))
+    offsets = [(row, number - row.first) for row, number in zip(rows, resources, strict=True)]
+    ordered = sorted((row.first_on_node + o, row.first_in_group + o) for row, o in offsets)
     on_node, in_group = zip(*ordered, strict=True)
     twice = next((a for a, b in pairwise(on_node) if a == b), None)
     if twice is not None:
-        device = f"{blocks[0].kind.noun} {twice} of node {blocks[0].node_rank}"
+        device = f"{rows[0].kind.noun} {twice} of node {rows[0].node_rank}"
         raise fail(f"process {rank} would take {device} twice: its node groups overlap")
-    groups = ",".join(dict.fromkeys(block.group for block in blocks))
-    return Cut(blocks[0].node_rank, blocks[0].kind, groups, 0, (on_node,), (in_group,))
+    groups = ",".join(dict.fromkeys(row.group for row in rows))
+    return Cut(rows[0].node_rank, rows[0].kind, groups, 0, (on_node,), (in_group,))
 
 
-def _spanning(blocks: list[Block], resources: Sequence[int], rank: int) -> str:
-    if all(block.kind is BARE_NODE for block in blocks):
-        nodes = _listed([block.node_rank for block in blocks])
+def _spanning(rows: list[ResourceRow], resources: Sequence[int], rank: int) -> str:
+    if all(row.kind is BARE_NODE for row in rows):
+        nodes = _listed([row.node_rank for row in rows])
         return f"process {rank} would take nodes {nodes}; a process stays on one node"
     taken: dict[tuple[int, str], list[int]] = {}
-    for block, number in zip(blocks, resources, strict=True):
-        index = number - block.first + block.first_on_node
-        taken.setdefault((block.node_rank, block.kind.noun), []).append(index)
+    for row, number in zip(rows, resources, strict=True):
+        index = number - row.first + row.first_on_node
+        taken.setdefault((row.node_rank, row.kind.noun), []).append(index)
     parts: list[str] = []
     noun_before = ""
     for (node_rank, noun), indexes in taken.items():
         if noun == BARE_NODE.noun:
             parts.append(f"node {node_rank} itself")
         else:
-            many = sum(block.kind.noun == noun for block in blocks) > 1
+            many = sum(row.kind.noun == noun for row in rows) > 1
             subject = "" if noun == noun_before else f"{noun}{'s' if many else ''} "
             parts.append(f"{subject}{_listed(indexes)} of node {node_rank}")
         noun_before = noun
-    several_nodes = len({block.node_rank for block in blocks}) > 1
+    several_nodes = len({row.node_rank for row in rows}) > 1
     rule = "a process stays on one node" if several_nodes else "a process keeps to one kind of hardware"
     shown = parts if len(parts) <= 6 else [*parts[:6], f"of {len(parts) - 6} nodes more"]
     return f"process {rank} would take {', '.join(shown[:-1])} and {shown[-1]}; {rule}"

@@ -10,7 +10,7 @@ from rlinf.scheduler.planning.topology import Node, Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where a rank runs.
 
     Attributes:
@@ -29,8 +29,8 @@ class RankMove:
     """A rank that runs elsewhere; None stands for nowhere."""
 
     rank: int
-    before: Place | None
-    after: Place | None
+    before: RankPlace | None
+    after: RankPlace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +163,12 @@ class _Stretch:
             return cut.kind.hardware_type, [[names[index] for index in own] for own in lists]
         return cut.kind.hardware_type, [list(own) for own in lists]
 
-    def place(self, rank: int) -> Place | None:
+    def place(self, rank: int) -> RankPlace | None:
         """Where one of its ranks runs."""
         if self.run is None:
             return None
         cut = self.run.cut
-        return Place(cut.node_rank, cut.kind.hardware_type, cut.local_hardware_ranks[rank - self.start])
+        return RankPlace(cut.node_rank, cut.kind.hardware_type, cut.local_hardware_ranks[rank - self.start])
 
 
 def _overlaps(before: tuple[Run, ...], after: tuple[Run, ...]) -> Iterator[tuple[_Stretch, _Stretch]]:

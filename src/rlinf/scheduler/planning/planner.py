@@ -54,7 +54,7 @@ class PlacementRule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Assignment:
+class _FilledSegment:
     """A segment with what it leaves open filled in: `resources` are shared evenly among `processes`."""
 
     segment: Segment
@@ -165,15 +165,15 @@ def _check_environments(environments: EnvironmentTable, plan: ComponentPlan, rul
             raise error.at(component=rule.name) from None
 
 
-def _assign(rule: PlacementRule, table: ResourceTable) -> list[_Assignment]:
+def _assign(rule: PlacementRule, table: ResourceTable) -> list[_FilledSegment]:
     text = rule.text
-    assignments: list[_Assignment] = []
+    assignments: list[_FilledSegment] = []
     next_rank = 0
     for segment in rule.segments:
         resources, span = _resources(text, segment, table)
         processes = _processes(text, segment, len(resources), next_rank)
         _check_counts(text, segment, len(resources), processes)
-        assignments.append(_Assignment(segment, resources, processes, span))
+        assignments.append(_FilledSegment(segment, resources, processes, span))
         next_rank = processes.stop
     _check_used_once(text, assignments, table)
     return assignments
@@ -235,7 +235,7 @@ def _nearest_counts(num_resources: int, num_processes: int) -> tuple[int, int]:
     return max(c for c in fits if c < num_processes), min(c for c in fits if c > num_processes)
 
 
-def _check_used_once(text: str, assignments: list[_Assignment], table: ResourceTable) -> None:
+def _check_used_once(text: str, assignments: list[_FilledSegment], table: ResourceTable) -> None:
     ordered = sorted(assignments, key=lambda a: (a.resources.start, a.processes.start))
     reached = -1
     for assignment in ordered:
@@ -248,7 +248,7 @@ def _check_used_once(text: str, assignments: list[_Assignment], table: ResourceT
         raise error_at(text, ordered[position].resources_span, problem)
 
 
-def _cuts(text: str, assignment: _Assignment, table: ResourceTable) -> Iterator[Cut]:
+def _cuts(text: str, assignment: _FilledSegment, table: ResourceTable) -> Iterator[Cut]:
     def fail(problem: str) -> PlacementError:
         return error_at(text, assignment.segment.span, problem)
 

@@ -37,14 +37,14 @@ class ResourceKind:
 BARE_NODE = ResourceKind()
 
 
-class Block(NamedTuple):
+class ResourceRow(NamedTuple):
     """Consecutive resources of one group on one node.
 
     Attributes:
         first: the number of its first resource in the table.
         size: how many.
         node_rank: the node.
-        kind: what they are; one bare node is a block of its own.
+        kind: what they are; one bare node is a row of its own.
         first_on_node: the index of the first on its node.
         group: the label of the node group.
         first_in_group: the number of the first in its own group.
@@ -94,7 +94,7 @@ class ResourceTable:
     Attributes:
         topology: as given.
         labels: as given.
-        blocks: the resources in their order, by node; short where there are many.
+        rows: the resources in their order, by node; short where there are many.
 
     Raises:
         PlacementError: there is no such group, or one is listed twice.
@@ -110,45 +110,45 @@ class ResourceTable:
         twice = next((label for label, count in Counter(self.labels).items() if count > 1), None)
         if twice is not None:
             raise PlacementError(f"node group '{twice}' is listed twice")
-        self.blocks: list[Block] = []
+        self.rows: list[ResourceRow] = []
         for label in labels:
             group = topology.group(label)
             base = len(self)
-            blocks = _node_blocks(group) if nodes_only else _group_blocks(topology, group)
-            for first, count, node_rank, kind, on_node in blocks:
-                self.blocks.append(Block(base + first, count, node_rank, kind, on_node, label, first))
-        self._starts = [block.first for block in self.blocks]
+            rows = _node_rows(group) if nodes_only else _group_rows(topology, group)
+            for first, count, node_rank, kind, on_node in rows:
+                self.rows.append(ResourceRow(base + first, count, node_rank, kind, on_node, label, first))
+        self._starts = [row.first for row in self.rows]
 
     def __len__(self) -> int:
-        return self.blocks[-1].end if self.blocks else 0
+        return self.rows[-1].end if self.rows else 0
 
     def __getitem__(self, number: int) -> Resource:
         if not 0 <= number < len(self):
             raise IndexError(f"{self.noun} {number} is not there; {self.describe()}")
-        block = self.blocks[self.index_at(number)]
-        index = number - block.first + block.first_on_node
-        return Resource(number, block.node_rank, block.kind.hardware_type, index, block.group)
+        row = self.rows[self.index_at(number)]
+        index = number - row.first + row.first_on_node
+        return Resource(number, row.node_rank, row.kind.hardware_type, index, row.group)
 
     def by_node(self) -> dict[int, tuple[int, ...]]:
         """The numbers of the resources on each node, by the node's rank, in the order of the groups."""
         numbers: dict[int, tuple[int, ...]] = {}
-        for block in self.blocks:
-            numbers[block.node_rank] = numbers.get(block.node_rank, ()) + tuple(range(block.first, block.end))
+        for row in self.rows:
+            numbers[row.node_rank] = numbers.get(row.node_rank, ()) + tuple(range(row.first, row.end))
         return numbers
 
     @property
     def has_hardware(self) -> bool:
         """Whether any resource is more than a bare node."""
-        return any(block.kind is not BARE_NODE for block in self.blocks)
+        return any(row.kind is not BARE_NODE for row in self.rows)
 
     def index_at(self, resource: int) -> int:
-        """The index in `blocks` of the block that holds a resource."""
+        """The index in `rows` of the row that holds a resource."""
         return bisect_right(self._starts, resource) - 1
 
     @property
     def noun(self) -> str:
         """What it counts, in an error text."""
-        nouns = {block.kind.noun for block in self.blocks}
+        nouns = {row.kind.noun for row in self.rows}
         return nouns.pop() if len(nouns) == 1 else "resource"
 
     def describe(self) -> str:
@@ -158,7 +158,7 @@ class ResourceTable:
         if self.noun == BARE_NODE.noun:
             # The user may have meant accelerators: say why nodes were counted.
             why = "" if self.labels == (NODE_GROUP,) else " no accelerators to count, so it counts nodes:"
-            plain = [block.node_rank for block in self.blocks] == list(range(len(self)))
+            plain = [row.node_rank for row in self.rows] == list(range(len(self)))
             return f"{name} has{why} {numbers}" + ("" if plain else f" on {self._nodes()}")
         return f"{name} has {numbers} on {self._nodes()}"
 
@@ -183,37 +183,37 @@ class ResourceTable:
         return None
 
     def _devices(self, numbers: range) -> Iterator[tuple[int, str, int, str]]:
-        for block in self.blocks[self.index_at(numbers[0]) : self.index_at(numbers[-1]) + 1]:
-            for number in range(max(block.first, numbers.start), min(block.end, numbers.stop)):
+        for row in self.rows[self.index_at(numbers[0]) : self.index_at(numbers[-1]) + 1]:
+            for number in range(max(row.first, numbers.start), min(row.end, numbers.stop)):
                 yield (
-                    block.node_rank,
-                    block.kind.noun,
-                    number - block.first + block.first_on_node,
-                    block.group,
+                    row.node_rank,
+                    row.kind.noun,
+                    number - row.first + row.first_on_node,
+                    row.group,
                 )
 
     def _nodes(self) -> str:
-        return node_list(dict.fromkeys(block.node_rank for block in self.blocks), as_given=True)
+        return node_list(dict.fromkeys(row.node_rank for row in self.rows), as_given=True)
 
 
-# A group's blocks without their place in the table: first number, count, node, kind, first index on the node.
-_Row = tuple[int, int, int, ResourceKind, int]
+# A group's rows without their place in the table: first number, count, node, kind, first index on the node.
+_GroupRow = tuple[int, int, int, ResourceKind, int]
 
 
-def _group_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
+def _group_rows(topology: Topology, group: NodeGroup) -> Iterator[_GroupRow]:
     if group.hardware and not group.ignore_hardware:
-        return _hardware_blocks(topology, group)
+        return _hardware_rows(topology, group)
     if group.ignore_hardware or not any(topology.nodes[rank].num_accelerators for rank in group.node_ranks):
-        return _node_blocks(group)
-    return _accelerator_blocks(topology, group)
+        return _node_rows(group)
+    return _accelerator_rows(topology, group)
 
 
-def _node_blocks(group: NodeGroup) -> Iterator[_Row]:
+def _node_rows(group: NodeGroup) -> Iterator[_GroupRow]:
     for index, node_rank in enumerate(group.node_ranks):
         yield index, 1, node_rank, BARE_NODE, 0
 
 
-def _accelerator_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
+def _accelerator_rows(topology: Topology, group: NodeGroup) -> Iterator[_GroupRow]:
     kinds: dict[str, ResourceKind] = {}
     first = 0
     for node_rank in group.node_ranks:
@@ -226,11 +226,11 @@ def _accelerator_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
             first += node.num_accelerators
 
 
-def _hardware_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
-    """Neighbours in the list that are neighbours on their node make one block."""
+def _hardware_rows(topology: Topology, group: NodeGroup) -> Iterator[_GroupRow]:
+    """Neighbours in the list that are neighbours on their node make one row."""
     kinds: dict[str, ResourceKind] = {}
     units = zip(group.hardware, numbers_of(topology)[group.label], strict=True)
-    rows: Iterator[_Row] = (
+    rows: Iterator[_GroupRow] = (
         (number, 1, unit.node_rank, kinds.setdefault(unit.type, ResourceKind(unit.type)), on_node)
         for number, (unit, on_node) in enumerate(units)
     )
@@ -239,5 +239,5 @@ def _hardware_blocks(topology: Topology, group: NodeGroup) -> Iterator[_Row]:
         yield first, len(together), node_rank, kind, on_node
 
 
-def _are_side_by_side(row: _Row, following: _Row) -> bool:
+def _are_side_by_side(row: _GroupRow, following: _GroupRow) -> bool:
     return row[2:4] == following[2:4] and row[4] + 1 == following[4]

@@ -3,15 +3,27 @@
 weights.py       what a weight may be, and sums of weights without rounding
 ranked.py        items by priority
 wanted.py        what a batch has to be
+leases.py        items that a consumer has until it says what became of them; dead letters
 item.py          what a queue holds
 fifo.py          items in order, with their total weight
+lanes.py         items in the order of the latest versions that may take them
+admission.py     how old items may be when they are taken: slots, versions
+groups.py        which items belong together
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
+queue_name.py    how a queue is called
+tap_queue.py     what a subscription reads: a queue that sees what enters others
+report.py        what a queue holds and who waits for it, for people
 state.py         all queues of one channel, by name, and all clients, by id
 direct.py        one client's operations that come by shortcuts, beside those that come the usual way
 client.py        the other side: one process's operations, until each has ended
+streams.py       what the two say to each other, where the server may die and come back
+cost.py          what an item costs, by its weight
 balance.py       how to divide items evenly
 sharding.py      a queue's items for data-parallel ranks, step by step
 producers.py     who still has something to put
+records.py       all of it as plain records
+snapshot.py      to records, and back
+watch.py         what enters between two looks
 instructions.py  what the shell around the state has to do
 """
 
@@ -23,53 +35,115 @@ from rlinf.scheduler.queueing.client import (
     Confirm,
     End,
     Ending,
-    Fill,
-    Recall,
     Send,
-    Withdraw,
+    SendItem,
+    SendRecall,
+    SendWithdraw,
 )
+from rlinf.scheduler.queueing.cost import Point, checked_table, sampled
 from rlinf.scheduler.queueing.direct import DirectOperations
 from rlinf.scheduler.queueing.fifo import WeightedFifo
-from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
-from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.named_queue import QueueDepth, QueueName
+from rlinf.scheduler.queueing.groups import GroupName
+from rlinf.scheduler.queueing.instructions import (
+    Accept,
+    Bury,
+    Deliver,
+    Grant,
+    Instruction,
+    OnLease,
+    OnSlot,
+    Reason,
+    Refuse,
+    Ripen,
+    StartClock,
+    StopClock,
+)
+from rlinf.scheduler.queueing.item import Item, marks_tell
+from rlinf.scheduler.queueing.leases import BuriedItem
+from rlinf.scheduler.queueing.named_queue import QueueDepth
 from rlinf.scheduler.queueing.producers import Producers
+from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf.scheduler.queueing.records import (
+    DeadRecord,
+    DeliveryRecord,
+    ItemRecord,
+    PartRecord,
+    ProducersRecord,
+    QueueRecord,
+    ShardingRecord,
+    StateRecord,
+    as_name,
+)
+from rlinf.scheduler.queueing.report import QueueSnapshot, Unfinished
 from rlinf.scheduler.queueing.sharding import POLICIES, Part, ShardPlan
+from rlinf.scheduler.queueing.snapshot import Snapshot, merged
 from rlinf.scheduler.queueing.state import ChannelState
-from rlinf.scheduler.queueing.wanted import NO_LIMITS, Limits
+from rlinf.scheduler.queueing.streams import Resumption, ServerStreams, Stream
+from rlinf.scheduler.queueing.tap_queue import TapTerms
+from rlinf.scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
     "NO_LIMITS",
     "POLICIES",
     "Accept",
+    "BuriedItem",
+    "Bury",
     "ChannelState",
     "ClientInstruction",
     "ClientState",
     "Confirm",
+    "DeadRecord",
     "Deliver",
+    "DeliveryRecord",
     "DirectOperations",
     "End",
     "Ending",
-    "Fill",
     "Grant",
+    "GroupName",
     "Instruction",
     "Item",
+    "ItemRecord",
+    "LeaseTerms",
     "Limits",
+    "OnLease",
+    "OnSlot",
     "Part",
+    "PartRecord",
+    "Point",
     "Producers",
+    "ProducersRecord",
     "QueueDepth",
     "QueueName",
+    "QueueRecord",
+    "QueueSnapshot",
     "Reason",
-    "Recall",
     "Refuse",
+    "Resumption",
     "Ripen",
     "Send",
+    "SendItem",
+    "SendRecall",
+    "SendWithdraw",
+    "ServerStreams",
     "ShardPlan",
+    "ShardingRecord",
+    "Snapshot",
+    "StartClock",
+    "StateRecord",
+    "StopClock",
+    "Stream",
+    "TapTerms",
+    "Tapped",
+    "Unfinished",
     "WeightedFifo",
-    "Withdraw",
+    "as_name",
     "check_batch_weight",
     "check_maxsize",
     "check_weight",
+    "checked_table",
+    "marks_tell",
+    "merged",
     "rounded",
+    "sampled",
 ]

@@ -3,7 +3,7 @@
 An operation is begun, held back while the channel's server has no credit for its bytes, sent, perhaps asked for its
 bytes, and ends in exactly one way. What may happen at any moment is that nobody wants it any more: its deadline has
 passed, it was cancelled, its caller was interrupted, its handle was dropped. Then the server is told once
-(`Withdraw`), and from then on this side takes nothing for its ticket: a delivery that is on its way is the server's
+(`SendWithdraw`), and from then on this side takes nothing for its ticket: a delivery that is on its way is the server's
 again as soon as it reads that. So items never get lost between the two, and what is asked for next stands behind.
 """
 
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from enum import Enum
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.queueing.named_queue import QueueName
+from rlinf.scheduler.queueing.queue_name import QueueName
 
 
 class Ending(Enum):
@@ -34,20 +34,20 @@ class Send(NamedTuple):
     ticket: int
 
 
-class Fill(NamedTuple):
+class SendItem(NamedTuple):
     """Send the bytes of a put that was announced; as bytes if the server could not read shared memory."""
 
     ticket: int
     as_bytes: bool
 
 
-class Withdraw(NamedTuple):
+class SendWithdraw(NamedTuple):
     """Tell the server that nobody wants an operation any more."""
 
     ticket: int
 
 
-class Recall(NamedTuple):
+class SendRecall(NamedTuple):
     """The same, of an operation that its caller has sent himself: the server always says what became of it."""
 
     ticket: int
@@ -67,11 +67,11 @@ class End(NamedTuple):
     detail: Any = None
 
 
-ClientInstruction = Send | Fill | Withdraw | Recall | Confirm | End
+ClientInstruction = Send | SendItem | SendWithdraw | SendRecall | Confirm | End
 
 
 class _Phase(Enum):
-    HELD = 1  # begun; there is no credit for its bytes
+    HELD = 1  # begun; there is no credit for its bytes, or it, or one before it, is not ready
     SENT = 2
     DELIVERED = 3  # its items are here, and nobody has taken them
     DIRECT = 4  # sent by its caller, who waits for the answer himself
@@ -79,7 +79,7 @@ class _Phase(Enum):
 
 
 class _Operation:
-    __slots__ = ("ending", "inline_bytes", "is_get", "is_over", "phase", "queue_name", "ticket")
+    __slots__ = ("ending", "inline_bytes", "is_get", "is_over", "is_ready", "phase", "queue_name", "ticket")
 
     def __init__(
         self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_get: bool = False
@@ -88,6 +88,7 @@ class _Operation:
         self.is_get = is_get
         self.queue_name = queue_name
         self.inline_bytes = inline_bytes
+        self.is_ready = True  # it may leave as soon as there is credit
         self.phase = _Phase.SENT
         self.ending = Ending.CANCELLED  # what a withdrawn one ends as
         self.is_over = False  # whoever began it knows, or is gone
@@ -126,25 +127,45 @@ class ClientState:
 
     # -- what this process does ------------------------------------------------------------------
 
-    def put(self, ticket: int, queue_name: QueueName, inline_bytes: int) -> list[ClientInstruction]:
-        """Begin a put, whose opening message carries so many bytes of its item."""
+    def put(
+        self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_ready: bool = True
+    ) -> list[ClientInstruction]:
+        """Begin a put, whose opening message carries so many bytes of its item; that is known when it is `ready`."""
+        # Who has credit without end uses none.
+        inline_bytes = inline_bytes if self._credit_bytes else 0
         operation = self._operations[ticket] = _Operation(ticket, queue_name, inline_bytes)
-        if not self._credit_bytes:
-            return [Send(ticket)]
+        operation.is_ready = is_ready
         credit = self._credits.get(queue_name)
+        if not self._credit_bytes and is_ready and credit is None:
+            return [Send(ticket)]
         if credit is None:
             credit = self._credits[queue_name] = _Credit()
         # Also what carries nothing stays behind what is held: puts keep their order.
-        if credit.line or (credit.used_bytes and credit.used_bytes + inline_bytes > self._credit_bytes):
+        if credit.line or not self._may_go(operation, credit):
             operation.phase = _Phase.HELD
             credit.line[ticket] = operation
             return []
         credit.used_bytes += inline_bytes
         return [Send(ticket)]
 
+    def ready(self, ticket: int, inline_bytes: int) -> list[ClientInstruction]:
+        """A put may leave that was not ready; its opening message carries so many bytes."""
+        operation = self._operations.get(ticket)
+        if operation is None or operation.phase is not _Phase.HELD or operation.is_ready:
+            return []
+        operation.is_ready, operation.inline_bytes = True, inline_bytes if self._credit_bytes else 0
+        out: list[ClientInstruction] = []
+        self._let_go(operation.queue_name, out)
+        return out
+
     def get(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
         """Begin a get or a batch."""
         self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
+        return [Send(ticket)]
+
+    def say(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
+        """Begin what brings nothing: the server takes it, or does not."""
+        self._operations[ticket] = _Operation(ticket, queue_name, 0)
         return [Send(ticket)]
 
     def direct(self, ticket: int, queue_name: QueueName, *, is_get: bool) -> list[ClientInstruction]:
@@ -160,6 +181,13 @@ class ClientState:
             return []
         del self._operations[ticket]
         return [Confirm(ticket)]
+
+    def settled(self, ticket: int) -> list[ClientInstruction]:
+        """The server hears another way what became of the items of a delivery: those on lease."""
+        operation = self._operations.get(ticket)
+        if operation is not None and operation.phase is _Phase.DELIVERED:
+            del self._operations[ticket]
+        return []
 
     def expire(self, ticket: int) -> list[ClientInstruction]:
         """The deadline of an operation has passed; one that was delivered has met it."""
@@ -212,7 +240,9 @@ class ClientState:
     def granted(self, ticket: int, *, as_bytes: bool = False) -> list[ClientInstruction]:
         """The server has room for the bytes of a put."""
         operation = self._operations.get(ticket)
-        return [Fill(ticket, as_bytes)] if operation is not None and operation.phase is _Phase.SENT else []
+        return (
+            [SendItem(ticket, as_bytes)] if operation is not None and operation.phase is _Phase.SENT else []
+        )
 
     def delivered(self, ticket: int, items: Any) -> list[ClientInstruction]:
         """The items of a get are here."""
@@ -260,33 +290,37 @@ class ClientState:
             return self._end(ticket, ending, "it has not left this process")
         if operation.phase is _Phase.DELIVERED:
             del self._operations[ticket]
-            return [Withdraw(ticket)]
+            return [SendWithdraw(ticket)]
         direct = operation.phase is _Phase.DIRECT
         operation.phase = _Phase.LEAVING
         operation.ending = ending
-        return [Recall(ticket) if direct else Withdraw(ticket)]
+        return [SendRecall(ticket) if direct else SendWithdraw(ticket)]
 
     def _end(self, ticket: int, ending: Ending, detail: Any = None) -> list[ClientInstruction]:
         operation = self._operations.pop(ticket, None)
         if operation is None:
             return []
         out: list[ClientInstruction] = [] if operation.is_over else [End(ticket, ending, detail)]
-        if self._credit_bytes:
-            self._repay(operation, out)
+        credit = self._credits.get(operation.queue_name)
+        if credit is not None:
+            credit.used_bytes -= operation.inline_bytes
+            self._let_go(operation.queue_name, out)
         return out
 
-    def _repay(self, operation: _Operation, out: list[ClientInstruction]) -> None:
-        credit = self._credits.get(operation.queue_name)
-        if credit is None:
-            return
-        credit.used_bytes -= operation.inline_bytes
+    def _may_go(self, operation: _Operation, credit: _Credit) -> bool:
+        has_credit = not credit.used_bytes or credit.used_bytes + operation.inline_bytes <= self._credit_bytes
+        return operation.is_ready and has_credit
+
+    def _let_go(self, queue_name: QueueName, out: list[ClientInstruction]) -> None:
+        """Let those leave that were held back and need not be any more."""
+        credit = self._credits[queue_name]
         while credit.line:
             head = next(iter(credit.line.values()))
-            if credit.used_bytes and credit.used_bytes + head.inline_bytes > self._credit_bytes:
+            if not self._may_go(head, credit):
                 return
             credit.line.popitem(last=False)
             head.phase = _Phase.SENT
             credit.used_bytes += head.inline_bytes
             out.append(Send(head.ticket))
         if not credit.used_bytes:
-            del self._credits[operation.queue_name]
+            del self._credits[queue_name]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import chain, islice
 
+from rlinf.scheduler.queueing.groups import GroupIndex, GroupName
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.ranked import RankedItems
 from rlinf.scheduler.queueing.weights import Exact
@@ -24,7 +27,17 @@ class WeightedFifo:
     ['short', 'long']
     """
 
-    __slots__ = ("_items", "_ranked", "_returned", "num_entered", "num_items", "size_bytes", "weight")
+    __slots__ = (
+        "_items",
+        "_ranked",
+        "_returned",
+        "groups",
+        "lost",
+        "num_entered",
+        "num_items",
+        "size_bytes",
+        "weight",
+    )
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -32,6 +45,10 @@ class WeightedFifo:
         self._ranked: RankedItems | None = None
         # What was taken and came back, by its order: all of it stands before what never left.
         self._returned: list[tuple[int, Item]] = []
+        # Once an item has had a group.
+        self.groups: GroupIndex | None = None
+        # What was to be here and is lost, until the queue takes note of it.
+        self.lost: list[Item] = []
         self.num_entered = 0
         self.num_items = 0
         self.weight: Exact = 0
@@ -44,15 +61,14 @@ class WeightedFifo:
         """Put an item at the tail, or of those of its priority."""
         item.order = self.num_entered
         self.num_entered += 1
-        if item.priority and self._ranked is None:
+        # Whole groups leave out of turn, too.
+        if (item.priority or item.group is not None) and self._ranked is None:
             self._rank()
         if self._ranked is None:
             self._items.append(item)
         else:
             self._ranked.push(item)
-        self.num_items += 1
-        self.weight += item.weight
-        self.size_bytes += item.size_bytes
+        self._count(item)
 
     def take(self) -> Item:
         """Take the head; the queue must not be empty."""
@@ -62,10 +78,16 @@ class WeightedFifo:
             item = self._items.popleft()
         else:
             item = self._take_ranked(self._ranked)
-        self.num_items -= 1
-        self.weight -= item.weight
-        self.size_bytes -= item.size_bytes
+        self._discount(item)
         return item
+
+    def take_group(self, group: GroupName, size: int) -> list[Item]:
+        """Take the first items of a group, at most so many, wherever they are; there must be one."""
+        items = self.groups.members(group, size) if self.groups is not None else []
+        for item in items:
+            self._remove(item)
+            self._discount(item)
+        return items
 
     def take_batch(self, batch_weight: Exact) -> list[Item] | None:
         """Take the shortest run of first items that reaches `batch_weight`; None when all do not."""
@@ -79,6 +101,27 @@ class WeightedFifo:
             reached += item.weight
         return batch
 
+    def take_oldest(self) -> Item:
+        """Take the item that entered first of all that are here; there must be one."""
+        order = self.oldest()
+        if self._returned and self._returned[0][0] == order:
+            item = heappop(self._returned)[1]
+        elif self._ranked is None:
+            item = self._items.popleft()
+        else:
+            item = self._ranked[order]
+            self._remove(item)
+        self._discount(item)
+        return item
+
+    def discard(self, item: Item) -> None:
+        """Drop an item, wherever it is; takes as long as there are items."""
+        if self._ranked is None and (item.order, item) not in self._returned:
+            self._items.remove(item)
+        else:
+            self._remove(item)
+        self._discount(item)
+
     def take_all(self) -> list[Item]:
         """Take everything, in order."""
         return [self.take() for _ in range(len(self))]
@@ -91,6 +134,10 @@ class WeightedFifo:
             return self._ranked.head()
         return self._items[0] if self._items else None
 
+    def first(self, number: int) -> list[Item]:
+        """Return up to so many items from about the head, for reports."""
+        return list(islice(self, number))
+
     def oldest(self) -> int:
         """Return the smallest order of all items; there must be one."""
         orders = [self._returned[0][0]] if self._returned else []
@@ -100,13 +147,74 @@ class WeightedFifo:
             orders.append(self._items[0].order)
         return min(orders)
 
-    def restore(self, items: list[Item]) -> None:
+    def restore(self, items: Iterable[Item]) -> None:
         """Put items that were taken before back to the head, each at its old place."""
         for item in items:
+            if item.lost:
+                self.lost.append(item)
+                continue
             heappush(self._returned, (item.order, item))
-            self.num_items += 1
-            self.weight += item.weight
-            self.size_bytes += item.size_bytes
+            self._count(item)
+
+    def drop_lost(self) -> None:
+        """Take out what is lost."""
+        lost = [item for item in self if item.lost]
+        for item in lost:
+            self._remove(item)
+            self._discount(item)
+        if self._ranked is None:
+            self._items = deque(item for item in self._items if not item.lost)
+        self.lost += lost
+
+    def __iter__(self) -> Iterator[Item]:
+        """All items, those that came back first."""
+        rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
+        return chain((item for _, item in self._returned), rest)
+
+    def contents(self) -> tuple[list[Item], list[Item], int | None]:
+        """What came back, what never left, both in order, and the passes of `RankedItems` (None without priorities)."""
+        rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
+        passes = None if self._ranked is None else self._ranked.passes
+        return [item for _, item in sorted(self._returned, key=_order)], list(rest), passes
+
+    def load(self, returned: list[Item], rest: Iterable[Item], passes: int | None, num_entered: int) -> None:
+        """Take what `contents` gave; the queue must be new."""
+        self.num_entered = num_entered
+        push = self._items.append
+        if passes is not None:
+            self._ranked = RankedItems()
+            self._ranked.passes = passes
+            push = self._ranked.push
+        for item in rest:
+            push(item)
+            self._count(item)
+        self.restore(returned)
+
+    def _count(self, item: Item) -> None:
+        self.num_items += 1
+        self.weight += item.weight
+        self.size_bytes += item.size_bytes
+        if item.group is not None:
+            if self.groups is None:
+                self.groups = GroupIndex()
+            self.groups.add(item)
+
+    def _discount(self, item: Item) -> None:
+        self.num_items -= 1
+        self.weight -= item.weight
+        self.size_bytes -= item.size_bytes
+        if self.groups is not None:
+            self.groups.discard(item)
+
+    def _remove(self, item: Item) -> None:
+        ranked = self._ranked
+        if ranked is not None and item in ranked:
+            ranked.remove(item)
+            if not ranked:
+                self._ranked = None
+        elif (item.order, item) in self._returned:
+            self._returned.remove((item.order, item))
+            heapify(self._returned)
 
     def _rank(self) -> None:
         self._ranked = RankedItems()
@@ -119,3 +227,7 @@ class WeightedFifo:
         if not ranked:
             self._ranked = None
         return item
+
+
+def _order(returned: tuple[int, Item]) -> int:
+    return returned[0]

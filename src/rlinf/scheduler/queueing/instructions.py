@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from rlinf.scheduler.queueing.groups import GroupName
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.sharding import Part
 
@@ -18,6 +19,9 @@ class Reason(Enum):
     ENDED = "ended"  # the queue has ended (and, for getters, is drained)
     SUCCEEDED = "succeeded"  # another one asks for the same shard now
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
+    TOO_EARLY = "too early"  # the version may not move on: items would be older than they may be
+    OVERSIZE = "oversize"  # a batch, before which an item stands that is more than it is to be
+    LOST = "lost"  # items that it would have had are gone, with the node that held their bytes
     CANCELLED = "cancelled"  # its own client withdrew it
 
 
@@ -35,10 +39,25 @@ class Grant(NamedTuple):
     ticket: int
 
 
+class OnLease(NamedTuple):
+    """Under which generation items are on lease, and how often each was given out, this time included."""
+
+    generation: int
+    attempts: list[int]
+
+
+class OnSlot(NamedTuple):
+    """Leave to make an item: which slot, and with which version, at least."""
+
+    number: int
+    version: int
+
+
 class Deliver(NamedTuple):
     """Send these items to the getter, then call `confirm` (taken) or `withdraw` (not taken).
 
-    A batch that is not `complete` is what was left when its queue had ended or was flushed.
+    A batch that is not `complete` is what was left when its queue had ended or was flushed. What is on lease is not
+    confirmed: its consumer says what became of it.
     """
 
     client: str
@@ -46,6 +65,11 @@ class Deliver(NamedTuple):
     items: list[Item]
     complete: bool = True
     part: Part | None = None  # of a shard
+    lease: OnLease | None = None
+    group: GroupName | None = None  # that the items belong to, where a group was asked for
+    slot: OnSlot | None = (
+        None  # instead of items: it is its owner's until an item is put with it, or it is withdrawn
+    )
 
 
 class Refuse(NamedTuple):
@@ -65,4 +89,34 @@ class Ripen(NamedTuple):
     after_s: float
 
 
-Instruction = Accept | Grant | Deliver | Refuse | Ripen
+class StartClock(NamedTuple):
+    """Call `lapse` after so many seconds. Of two for one generation the later time counts.
+
+    It is of the lease that came with a ticket, or of items that come back after a delay, which are no client's.
+    """
+
+    client: str
+    ticket: int
+    generation: int
+    after_s: float
+
+
+class StopClock(NamedTuple):
+    """Do not call `lapse` any more."""
+
+    client: str
+    ticket: int
+    generation: int
+
+
+class Bury(NamedTuple):
+    """A question became a dead letter: tell its asker, who knows it by `ticket`, that nobody will answer."""
+
+    client: str
+    ticket: int
+    attempts: int
+    consumer: str
+    reason: str
+
+
+Instruction = Accept | Grant | Deliver | Refuse | Ripen | StartClock | StopClock | Bury

@@ -9,27 +9,43 @@ Rules:
 - A queue that has ended takes no further put. Those that came before still enter; then a batch gets what is left,
   and who asks after that is told that the queue has ended.
 - A flush says that a batch need not wait for more than what came before it.
-- Items in delivery (taken, not yet confirmed) do not count against the bound. Otherwise every put to a full
-  queue would wait for a consumer's confirmation. Giving back never waits: it may exceed the bound, and
-  no put enters until the queue is below it again.
+- A queue that admits (see `Admission`) takes an item only with a slot, which has room for it, and gives the oldest
+  version first, none that would keep another from being taken in time.
+- Items in delivery (taken, not yet confirmed) do not count against the bound, unless they are on lease. Otherwise
+  every put to a full queue would wait for a consumer's confirmation. Giving back never waits: it may exceed the
+  bound, and no put enters until the queue is below it again.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import chain
+from typing import Protocol
 
+from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.fifo import WeightedFifo
-from rlinf.scheduler.queueing.instructions import Accept, Deliver, Grant, Instruction, Reason, Refuse, Ripen
+from rlinf.scheduler.queueing.groups import GroupName
+from rlinf.scheduler.queueing.instructions import (
+    Accept,
+    Bury,
+    Deliver,
+    Grant,
+    Instruction,
+    OnLease,
+    Reason,
+    Refuse,
+    Ripen,
+)
 from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.lanes import LanedFifo
+from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.sharding import Part, Sharding, ShardPlan
-from rlinf.scheduler.queueing.wanted import Wanted
+from rlinf.scheduler.queueing.wanted import LeaseTerms, Wanted, WantedGroup
+from rlinf.scheduler.queueing.watch import Watch
 from rlinf.scheduler.queueing.weights import rounded
-
-# A string, an int, or a tuple of such names.
-QueueName: TypeAlias = str | int | tuple["QueueName", ...]
+from rlinf.scheduler.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,12 @@ class QueueDepth:
         size_bytes: their total size.
         num_getters: waiting gets and batches.
         num_putters: waiting puts, those whose bytes are on their way included.
-        num_delivering: gets and batches whose items were sent and not yet confirmed.
+        num_delivering: gets and batches whose items were sent and not yet confirmed, those on lease not included.
+        num_leased: items on lease, and those that come back after a delay.
+        num_dead: dead letters.
+        num_lost: items that are lost, of which no getter was told yet.
+        groups: each group that has items here, and how many.
+        num_dropped: of a subscription, items that it has given up since its beginning.
     """
 
     name: QueueName
@@ -53,36 +74,55 @@ class QueueDepth:
     num_getters: int
     num_putters: int
     num_delivering: int
+    num_leased: int = 0
+    num_dead: int = 0
+    num_lost: int = 0
+    groups: tuple[tuple[GroupName, int], ...] = ()
+    num_dropped: int = 0
 
 
 class Client:
     """One process that uses the channel, and its unfinished operations by ticket."""
 
-    __slots__ = ("name", "operations")
+    __slots__ = ("name", "num_leased", "operations", "parked")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.num_leased = 0  # items
+        # Its getters that wait until it has fewer items on lease.
+        self.parked: dict[Getter, None] = {}
         self.operations: dict[int, Getter | Putter] = {}
 
 
 class Getter:
-    """A `get` (wanted None) or `get_batch`: waiting while `items` is None, in delivery after."""
+    """A `get` (wanted None), `get_batch` or `get_group`: waiting while `items` is None, in delivery after."""
 
     __slots__ = (
         "arrived",
         "client",
         "complete",
+        "group",
         "is_shard",
         "items",
+        "lease",
         "part",
         "queue",
         "ripens",
+        "since",
+        "terms",
         "ticket",
         "waited",
         "wanted",
     )
 
-    def __init__(self, client: Client, ticket: int, queue: NamedQueue, wanted: Wanted | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ticket: int,
+        queue: NamedQueue,
+        wanted: Wanted | WantedGroup | None,
+        terms: LeaseTerms | None = None,
+    ) -> None:
         self.client = client
         self.ticket = ticket
         self.queue = queue
@@ -91,23 +131,59 @@ class Getter:
         self.waited = False  # and is over
         self.is_shard = False  # it asks for a shard's part, and is not in the line
         self.part: Part | None = None
+        self.terms = terms  # of the lease that it asks for
+        self.lease: OnLease | None = None
+        self.group: GroupName | None = None  # that was delivered
         self.items: list[Item] | None = None
         self.complete = True  # its items are what was asked for, and not what is left
+        self.since = queue.tally.now
         self.arrived = False  # the items are in the client's process; they may still come back
 
 
 class Putter:
     """A put that waits for room, or that has room and waits for its bytes or for an earlier put's bytes."""
 
-    __slots__ = ("client", "complete", "has_room", "item", "queue", "ticket")
+    __slots__ = ("client", "complete", "has_room", "item", "queue", "seen_by", "since", "ticket")
 
     def __init__(self, client: Client, ticket: int, queue: NamedQueue, item: Item, *, complete: bool) -> None:
         self.client = client
         self.ticket = ticket
         self.queue = queue
         self.item = item
+        self.since = queue.tally.now
         self.complete = complete  # the payload is here
         self.has_room = False
+        self.seen_by: tuple[Tap, ...] = ()  # where it has room too
+
+
+class Lender(Protocol):
+    """Who knows what a channel has given out on lease (see `Leases`)."""
+
+    def next_number(self) -> int:
+        """Number what it gives out."""
+
+    def is_at_bound(self, client: Client) -> bool:
+        """Whether a client has as many items on lease as it may."""
+
+    def begin(self, getter: Getter, terms: LeaseTerms, items: list[Item], out: list[Instruction]) -> None:
+        """Give items to a getter."""
+
+
+class Tap(Protocol):
+    """What a subscription reads (see `TapQueue`)."""
+
+    name: QueueName
+    reserved: int
+    reserved_bytes: int
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether it can see an item of this size."""
+
+    def see(self, item: Item) -> None:
+        """An item has entered a queue."""
+
+    def settle(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve who reads it."""
 
 
 class Tally:
@@ -115,39 +191,78 @@ class Tally:
 
     Args:
         max_bytes: how many bytes they may hold; 0 is unbounded.
+        leases: of all of them.
+
+    Attributes:
+        now: the clock of the state's shell, in seconds; for reports only.
+        watches: each is told what enters which queue.
+        num_lost: of the items accepted, those that are lost; lost_bytes: their size.
+        has_losses: some bytes are gone, of items here or of such as may come back.
+        touched: subscriptions for which something may have changed.
     """
 
-    __slots__ = ("crowded", "held_bytes", "max_bytes", "num_items", "size_bytes")
+    __slots__ = (
+        "crowded",
+        "has_losses",
+        "held_bytes",
+        "leases",
+        "lost_bytes",
+        "max_bytes",
+        "now",
+        "num_items",
+        "num_lost",
+        "size_bytes",
+        "touched",
+        "watches",
+    )
 
-    def __init__(self, max_bytes: int = 0) -> None:
+    def __init__(self, max_bytes: int, leases: Lender) -> None:
+        self.leases = leases
+        self.now = 0.0
         self.num_items = 0
         self.size_bytes = 0
+        self.num_lost = self.lost_bytes = 0
+        self.has_losses = False
         self.max_bytes = max_bytes
         self.held_bytes = 0
         # Queues with puts that may wait for what other queues hold.
         self.crowded: dict[NamedQueue, None] = {}
+        self.touched: dict[Tap, None] = {}
+        self.watches: list[Watch] = []
+
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        """Who watches is no part of what is written down."""
+        return None, {name: [] if name == "watches" else getattr(self, name) for name in self.__slots__}
 
 
 class NamedQueue:
     """The state of one queue. Every method appends what is to be done to `out`."""
 
     __slots__ = (
+        "admission",
         "counted_bytes",
         "delivering",
         "ended",
         "fifo",
         "flushed",
         "getters",
+        "leased_bytes",
+        "leased_items",
+        "lost",
         "max_bytes",
         "maxsize",
         "name",
+        "num_dead",
+        "num_leases",
         "on_the_way",
+        "parked",
         "putters",
         "reserved",
         "reserved_bytes",
         "sharding",
         "streams",
         "tally",
+        "taps",
     )
 
     def __init__(self, name: QueueName, maxsize: int, max_bytes: int, tally: Tally) -> None:
@@ -159,6 +274,7 @@ class NamedQueue:
         self.fifo = WeightedFifo()
         self.flushed = 0  # items numbered below are not to wait for others
         self.sharding: Sharding[Getter] | None = None
+        self.admission: Admission | None = None
         # Ordered by arrival; any member leaves in O(1) when it is cancelled.
         self.getters: OrderedDict[Getter, None] = OrderedDict()
         self.putters: OrderedDict[Putter, None] = OrderedDict()
@@ -169,16 +285,39 @@ class NamedQueue:
         self.counted_bytes = 0  # of it and of the items, so many are in the tally
         self.delivering = 0
         self.on_the_way = 0  # those of `delivering` that have not arrived
+        # On lease, or to come back after a delay; and what has come to nothing too often.
+        self.num_leases = self.leased_items = self.leased_bytes = 0
+        self.num_dead = 0
+        # Items whose bytes are gone, until a getter is told.
+        self.lost: list[Item] = []
+        # Getters that are passed over as long as their clients have enough on lease.
+        self.parked: OrderedDict[Getter, None] = OrderedDict()
+        self.taps: tuple[Tap, ...] = ()
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an item of this size may enter; into an empty queue any may, unless the channel holds too much."""
-        num_held = self.fifo.num_items + self.reserved
-        if 0 < self.maxsize <= num_held:
-            return False
-        own_bytes = self.fifo.size_bytes + self.reserved_bytes
+        return self._has_own_room(size_bytes) and not (self.taps and self.full_taps(size_bytes))
+
+    def _has_own_room(self, size_bytes: int) -> bool:
+        num_held = self.fifo.num_items + self.reserved + self.leased_items
+        if self.admission is None:
+            if 0 < self.maxsize <= num_held:
+                return False
+        elif self.awaited and self._is_held_back(self.admission):
+            return True  # what is here waits for it
+        own_bytes = self.held_bytes
         if self.max_bytes and num_held and own_bytes + size_bytes > self.max_bytes:
             return False
         return not self.tally.max_bytes or self._has_room_in_channel(num_held, own_bytes, size_bytes)
+
+    def full_taps(self, size_bytes: int) -> list[Tap]:
+        """The subscriptions for which an item of this size has to wait."""
+        return [tap for tap in self.taps if not tap.has_room(size_bytes)]
+
+    @property
+    def num_held(self) -> int:
+        """Items that are here, on their way here, or on lease."""
+        return self.fifo.num_items + self.reserved + self.leased_items
 
     def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
         tally = self.tally
@@ -188,9 +327,14 @@ class NamedQueue:
             return not num_held or own_bytes + size_bytes <= tally.max_bytes
         return others_bytes + own_bytes + size_bytes <= tally.max_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are here, on their way here, or on lease."""
+        return self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
+
     def _count(self) -> None:
         """Tell the channel what this queue holds now, and whether puts wait here."""
-        held_bytes = self.fifo.size_bytes + self.reserved_bytes
+        held_bytes = self.held_bytes
         self.tally.held_bytes += held_bytes - self.counted_bytes
         self.counted_bytes = held_bytes
         if self.putters:
@@ -213,6 +357,10 @@ class NamedQueue:
         """Nothing is held, nobody waits, nothing can come back."""
         if self.delivering or self.fifo.num_items or self.getters or self.putters or self.reserved:
             return False
+        if self.num_leases or self.num_dead or self.parked or self.lost:
+            return False
+        if self.admission is not None and not (self.ended and self.admission.idle):
+            return False
         # One that is sharded has numbered its steps.
         return self.sharding is None or (self.ended and self.sharding.idle)
 
@@ -221,9 +369,10 @@ class NamedQueue:
         if self.putters or not self.has_room(putter.item.size_bytes):
             self._remember(putter)
             self.putters[putter] = None
+            self.touch_taps()
         else:
             self._enter(putter, out)
-        if self.tally.max_bytes:
+        if self.tally.max_bytes or self.taps:
             self._count()
 
     def fill(self, putter: Putter, out: list[Instruction]) -> None:
@@ -240,6 +389,7 @@ class NamedQueue:
     def withdraw_put(self, putter: Putter) -> None:
         """Forget an unfinished put; its room is free again."""
         del putter.client.operations[putter.ticket]
+        self._unuse(putter)
         if not putter.has_room:
             del self.putters[putter]
             return
@@ -272,23 +422,45 @@ class NamedQueue:
         if earlier is not None:
             del earlier.client.operations[earlier.ticket]
             out.append(Refuse(earlier.client.name, earlier.ticket, Reason.SUCCEEDED, self.describe()))
+        if self.tally.has_losses:  # a part that its shard had comes back
+            self.fifo.lost += self.sharding.drop_lost()
 
     def withdraw_get(self, getter: Getter) -> None:
         """Forget a waiting getter."""
         del getter.client.operations[getter.ticket]
         if self.sharding is not None and getter.is_shard:
             self.sharding.forget(getter)
+        elif getter in self.parked:
+            del self.parked[getter], getter.client.parked[getter]
         else:
             del self.getters[getter]
 
+    def unpark(self, getter: Getter) -> None:
+        """A getter that was passed over is the first in line again."""
+        del self.parked[getter], getter.client.parked[getter]
+        self.getters[getter] = None
+        self.getters.move_to_end(getter, last=False)
+
+    def waits_for(self, getter: Getter, closed: bool) -> bool:
+        """Whether this queue has ended, and waits for the items of a delivery to arrive."""
+        is_on_the_way = not (
+            getter.items is None or getter.arrived or getter.is_shard or getter.lease is not None
+        )
+        return is_on_the_way and (closed or self.ended)
+
     def arrive(self, getter: Getter) -> None:
         """The delivered items are in the client's process, where nobody has taken them yet."""
-        if not getter.arrived and not getter.is_shard:
+        if not getter.arrived and not getter.is_shard and getter.lease is None:
             self.on_the_way -= 1
         getter.arrived = True
 
     def confirm(self, getter: Getter) -> None:
         """The delivered items were taken: they are the consumer's now."""
+        if not getter.is_shard:
+            self.forget(getter.items or ())
+        self._end_delivery(getter)
+
+    def _end_delivery(self, getter: Getter) -> None:
         self.arrive(getter)
         del getter.client.operations[getter.ticket]
         if not getter.is_shard:
@@ -298,14 +470,40 @@ class NamedQueue:
         """Put items in delivery back to the head, in their original order."""
         returned: list[Item] = []
         for getter in getters:
-            self.confirm(getter)
+            self._end_delivery(getter)
             # A part is kept for its shard anyhow.
             if not getter.is_shard:
                 returned.extend(getter.items or ())
-        self.fifo.restore(returned)
+        self.restore(returned)
+
+    def restore(self, items: Collection[Item]) -> None:
+        """Put items that were taken back to the head, each at its old place."""
+        if self.admission is not None:
+            self.admission.come_back(items)
+        self.fifo.restore(items)
+
+    def forget(self, items: Iterable[Item]) -> None:
+        """Items were given for good, or are lost."""
+        if self.admission is not None:
+            self.admission.settle(items)
+
+    def reopen(self, item: Item) -> None:
+        """Put an item that was a dead letter back to its old place.
+
+        Raises:
+            ValueError: it would be taken too late.
+        """
+        if self.admission is not None:
+            self.admission.reopen(item)
+        self.fifo.restore((item,))
 
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters and let puts enter until neither line can move."""
+        if self.fifo.lost:
+            self._note_lost(out)
+        if self.lost and self.awaited:
+            self._tell_of_lost(out)
+        self._give_slots(out)
         self._serve(closed, out)
         if self.sharding is not None:
             self._serve_shards(self.sharding, closed, out)
@@ -313,8 +511,59 @@ class NamedQueue:
             self._serve(closed, out)
             if self.sharding is not None:
                 self._serve_shards(self.sharding, closed, out)
-        if self.tally.max_bytes:
+        if self.parked:
+            self._refuse_parked(closed, out)
+        self._give_slots(out)
+        if self.tally.max_bytes or self.taps:
             self._count()
+
+    def drop_lost(self, failed: Getter | None = None) -> None:
+        """Take out what is lost; also of a delivery that did not arrive."""
+        self.fifo.drop_lost()
+        if self.sharding is not None:
+            self.fifo.lost += self.sharding.drop_lost(None if failed is None else failed.part)
+
+    def fail(self, getter: Getter, out: list[Instruction]) -> None:
+        """Items of a delivery did not arrive, and are lost: the others go back, and the getter is told."""
+        self.give_back((getter,))
+        self.drop_lost(getter)
+        self.tell_of_lost(getter, out)
+
+    def tell_of_lost(self, getter: Getter, out: list[Instruction]) -> None:
+        """Refuse a getter, and tell it of the items that are lost."""
+        self._note_lost(out)
+        out.append(self._told_of_lost(getter))
+
+    def items(self) -> Iterable[Item]:
+        """All items that are here, and those that shards have."""
+        return chain(self.fifo, self.sharding or ())
+
+    def _note_lost(self, out: list[Instruction]) -> None:
+        lost, self.fifo.lost = self.fifo.lost, []
+        self.lost += lost
+        self.forget(lost)
+        self._count_lost(lost)
+        for item in lost:
+            item.payload = None
+            if item.question is not None:
+                out.append(Bury(*item.question, item.attempts, "", item.lost))
+
+    def _count_lost(self, lost: list[Item]) -> None:
+        self.tally.num_lost += len(lost)
+        self.tally.lost_bytes += sum(item.size_bytes for item in lost)
+
+    def _tell_of_lost(self, out: list[Instruction]) -> None:
+        """Refuse the first getter in line: nobody else will hear of these items."""
+        sharding = self.sharding
+        getter = next(iter(self.getters), None) or next(iter(sharding.getters if sharding else ()))
+        self.withdraw_get(getter)
+        out.append(self._told_of_lost(getter))
+
+    def _told_of_lost(self, getter: Getter) -> Refuse:
+        counts = Counter(item.lost for item in self.lost)
+        self.lost = []
+        state = "; ".join(f"{counted(count, 'item')} {why}" for why, count in counts.items())
+        return Refuse(getter.client.name, getter.ticket, Reason.LOST, state)
 
     def flush(self) -> None:
         """Let batches take what came until now, whether it reaches their weight or not."""
@@ -325,15 +574,49 @@ class NamedQueue:
         """Why nothing can be put any more."""
         return Reason.CLOSED if closed else Reason.ENDED
 
+    def begin_admission(self) -> Admission:
+        """Give slots from now on.
+
+        Raises:
+            ValueError: what is here has none, or somebody waits for a group.
+        """
+        if self.admission is None:
+            if any(isinstance(getter.wanted, WantedGroup) for getter in (*self.getters, *self.parked)):
+                message = (
+                    f"somebody waits for a group of queue {self.name!r}: collect groups in another queue"
+                )
+                raise ValueError(message)
+            if self.fifo.num_items or self.putters or self.reserved or self.num_leases or self.delivering:
+                message = f"queue {self.name!r} holds what was put without a slot: {self.describe()}"
+                raise ValueError(message)
+            self.admission, fifo = Admission(self.tally.leases.next_number), LanedFifo()
+            fifo.num_entered, self.fifo = self.fifo.num_entered, fifo
+        return self.admission
+
+    def _give_slots(self, out: list[Instruction]) -> None:
+        if self.admission is None:
+            return
+        room = None
+        if self.maxsize:  # a slot has room for its item
+            room = self.maxsize - self.fifo.num_items - self.leased_items - len(self.admission.making)
+        self.admission.serve(room, self.tally.now, out)
+
     def refuse_puts(self, out: list[Instruction]) -> None:
         """Fail every unfinished put: the channel is closed."""
         waiting = [putter for stream in self.streams.values() for putter in stream]
+        for putter in waiting:
+            self._unreserve(putter)
         for putter in (*waiting, *self.putters):
             del putter.client.operations[putter.ticket]
+            self._unuse(putter)
             out.append(Refuse(putter.client.name, putter.ticket, Reason.CLOSED, self.describe()))
         self.putters.clear()
         self.streams.clear()
-        self.reserved = self.reserved_bytes = 0
+
+    def touch_taps(self) -> None:
+        """Something may have changed for the subscriptions that see this queue."""
+        if self.taps:
+            self.tally.touched.update(dict.fromkeys(self.taps))
 
     def depth(self) -> QueueDepth:
         """Return what is here, as data."""
@@ -342,9 +625,15 @@ class NamedQueue:
             num_items=len(self.fifo),
             weight=rounded(self.fifo.weight),
             size_bytes=self.fifo.size_bytes,
-            num_getters=len(self.getters) + (len(self.sharding.getters) if self.sharding is not None else 0),
+            num_getters=len(self.getters)
+            + len(self.parked)
+            + (len(self.sharding.getters) if self.sharding is not None else 0),
             num_putters=len(self.putters) + self.reserved,
             num_delivering=self.delivering,
+            num_leased=self.leased_items,
+            num_dead=self.num_dead,
+            num_lost=len(self.lost),
+            groups=() if self.fifo.groups is None else tuple(self.fifo.groups.counts().items()),
         )
 
     def describe(self) -> str:
@@ -352,19 +641,34 @@ class NamedQueue:
         depth = self.depth()
         bound = f" of {self.maxsize}" if self.maxsize else ""
         parts = [f"{depth.num_items}{bound} items of weight {depth.weight:g}"]
+        if depth.groups:
+            largest, most = max(depth.groups, key=_count_of)
+            parts[0] += f" in {len(depth.groups)} groups (the largest, {largest!r}, has {most})"
         if depth.num_getters:
             parts.append(f"{depth.num_getters} getters waiting")
         if depth.num_putters:
             parts.append(f"{depth.num_putters} puts waiting")
         if depth.num_delivering:
             parts.append(f"{depth.num_delivering} in delivery")
-        if self.sharding is not None:
-            parts.append(self.sharding.describe())
+        if depth.num_leased:
+            parts.append(f"{depth.num_leased} on lease")
+        if self.parked:
+            parts.append(f"{len(self.parked)} getters that have as many on lease as they may")
+        if depth.num_dead:
+            parts.append(f"{depth.num_dead} dead letters")
+        parts += [f"{tap.name!r} is full" for tap in self.full_taps(1)]
+        parts += [each.describe() for each in (self.sharding, self.admission) if each is not None]
         if 2 * self.tally.held_bytes > self.tally.max_bytes:
             parts.append(
                 f"{self.tally.held_bytes} of {self.tally.max_bytes} bytes in all queues of the channel"
             )
         return ", ".join(parts)
+
+    def _describe_head(self) -> str:
+        head = self.fifo.head()
+        if head is None:
+            return "nothing"
+        return f"an item of weight {rounded(head.weight):g} and {head.size_bytes} bytes"
 
     def _enter(self, putter: Putter, out: list[Instruction]) -> None:
         """Give a put room: push it, or let it wait for its bytes or those of its client's earlier puts."""
@@ -373,22 +677,42 @@ class NamedQueue:
             return
         self._remember(putter)
         putter.has_room = True
-        self.reserved += 1
-        self.reserved_bytes += putter.item.size_bytes
+        putter.seen_by = self.taps
+        self.reserve(putter, 1, putter.item.size_bytes)
         self.streams.setdefault(putter.client, deque()).append(putter)
         if not putter.complete:
             out.append(Grant(putter.client.name, putter.ticket))
 
+    def reserve(self, putter: Putter, num_items: int, size_bytes: int) -> None:
+        """So much more is on its way here."""
+        self.reserved += num_items
+        self.reserved_bytes += size_bytes
+        for tap in putter.seen_by:
+            tap.reserved += num_items
+            tap.reserved_bytes += size_bytes
+
     def _unreserve(self, putter: Putter) -> None:
-        self.reserved -= 1
-        self.reserved_bytes -= putter.item.size_bytes
+        self.reserve(putter, -1, -putter.item.size_bytes)
 
     def _push(self, putter: Putter, out: list[Instruction]) -> None:
         putter.client.operations.pop(putter.ticket, None)
+        putter.item.since = self.tally.now
+        if self.admission is not None:
+            self.admission.enter(putter.item)
         self.fifo.push(putter.item)
         self.tally.num_items += 1
         self.tally.size_bytes += putter.item.size_bytes
+        for watch in self.tally.watches:
+            watch.note(self.name, putter.item)
+        if self.taps:
+            for tap in self.taps:
+                tap.see(putter.item)
+            self.touch_taps()
         out.append(Accept(putter.client.name, putter.ticket))
+
+    def _unuse(self, putter: Putter) -> None:
+        if self.admission is not None:
+            self.admission.unuse(putter.item.slot)
 
     def _remember(self, operation: Getter | Putter) -> None:
         operation.client.operations[operation.ticket] = operation
@@ -405,6 +729,9 @@ class NamedQueue:
         """Serve the line of getters from its head while it can be."""
         while self.getters:
             getter = next(iter(self.getters))
+            if getter.terms is not None and self.tally.leases.is_at_bound(getter.client):
+                self._park(getter)
+                continue
             items = self._match(getter, closed)
             if items is None:
                 reason = self._hopeless(getter, closed)
@@ -412,13 +739,32 @@ class NamedQueue:
                     self._let_ripen(getter, out)
                     break
                 self.withdraw_get(getter)
-                out.append(Refuse(getter.client.name, getter.ticket, reason, self.describe()))
+                state = self._describe_head() if reason is Reason.OVERSIZE else self.describe()
+                out.append(Refuse(getter.client.name, getter.ticket, reason, state))
                 continue
             del self.getters[getter]
+            if self.admission is not None:
+                self.admission.give(items)
+            if getter.terms is not None:
+                self.tally.leases.begin(getter, getter.terms, items, out)
+                continue
             getter.items = items
             self.delivering += 1
             self.on_the_way += 1
-            out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete))
+            out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete, group=getter.group))
+
+    def _park(self, getter: Getter) -> None:
+        """Pass over a getter whose client has enough on lease; the others do not wait for it."""
+        del self.getters[getter]
+        self.parked[getter] = getter.client.parked[getter] = None
+
+    def _refuse_parked(self, closed: bool, out: list[Instruction]) -> None:
+        """Tell those who were passed over that nothing more comes."""
+        if not self._is_last(closed) or self.fifo.num_items or self._may_come_back():
+            return
+        for getter in list(self.parked):
+            self.withdraw_get(getter)
+            out.append(Refuse(getter.client.name, getter.ticket, self.why_over(closed), self.describe()))
 
     def _serve_shards(self, sharding: Sharding[Getter], closed: bool, out: list[Instruction]) -> None:
         """Hand parts out, and cut steps while somebody waits for one."""
@@ -437,20 +783,24 @@ class NamedQueue:
         """Cut the next step if it is there, or if this is all that comes."""
         if not self.fifo.num_items or not sharding.may_cut:
             return False
-        ready = sharding.wanted.is_ready(self.fifo, waited=False)
-        if not (ready or self._is_last(closed) or self._is_flushed()):
+        batch = self._take_batch(sharding.wanted, closed, waited=False)
+        if batch is None:
             return False
-        sharding.cut(*sharding.wanted.take(self.fifo))
+        sharding.cut(*batch)
+        if self.admission is not None:
+            # A step of all ranks is one consumption: a part never comes back to the queue.
+            self.admission.give(batch[0])
+            self.admission.settle(batch[0])
         return True
 
     def _why_no_part(self, sharding: Sharding[Getter], closed: bool) -> Reason | None:
         if self._is_last(closed):
-            return None if self.on_the_way or self.fifo.num_items else self.why_over(closed)
+            return None if self._may_come_back() or self.fifo.num_items else self.why_over(closed)
         return Reason.IMPOSSIBLE if sharding.may_cut and self._is_stuck() else None
 
     def _let_ripen(self, getter: Getter, out: list[Instruction]) -> None:
         """Let the time run that a batch waits for more than the least of it."""
-        if getter.wanted is None or getter.ripens:
+        if not isinstance(getter.wanted, Wanted) or getter.ripens:
             return
         limits = getter.wanted.limits
         if limits.max_wait_s is not None and self.fifo.num_items >= limits.min_items:
@@ -462,15 +812,71 @@ class NamedQueue:
         if not self.fifo.num_items:
             return None
         if getter.wanted is None:
-            return [self.fifo.take()]
+            is_free = self.admission is None or self._num_free(self.admission) > 0
+            return [self.fifo.take()] if is_free else None
+        if isinstance(getter.wanted, WantedGroup):
+            return self._match_group(getter, getter.wanted.size, closed)
         return self._match_batch(getter, getter.wanted, closed)
 
     def _match_batch(self, getter: Getter, wanted: Wanted, closed: bool) -> list[Item] | None:
-        waited = getter.waited or (wanted.limits.max_wait_s is not None and self._is_stuck())
-        if not (wanted.is_ready(self.fifo, waited=waited) or self._is_last(closed) or self._is_flushed()):
+        if wanted.refuses(self.fifo):
             return None
-        items, getter.complete = wanted.take(self.fifo)
+        waited = getter.waited or (wanted.limits.max_wait_s is not None and self._is_stuck())
+        batch = self._take_batch(wanted, closed, waited=waited)
+        if batch is None:
+            return None
+        items, getter.complete = batch
         return items
+
+    def _take_batch(self, wanted: Wanted, closed: bool, *, waited: bool) -> tuple[list[Item], bool] | None:
+        may_be_less = self._is_last(closed) or self._is_flushed()
+        if self.admission is not None:
+            num_free = self._num_free(self.admission)
+            # A version ends as a queue does: a batch is of one version.
+            may_be_less = may_be_less or num_free == self.admission.num_left
+            if num_free < self.fifo.num_items:
+                return self._take_first(wanted, num_free, may_be_less=may_be_less, waited=waited)
+        if not (wanted.is_ready(self.fifo, waited=waited) or may_be_less):
+            return None
+        return wanted.take(self.fifo)
+
+    def _take_first(
+        self, wanted: Wanted, most: int, *, may_be_less: bool, waited: bool
+    ) -> tuple[list[Item], bool] | None:
+        """Take a batch of the first items, of which so many may be taken."""
+        limits = wanted.limits
+        if not most or (most < limits.min_items and not may_be_less):
+            return None
+        items, complete = wanted.take(self.fifo, most)
+        is_enough = len(items) >= limits.min_items and (
+            waited or (wanted.weight is None and limits.max_wait_s is None)
+        )
+        if complete or is_enough or may_be_less:
+            return items, complete
+        self.fifo.restore(items)
+        return None
+
+    def _match_group(self, getter: Getter, size: int, closed: bool) -> list[Item] | None:
+        """Take the first complete group; at an end, or for a flush, the oldest of those that are not complete."""
+        groups = self.fifo.groups
+        group = None if groups is None else groups.first(size)
+        if groups is not None and group is None:
+            # To look for the oldest takes as long as there are items.
+            is_last = self._is_last(closed)
+            oldest = groups.oldest() if is_last or self._is_flushed() else None
+            if oldest is None or not (is_last or oldest[0] < self.flushed):
+                return None
+            group, getter.complete = oldest[1], False
+        getter.group = group
+        return None if group is None else self.fifo.take_group(group, size)
+
+    def _num_free(self, admission: Admission) -> int:
+        """How many of the first items may be taken now."""
+        return admission.num_free(self.fifo) if isinstance(self.fifo, LanedFifo) else 0
+
+    def _is_held_back(self, admission: Admission) -> bool:
+        """Whether what is here waits for what is not."""
+        return self._num_free(admission) < min(self.fifo.num_items, admission.num_left)
 
     def _is_stuck(self) -> bool:
         """Whether nothing can enter before something is taken.
@@ -478,15 +884,22 @@ class NamedQueue:
         Only the items at hand count. Waiting puts cannot enter before the first getter is served, and items in
         delivery come back only when their consumer is lost.
         """
+        if self.admission is not None and self._num_free(self.admission) < self.fifo.num_items:
+            return False  # it waits for what is in the making, or for the next version
         if 0 < self.maxsize <= len(self.fifo) or 0 < self.max_bytes <= self.fifo.size_bytes:
             return True
-        if not self.putters or self.reserved:
+        if not self.putters or self.reserved or self.num_leases:
             return False
-        return not self.has_room(next(iter(self.putters)).item.size_bytes)
+        # For a subscription that is full others make room.
+        return not self._has_own_room(next(iter(self.putters)).item.size_bytes)
 
     def _is_last(self, closed: bool) -> bool:
         """Whether nothing will be put any more."""
         return (closed or self.ended) and not (self.putters or self.reserved)
+
+    def _may_come_back(self) -> bool:
+        """Whether items that were taken may come back."""
+        return self.on_the_way > 0 or self.num_leases > 0
 
     def _is_flushed(self) -> bool:
         return self.flushed > 0 and self.fifo.oldest() < self.flushed
@@ -494,8 +907,17 @@ class NamedQueue:
     def _hopeless(self, getter: Getter, closed: bool) -> Reason | None:
         """Return why the first getter in line can never be served; None while it may.
 
-        A closed channel, and an ended queue, waits for the items on their way: each arrives or comes back.
+        A closed channel, and an ended queue, waits for the items on their way: each arrives or comes back. It waits for
+        those on lease, too.
         """
+        if isinstance(getter.wanted, Wanted) and getter.wanted.refuses(self.fifo):
+            return Reason.OVERSIZE
         if self._is_last(closed):
-            return None if self.on_the_way else self.why_over(closed)
+            if self.admission is not None and self.fifo.num_items:
+                return None  # for the next version
+            return None if self._may_come_back() else self.why_over(closed)
         return Reason.IMPOSSIBLE if getter.wanted is not None and self._is_stuck() else None
+
+
+def _count_of(group: tuple[GroupName, int]) -> int:
+    return group[1]

@@ -7,7 +7,7 @@ without one it counts as done.
 
 from __future__ import annotations
 
-import itertools
+from rlinf.scheduler.queueing.records import ProducersRecord
 
 
 class Producers:
@@ -32,7 +32,14 @@ class Producers:
         self._num_done = 0
         self._names: dict[tuple[str, int], str] = {}
         self._vacant: dict[int, str] = {}  # by the number of the vacancy: who was there
-        self._next_vacancy = itertools.count(1).__next__
+        self._last_vacancy = 0
+        # Of those that are done, so many were so before a restart: their programs may run once more.
+        self._num_done_before = 0
+
+    @property
+    def vacancies(self) -> list[int]:
+        """The numbers of the places that were left by a failure."""
+        return list(self._vacant)
 
     @property
     def over(self) -> bool:
@@ -45,9 +52,13 @@ class Producers:
             return True
         vacancy = next((vacancy for vacancy, its_name in self._vacant.items() if its_name == name), None)
         if vacancy is None and len(self._names) + len(self._vacant) + self._num_done >= self.num_places:
-            if not self._vacant:
+            if self._vacant:
+                vacancy = next(iter(self._vacant))
+            elif self._num_done_before:
+                self._num_done_before -= 1
+                self._num_done -= 1
+            else:
                 return False
-            vacancy = next(iter(self._vacant))
         if vacancy is not None:
             del self._vacant[vacancy]
         self._names[client, number] = name
@@ -61,9 +72,9 @@ class Producers:
         if not failed:
             self._num_done += 1
             return None
-        vacancy = self._next_vacancy()
-        self._vacant[vacancy] = name
-        return vacancy
+        self._last_vacancy += 1
+        self._vacant[self._last_vacancy] = name
+        return self._last_vacancy
 
     def lose(self, client: str) -> list[int]:
         """A client is gone: return the numbers of the vacancies that it leaves."""
@@ -74,6 +85,26 @@ class Producers:
         """No successor has come for too long: the one who failed counts as done."""
         if self._vacant.pop(vacancy, None) is not None:
             self._num_done += 1
+
+    def record(self) -> ProducersRecord:
+        """What there is to know of them."""
+        at_work = [(client, number, name) for (client, number), name in self._names.items()]
+        return ProducersRecord(self.num_places, self._num_done, at_work, list(self._vacant.items()))
+
+    def restore(self, record: ProducersRecord) -> None:
+        """Begin again where a job that is no more has stopped: who was done is, and the other places are free.
+
+        Who was done may begin again, as its program may not know that it was.
+
+        Raises:
+            ValueError: more are done than there are places.
+        """
+        if record.num_done > self.num_places > 0:
+            was = f"{record.num_done} of its {record.num_places} producers were done"
+            message = f"{was}, and it is to have {self.num_places}"
+            raise ValueError(message)
+        if self.num_places:
+            self._num_done = self._num_done_before = record.num_done
 
     def describe(self) -> str:
         """Who is there, in a phrase."""

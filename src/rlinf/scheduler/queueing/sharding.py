@@ -11,11 +11,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from rlinf.scheduler.queueing.balance import balanced, imbalance, least_loaded, round_robin
+from rlinf.scheduler.queueing.cost import Point, by_formula, by_table
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.wanted import Limits, Wanted
 from rlinf.scheduler.queueing.weights import check_batch_weight, exact, rounded
@@ -38,6 +39,7 @@ class ShardPlan(NamedTuple):
         batch_items: its number of items; None without. With neither, a step is what there is at a flush, or at the end.
         cost: of an item of weight w: cost[0] * w + cost[1] * w * w.
         equal_counts: of "balanced": parts differ by at most one in their number of items.
+        cost_table: points (weight, cost) instead of `cost`; empty without.
     """
 
     num_shards: int
@@ -46,6 +48,7 @@ class ShardPlan(NamedTuple):
     batch_items: int | None = None
     cost: tuple[float, float] = (1, 0)
     equal_counts: bool = False
+    cost_table: tuple[Point, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError unless it makes sense."""
@@ -64,6 +67,16 @@ class ShardPlan(NamedTuple):
             message = f"batch_items is at least 1, not {self.batch_items}"
             raise ValueError(message)
 
+    def differences(self, other: ShardPlan) -> tuple[str, str]:
+        """What this one and another one say where they differ, in phrases."""
+        names = [name for name in self._fields if getattr(self, name) != getattr(other, name)]
+        one, two = (", ".join(f"{name}={plan._said(name)}" for name in names) for plan in (self, other))
+        return one, two
+
+    def _said(self, name: str) -> str:
+        value = getattr(self, name)
+        return f"{len(value)} points" if name == "cost_table" else repr(value)
+
     @property
     def wanted(self) -> Wanted:
         """What a step has to be."""
@@ -75,9 +88,10 @@ class ShardPlan(NamedTuple):
 
     def costs(self, items: Sequence[Item]) -> list[float]:
         """What each item costs."""
-        linear, quadratic = self.cost
         weights = [rounded(item.weight) for item in items]
-        return [linear * weight + quadratic * weight * weight for weight in weights]
+        if self.cost_table:
+            return [by_table(self.cost_table, weight) for weight in weights]
+        return [by_formula(*self.cost, weight) for weight in weights]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +117,7 @@ class Part:
 class _Shard(Generic[Getter]):
     parts: deque[Part] = field(default_factory=deque)
     in_hand: Part | None = None
+    holder: Getter | None = None  # who has that
     waiting: Getter | None = None
 
     @property
@@ -138,11 +153,22 @@ class Sharding(Generic[Getter]):
     def ask(self, getter: Getter, index: int, done_step: int) -> Getter | None:
         """A shard asks for what comes after `done_step`; return an earlier getter whose place this one takes."""
         shard = self._shards[index]
-        if shard.in_hand is not None and shard.in_hand.step > done_step:
+        if shard.in_hand is not None:
             shard.parts.appendleft(shard.in_hand)
         shard.in_hand = None
+        while shard.parts and shard.parts[0].step <= done_step:
+            shard.parts.popleft()
         earlier, shard.waiting = shard.waiting, getter
         return earlier
+
+    def holder(self, index: int, step: int) -> Getter | None:
+        """Who has a shard's part of a step in hand; None if nobody has."""
+        shard = self._shards[index] if 0 <= index < len(self._shards) else None
+        return shard.holder if shard and shard.in_hand is not None and shard.in_hand.step == step else None
+
+    def finish(self, index: int) -> None:
+        """What a shard has in hand is done with."""
+        self._shards[index].in_hand = None
 
     def forget(self, getter: Getter) -> None:
         """A getter waits no more."""
@@ -150,12 +176,27 @@ class Sharding(Generic[Getter]):
             if shard.waiting is getter:
                 shard.waiting = None
 
+    def drop_lost(self, failed: Part | None = None) -> list[Item]:
+        """Take what is lost out of parts that no shard has, and out of one that did not arrive."""
+        lost: list[Item] = []
+        for shard in self._shards:
+            shard.parts = deque(_without_lost(part, lost) for part in shard.parts)
+            if shard.in_hand is not None and shard.in_hand is failed:
+                shard.in_hand = _without_lost(failed, lost)
+        return lost
+
+    def __iter__(self) -> Iterator[Item]:
+        """All items, those in hand too."""
+        for shard in self._shards:
+            for part in (*shard.parts, *filter(None, (shard.in_hand,))):
+                yield from part.items
+
     def hand_out(self) -> list[tuple[Getter, Part]]:
         """Take the parts of those who wait and have one."""
         handed = []
         for shard in self._shards:
             if shard.waiting is not None and shard.parts:
-                shard.in_hand = shard.parts.popleft()
+                shard.in_hand, shard.holder = shard.parts.popleft(), shard.waiting
                 handed.append((shard.waiting, shard.in_hand))
                 shard.waiting = None
         return handed
@@ -180,6 +221,17 @@ class Sharding(Generic[Getter]):
             shard.parts.append(part)
         self._next_step += 1
 
+    def contents(self) -> tuple[int, int, list[list[Part]]]:
+        """The next step, how many items were dealt, and the parts of each shard that it has not done with."""
+        parts = [[*([shard.in_hand] if shard.in_hand else ()), *shard.parts] for shard in self._shards]
+        return self._next_step, self._num_dealt, parts
+
+    def load(self, next_step: int, num_dealt: int, parts: list[list[Part]]) -> None:
+        """Take what `contents` gave."""
+        self._next_step, self._num_dealt = next_step, num_dealt
+        for shard, its_parts in zip(self._shards, parts, strict=True):
+            shard.parts = deque(its_parts)
+
     def describe(self) -> str:
         """Who lags, in a phrase; empty if nobody does."""
         lags = [
@@ -188,3 +240,12 @@ class Sharding(Generic[Getter]):
             if shard.num_open > 1
         ]
         return ", ".join([f"{self._next_step} steps for {self.plan.num_shards} shards", *lags])
+
+
+def _without_lost(part: Part, lost: list[Item]) -> Part:
+    gone = [item for item in part.items if item.lost]
+    if not gone:
+        return part
+    lost += gone
+    living = [item for item in part.items if not item.lost]
+    return replace(part, items=living, weight=rounded(sum(item.weight for item in living)))

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from rlinf.scheduler.session.bus import EventBus
 from rlinf.scheduler.session.session import Session, current_or_none, current_session, set_current
+from rlinf.scheduler.session.side_by_side import SideBySide
 
-__all__ = ["EventBus", "Session", "current_or_none", "current_session", "set_current"]
+__all__ = ["EventBus", "Session", "SideBySide", "current_or_none", "current_session", "set_current"]

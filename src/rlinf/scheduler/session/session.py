@@ -19,8 +19,11 @@ from rlinf.scheduler.comm import (
 )
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.session.bus import EventBus
+from rlinf.scheduler.session.death_news import DeathNews
+from rlinf.scheduler.session.heartbeats import Heart, Hearts
 
 _log = logging.getLogger(__name__)
 
@@ -48,15 +51,20 @@ class Session:
         encryption: whether what goes from machine to machine is encrypted.
         machine_id: as `Messenger`'s.
         arena_limit_bytes: as `Messenger`'s.
+        unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
+        unresponsive_after_s: how long this process may be stopped or stuck before it is dead, in seconds; None: for
+            ever.
 
     Attributes:
         name, secret: see above.
         messenger: this process's messenger.
         home: how the process above is reached.
         directory: finds the others by name.
+        deaths: who is dead.
         bus: what happens in the job, for whoever listens.
         log_bus: workers' log lines, on their own: they are shown before the result of the call that wrote them, however
             slow other listeners are.
+        unreachable_after_s: see above.
         failure: what made this process leave the job; "" as long as nothing did.
     """
 
@@ -71,7 +79,10 @@ class Session:
         encryption: bool = True,
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
+        unreachable_after_s: float = GRACE_S,
+        unresponsive_after_s: float | None = None,
     ) -> None:
+        self.unreachable_after_s = unreachable_after_s
         self.secret = secret
         self.name = name
         self.failure = ""
@@ -88,6 +99,7 @@ class Session:
             encryption=encryption,
             machine_id=machine_id,
             arena_limit_bytes=arena_limit_bytes,
+            unreachable_after_s=unreachable_after_s,
             on_failed=self._fail,
         )
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
@@ -95,6 +107,12 @@ class Session:
             DirectoryServer(self.messenger)
         self.home = home or self.messenger.endpoint
         self.directory = DirectoryClient(self.messenger, self.home)
+        self.deaths = DeathNews(self.messenger, self.home)
+        self.messenger.peers.on_fenced.append(self._leave_as_dead)
+        if home is None:
+            Hearts(self.messenger, self.bus, self.deaths)
+        else:
+            Heart(self.messenger, home, unresponsive_after_s)
 
     @property
     def crosses_machines(self) -> bool:
@@ -194,7 +212,15 @@ class Session:
 
     def _fail(self, _error: BaseException) -> None:
         """This process's I/O thread has ended with an error: nobody reaches it any more, nor it anybody."""
-        self.failure = self.messenger.why_closed
+        self._leave(self.messenger.why_closed)
+
+    def _leave_as_dead(self, reason: str) -> None:
+        """Others go on without this process: what it does has no effect any more."""
+        if not self.failure:
+            self._leave(f"the job declared this process dead: {reason}")
+
+    def _leave(self, why: str) -> None:
+        self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
         # Not here: what is undone may wait for what runs in this thread.
         threading.Thread(target=self.close, name="rlinf-leave-job").start()

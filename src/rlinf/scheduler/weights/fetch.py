@@ -11,7 +11,7 @@ from typing import Any
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.replication import NOTHING_HEARD, Answer, Key, Reading, Replicas, Want
+from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
@@ -22,7 +22,7 @@ from rlinf.scheduler.weights.state_dicts import StateDictWriter
 ANSWER_TIMEOUT_S = 30.0
 
 
-class Delivery:
+class FetchedWeights:
     """A version that has come here, until it is written to where it should go.
 
     Attributes:
@@ -95,7 +95,7 @@ class Fetch(Transfer):
         self._promise: Callable[[], OwnedPromise | None] = _nobody
 
     def begin(self) -> OwnedPromise:
-        """Hand it over to the I/O thread; the promise of its `Delivery`, which ends it when it is dropped."""
+        """Hand it over to the I/O thread; the promise of its `FetchedWeights`, which ends it when it is dropped."""
         promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped)
         self._promise = weakref.ref(promise)
         self._transfers.hand_over(self._begin)
@@ -142,7 +142,7 @@ class Fetch(Transfer):
 
     def _ask(self, publisher: Endpoint, want: Want) -> Promise[Reply]:
         question = FetchWeights(self._name, self._min_version, want)
-        return self._messenger.request(publisher, FETCH, question, reply_type=Answer)
+        return self._messenger.request(publisher, FETCH, question, reply_type=ReaderAnswer)
 
     def _on_heard(self, there: Key) -> None:
         self._heard = there.number
@@ -151,7 +151,7 @@ class Fetch(Transfer):
 
     def _done(self, key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
         if key is not None and arrived is not None:
-            self.end(Delivery(key.number, arrived))
+            self.end(FetchedWeights(key.number, arrived))
         elif isinstance(error, PeerDied):
             self.end(error=PeerDied(self.peer, f"published by '{error.peer}': {error.reason}"))
         else:

@@ -19,7 +19,7 @@ import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.copying import copy_bytes
-from rlinf.scheduler.comm.codec.sources import Part, StridedArray, StridedTensor
+from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
@@ -28,7 +28,7 @@ _NO_PART = -1
 _NUMPY_MARKS = "<>|="
 
 
-class Row(msgspec.Struct, array_like=True, gc=False):
+class TensorEntry(msgspec.Struct, array_like=True, gc=False):
     """One tensor or array of a state dict."""
 
     key: str
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
 
 
 _encode_rows = msgspec.msgpack.Encoder().encode
-_decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_decode_rows = msgspec.msgpack.Decoder(list[TensorEntry]).decode
 
 
 def encode_state_dict(name: str, state_dict: Mapping[str, Any]) -> Encoded:
@@ -73,8 +73,8 @@ def encode_state_dict(name: str, state_dict: Mapping[str, Any]) -> Encoded:
 
 class _Table:
     def __init__(self, name: str) -> None:
-        self.rows: list[Row] = []
-        self.parts: list[Part] = []
+        self.rows: list[TensorEntry] = []
+        self.parts: list[BytePart] = []
         self._name = name
         self._torch: Any = sys.modules.get("torch")
         # What is in a part -> which. Tied weights are published under several keys.
@@ -104,7 +104,7 @@ class _Table:
             kind = f"{type(data).__qualname__} ({data.layout}, {data.dtype}, {data.device})"
             raise WeightsError(self._name, f"'{key}' is a {kind}; plain dense tensors can be published")
         data = data.resolve_conj().resolve_neg()
-        row = Row(key, str(data.dtype).removeprefix("torch."), tuple(data.shape), _NO_PART)
+        row = TensorEntry(key, str(data.dtype).removeprefix("torch."), tuple(data.shape), _NO_PART)
         if data.numel():
             bits = data.view(getattr(torch, BITS[data.element_size()]))
             plain = bits.is_cpu and bits.is_contiguous()
@@ -118,13 +118,13 @@ class _Table:
         data = np.asarray(array)
         if not data.dtype.isnative:
             data = data.astype(data.dtype.newbyteorder("="))
-        row = Row(key, data.dtype.str, data.shape, _NO_PART)
+        row = TensorEntry(key, data.dtype.str, data.shape, _NO_PART)
         if data.nbytes:
             part = _memory_of(data) if data.flags.c_contiguous else StridedArray(data)
             row.part = self._place(part, (data.ctypes.data, row.dtype, row.shape, data.strides))
         self.rows.append(row)
 
-    def _place(self, part: Part, identity: tuple[Any, ...]) -> int:
+    def _place(self, part: BytePart, identity: tuple[Any, ...]) -> int:
         index = self._known.setdefault(identity, len(self.parts))
         if index == len(self.parts):
             self.parts.append(part)
@@ -178,7 +178,7 @@ class StateDictWriter:
                 else:
                     self._write_tensor(target, row, data)
 
-    def _write_tensor(self, target: Any, row: Row, data: np.ndarray[Any, Any]) -> None:
+    def _write_tensor(self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any]) -> None:
         torch = self._torch
         source = _as_tensor(torch, row, data)
         with torch.no_grad():
@@ -188,7 +188,9 @@ class StateDictWriter:
             else:
                 target.copy_(source)
 
-    def _write_array(self, target: np.ndarray[Any, Any], row: Row, data: np.ndarray[Any, Any]) -> None:
+    def _write_array(
+        self, target: np.ndarray[Any, Any], row: TensorEntry, data: np.ndarray[Any, Any]
+    ) -> None:
         dtype = row.in_numpy
         if dtype is not None:
             np.copyto(target, data.view(dtype).reshape(row.shape), casting="same_kind")
@@ -196,7 +198,7 @@ class StateDictWriter:
         torch = self._torch or import_module("torch")
         torch.from_numpy(target).copy_(_as_tensor(torch, row, data))
 
-    def _check(self, version: int, rows: Sequence[Row]) -> None:
+    def _check(self, version: int, rows: Sequence[TensorEntry]) -> None:
         published = {row.key for row in rows}
         missing = [key for key in self._targets if key not in published]
         unexpected = [row.key for row in rows if row.key not in self._targets]
@@ -204,7 +206,7 @@ class StateDictWriter:
         if missing or unexpected or unfit:
             raise WeightsMismatch(self._name, version, missing, unexpected, unfit)
 
-    def _problem(self, row: Row) -> str:
+    def _problem(self, row: TensorEntry) -> str:
         """Why a row does not fit into its place; "" if it does."""
         target = self._targets[row.key]
         is_tensor = self._torch is not None and isinstance(target, self._torch.Tensor)
@@ -215,7 +217,7 @@ class StateDictWriter:
         return "" if is_tensor else _array_problem(row, target)
 
 
-def _array_problem(row: Row, target: np.ndarray[Any, Any]) -> str:
+def _array_problem(row: TensorEntry, target: np.ndarray[Any, Any]) -> str:
     if not target.flags.writeable:
         return f"'{row.key}' cannot be written to in the destination"
     dtype = row.in_numpy
@@ -227,7 +229,7 @@ def _array_problem(row: Row, target: np.ndarray[Any, Any]) -> str:
     return ""
 
 
-def _as_tensor(torch: Any, row: Row, data: np.ndarray[Any, Any]) -> Any:
+def _as_tensor(torch: Any, row: TensorEntry, data: np.ndarray[Any, Any]) -> Any:
     if row.of_torch:
         return torch.from_numpy(data).view(getattr(torch, row.dtype)).reshape(row.shape)
     return torch.from_numpy(data.view(row.dtype).reshape(row.shape))

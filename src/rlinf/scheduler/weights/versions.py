@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.comm.replication import Answer, Key, Kind, Publisher
+from rlinf.scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import WeightsError
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
@@ -82,7 +82,7 @@ class Versions:
             self._park(weights, request)
         else:
             # Whoever waits knows what it waits for, and can say so at its deadline.
-            request.reply(Answer(Kind.WAIT, key))
+            request.reply(ReaderAnswer(AnswerKind.WAIT, key))
 
     def _park(self, weights: _Weights, reader: Request) -> None:
         def forget() -> None:

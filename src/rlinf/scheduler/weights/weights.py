@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.weights.fetch import Delivery, Fetch, entry_of
+from rlinf.scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
 from rlinf.scheduler.weights.versions import Versions, check_growth
@@ -112,7 +112,7 @@ class Weights:
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
         fetch = Fetch(self._transfers, self._replicas, name, wanted, checked_timeout(timeout_s))
 
-        def write(delivery: Delivery) -> int:
+        def write(delivery: FetchedWeights) -> int:
             return delivery.write(writer)
 
         return AsyncHandle(fetch.begin(), write, f"fetch of weights '{name}'")

@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 
 # What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
-Outcome: TypeAlias = Arrived | Failure | BaseException
+RankOutcome: TypeAlias = Arrived | Failure | BaseException
 
 
 class Call:
@@ -60,17 +60,17 @@ class Call:
         method: str,
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
-        kind: protocol.Kind = "call",
+        kind: protocol.CallKind = "call",
     ) -> None:
         self.method = method
         self.addresses = tuple(target.address for target in targets)
-        self.outcomes: list[Outcome | None] = [None] * len(targets)
+        self.outcomes: list[RankOutcome | None] = [None] * len(targets)
         self.durations: list[dict[str, float]] = [{} for _ in targets]
         self.aborted: WorkerDied | CallCancelled | None = None
         self.settled: Promise[None] = Promise()
         self.complete: Promise[None] = Promise()
         self.messenger = messenger
-        self._head = protocol.Call(method, next_number(), kind)
+        self._head = protocol.CallRequest(method, next_number(), kind)
         self._endpoints = [target.endpoint for target in targets]
         self._left = len(targets)
         self._is_cancelled = False
@@ -138,7 +138,7 @@ class Call:
         endpoint = self._endpoints[index]
         frames = self._parcels[index].frames_for(endpoint)
         answer = self.messenger.request(
-            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.Answer
+            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
         answer.add_done_callback(partial(self._on_answer, index))
         if self._is_cancelled:  # while the rank could not read its arguments
@@ -181,13 +181,13 @@ class Call:
         on_answer: Callable[[Future[Reply]], None],
     ) -> None:
         """Have a rank send as bytes what this process cannot read where it lies."""
-        again = protocol.Again(number, str(error))
+        again = protocol.ResultAsBytes(number, str(error))
         answer = self.messenger.request(
-            self._endpoints[index], protocol.AGAIN, again, reply_type=protocol.Answer
+            self._endpoints[index], protocol.AGAIN, again, reply_type=protocol.CallAnswer
         )
         answer.add_done_callback(on_answer)
 
-    def _note(self, index: int, outcome: Outcome) -> None:
+    def _note(self, index: int, outcome: RankOutcome) -> None:
         self.outcomes[index] = outcome
         self._left -= 1
         if self._left == 0:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
-from rlinf.scheduler.comm import Encoded, Endpoint, encode
+from rlinf.scheduler.comm import Encoded, encode
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     CallArgumentError,
     CodecError,
+    CommError,
     ConfigError,
     GroupExists,
     NameTaken,
     PlacementError,
 )
-from rlinf.scheduler.host.protocol import Kind, WorkerFactory
+from rlinf.scheduler.host.info import group_entry
+from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
 from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -25,7 +30,9 @@ from rlinf.scheduler.planning import (
     Topology,
 )
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.wording import list_names
 from rlinf.scheduler.worker.call import Call, Target
+from rlinf.scheduler.worker.deaths import OnFailure
 from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.signatures import (
@@ -35,17 +42,21 @@ from rlinf.scheduler.worker.signatures import (
     kind_of,
     public_methods,
 )
-from rlinf.scheduler.worker.starting import Launch, Launches, begin_now
+from rlinf.scheduler.worker.starting import LaunchFunction, begin
 from rlinf.scheduler.worker.stream import GroupStream
-from rlinf.scheduler.worker.stream_call import Slot, StreamCall
-from rlinf.scheduler.worker.supervision import OnFailure, Supervision, group_entry
+from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
+from rlinf.scheduler.worker.supervision import Supervision
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
 # How many values of a stream a rank may have computed ahead.
 PREFETCH = 2
+# A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
+UNRESPONSIVE_AFTER_S = 600.0
 
 
 class OpenCluster(Protocol):
@@ -77,6 +88,9 @@ class GroupBuilder(Generic[T]):
         max_concurrency: int | None = None,
         launch_timeout_s: float = 120,
         on_failure: OnFailure = "fail",
+        unresponsive_after_s: float | None = UNRESPONSIVE_AFTER_S,
+        wait_s: float = 0,
+        log_level: int | str | None = None,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
 
@@ -90,9 +104,17 @@ class GroupBuilder(Generic[T]):
             launch_timeout_s: how long all of it may take, in seconds.
             on_failure: what the death of a rank means: "fail" ends every pending and later call of the group with
                 WorkerDied; "ignore" ends only the dead rank's own calls.
+            unresponsive_after_s: how long a rank may be stopped, or its interpreter be held, before it is dead, in
+                seconds; None: for ever, to stop it in a debugger, say. `WorkerUnresponsive` tells of it long before.
+            wait_s: how long to wait, in seconds, for devices that another job holds. A job holds the accelerators of
+                its groups until it ends; its own groups share them freely.
+            log_level: show what libraries log on the ranks from this level on, such as "INFO"; None: what `logging`
+                itself prints there, warnings and worse.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
+            NodeLost: a node that it is placed on is gone.
+            DeviceHeld: another job, or another program of Ray's, has some of the accelerators.
             LaunchError: the name is taken, or a rank failed to start; the text holds its traceback.
             LaunchTimeout: some ranks were not ready in time; the text says what each waits for.
         """
@@ -100,12 +122,33 @@ class GroupBuilder(Generic[T]):
             raise ConfigError(f"on_failure={on_failure!r}: it is 'fail' or 'ignore'")
         if max_concurrency is not None and max_concurrency < 1:
             raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
+        if unresponsive_after_s is not None and not unresponsive_after_s > 0:
+            problem = f"unresponsive_after_s={unresponsive_after_s!r}: it is a number of seconds, or None"
+            raise ConfigError(problem)
+        if not wait_s >= 0:
+            raise ConfigError(f"wait_s={wait_s!r}: it is a number of seconds from 0")
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
         options = LaunchOptions(max_concurrency or 1, launch_timeout_s, cluster.topology)
-        session = cluster.session
-        begin = session.service(Launches).begin
-        return launch_group(session, self._factory, placements, name, options, on_failure, begin)
+        options = replace(
+            options,
+            unresponsive_after_s=unresponsive_after_s,
+            wait_s=wait_s,
+            library_level=_level(log_level),
+        )
+        session, factory = cluster.session, self._factory
+        claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure)
+        return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
+
+
+def _level(wanted: int | str | None) -> int:
+    if wanted is None:
+        return 0
+    known = logging.getLevelNamesMapping()
+    level = known.get(wanted.upper()) if isinstance(wanted, str) else wanted
+    if type(level) is not int or level < 0:
+        raise ConfigError(f"log_level={wanted!r}: it is a number from 0, or one of {list_names(known)}")
+    return level
 
 
 def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
@@ -115,20 +158,20 @@ def _a_rank_a_resource(cluster: OpenCluster) -> PlacementStrategy:
     return NodePlacementStrategy(list(range(len(topology.nodes))))
 
 
-def launch_group(
+def prepare_launch(
     session: Session,
     factory: WorkerFactory,
     placements: Sequence[Placement],
     name: str | None,
     options: LaunchOptions,
     on_failure: OnFailure = "fail",
-    begin: Callable[[Launch], Promise[Supervision]] = begin_now,
-) -> WorkerGroup[Any]:
-    """Launch a group on placements that are decided already; errors as of `GroupBuilder.launch`.
+) -> tuple[str, LaunchFunction]:
+    """Take a group's name; returns it, and what launches the group on placements that are decided already.
 
-    `begin` runs the launch: now, or beside others.
+    Raises:
+        GroupExists: the name is taken.
     """
-    # What holds a channel is no group of workers that anything could be placed beside.
+    # What holds channels is no group of workers that anything could be placed beside.
     about = {} if options.registers_itself else {"world_size": len(placements)}
     claimed = _claim_name(session, name, factory.worker_class.__name__, about)
 
@@ -136,11 +179,12 @@ def launch_group(
         try:
             ranks = launch_ranks(session, placements, factory, claimed, options)
         except BaseException:
-            session.directory.unregister(group_entry(claimed))
+            with suppress(CommError):  # without a job no name is taken
+                session.directory.unregister(group_entry(claimed))
             raise
         return Supervision(session, claimed, ranks, on_failure)
 
-    return WorkerGroup(claimed, factory.worker_class, len(placements), begin(launch))
+    return claimed, launch
 
 
 def _claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:
@@ -193,8 +237,6 @@ class WorkerGroup(Generic[T]):
         self._worker_class = worker_class
         self._world_size = world_size
         self._selected: tuple[int, ...] = tuple(range(world_size))
-        # Of a view made by `scatter`: what each rank's call begins with.
-        self._scattered: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] | None = None
 
     @property
     def name(self) -> str:
@@ -216,11 +258,6 @@ class WorkerGroup(Generic[T]):
     def placements(self) -> list[Placement]:
         """Where each rank runs."""
         return [rank.placement for rank in self._shared.ranks]
-
-    @property
-    def endpoints(self) -> list[Endpoint]:
-        """How each rank's process is reached."""
-        return [rank.endpoint for rank in self._shared.ranks if rank.endpoint is not None]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -252,7 +289,7 @@ class WorkerGroup(Generic[T]):
             return self.execute_on(*range(self.world_size)[ranks])
         return self.execute_on(ranks + self.world_size if -self.world_size <= ranks < 0 else ranks)
 
-    def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> WorkerGroup[T]:
+    def scatter(self, *arguments: Sequence[Any], **named: Sequence[Any]) -> ScatteredGroup[T]:
         """A view whose calls give each rank arguments of its own: `group.scatter([a, b, c]).method(common)`.
 
         Rank 0 runs `method(a, common)`, rank 1 `method(b, common)`.
@@ -269,22 +306,22 @@ class WorkerGroup(Generic[T]):
             if len(column) != len(self._selected):
                 problem = f"{name} has {len(column)} values for {len(self._selected)} ranks"
                 raise CallArgumentError(f"{self.name}.scatter()", problem, "one value a rank")
-        view = self._view(self._selected)
-        view._scattered = tuple(
+        view = ScatteredGroup(self._name, self._worker_class, self._world_size, self._launched)
+        view._selected = self._selected
+        view._first = tuple(
             (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
             for index in range(len(self._selected))
         )
         return view
 
     def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
-        view = object.__new__(type(self))
-        view._name = self._name
-        view._launched = self._launched
-        view._world_size = self._world_size
-        view._worker_class = self._worker_class
+        view = WorkerGroup(self._name, self._worker_class, self._world_size, self._launched)
         view._selected = ranks
-        view._scattered = None
         return view
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Arguments]:
+        """What the ranks are called with: the same, or in a list one for each."""
+        return [(args, kwargs)]
 
     @overload
     def call(
@@ -341,9 +378,7 @@ class WorkerGroup(Generic[T]):
             CodecError: an argument cannot be sent.
         """
         check_method(self._worker_class, method)
-        calls = [(args, kwargs)]
-        if self._scattered is not None:
-            calls = [((*first, *args), {**named, **kwargs}) for first, named in self._scattered]
+        calls = self._arguments(args, kwargs)
         for each_args, each_kwargs in calls:
             check_arguments(self._worker_class, method, each_args, each_kwargs)
         # What cannot be called any more need not be encoded.
@@ -355,14 +390,14 @@ class WorkerGroup(Generic[T]):
         self._shared.session.messenger.check_process()
         self._shared.check_alive(self._selected)
 
-    def _begin(self, method: str, encoded: list[Encoded], kind: Kind) -> Any:
+    def _begin(self, method: str, encoded: list[Encoded], kind: CallKind) -> Any:
         """Call a method on the selected ranks, with the same arguments or with one set for each."""
         self._check_alive()
         shared, session = self._shared, self._shared.session
         ranks = [shared.ranks[number] for number in self._selected]
         targets = [Target(rank.address, rank.endpoint) for rank in ranks if rank.endpoint is not None]
-        arguments = encoded[0] if self._scattered is None or kind == "get" else encoded
-        heads = [Slot() for _ in targets]
+        arguments = encoded[0] if len(encoded) == 1 else encoded
+        heads = [ValueCell() for _ in targets]
         call: Call
         if kind == "stream":
             call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
@@ -395,6 +430,15 @@ class WorkerGroup(Generic[T]):
     def __repr__(self) -> str:
         which = "" if len(self._selected) == self.world_size else f", ranks {list(self._selected)}"
         return f"WorkerGroup({self.name!r}, {self.world_size} x {self._worker_class.__name__}{which})"
+
+
+class ScatteredGroup(WorkerGroup[T]):
+    """A view that `scatter` made: each rank is called with arguments of its own, then with those of the call."""
+
+    _first: tuple[Arguments, ...]
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Arguments]:
+        return [((*first, *args), {**named, **kwargs}) for first, named in self._first]
 
 
 def _check_method_names(worker_class: type) -> None:

@@ -5,43 +5,46 @@ from __future__ import annotations
 import concurrent.futures
 import pickle
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-import ray
 
 from rlinf.scheduler.comm import Buffer, Request, encode
 from rlinf.scheduler.comm.failure import Failure, load_failure
-from rlinf.scheduler.engine.engine import on_node, ray_errors
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.transport.peer_session import Loss
+from rlinf.scheduler.engine.engine import ray_errors
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.info import WorkerAddress, job_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
+from rlinf.scheduler.host.output import LogFolder, last_lines
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
+from rlinf.scheduler.worker.node_watch import NodeWatch
+from rlinf.scheduler.worker.processes import Processes
+from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
+from rlinf.scheduler.worker.supervision import LaunchedGroups
 
 _WAITS = {
     protocol.STARTING: "waiting for its process to start",
-    protocol.GREETED: "its process runs and waits for the other ranks",
+    protocol.RUNNING: "its process runs and waits for the other ranks",
     protocol.CHECKING: "checking that its hardware can be reached",
     protocol.IMPORTING: "importing the worker's class",
     protocol.CONSTRUCTING: "still in __init__",
     protocol.READY: "waiting for the other ranks to be ready",
 }
+_ORDER = (*_WAITS, protocol.FAILED)
 _PHASES = {
-    protocol.GREETED: "to join the job",
+    protocol.RUNNING: "to join the job",
     protocol.CHECKING: "to reach its hardware",
     protocol.IMPORTING: "to import its class",
 }
@@ -57,12 +60,18 @@ class LaunchOptions:
         topology: what the placements were made on; its node groups say what the processes start with and what
             hardware they are given. None: the bare cluster.
         registers_itself: the worker makes its name known; otherwise its host does.
+        unresponsive_after_s: how long a rank may be stopped or stuck before it is dead; None: for ever.
+        wait_s: how long to wait for devices that others hold, in seconds.
+        library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
     """
 
     max_concurrency: int = 1
     timeout_s: float = 120.0
     topology: Topology | None = None
     registers_itself: bool = False
+    unresponsive_after_s: float | None = None
+    wait_s: float = 0.0
+    library_level: int = 0
 
 
 def launch_ranks(
@@ -77,16 +86,32 @@ def launch_ranks(
     Raises:
         LaunchError: a rank failed; the text holds its traceback.
         LaunchTimeout: some ranks were not ready at the deadline; the text says what each waits for.
+        NodeLost: a node is gone.
+        DeviceHeld: others have some of the devices.
         ConfigError: two node groups want different environments for one process.
     """
+    session.service(NodeWatch).check({placement.node_rank for placement in placements})
+    topology = job_topology(session)
+    processes = session.service(Processes)
+    give_back = processes.reserve(name, devices_of(placements, topology.nodes), options.wait_s)
     launch = _Launch(session, placements, factory, name, options)
     try:
         ranks = launch.run()
     except BaseException:
         launch.undo()
+        give_back()
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), launch.elapsed_s))
     return ranks
+
+
+def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[int, list[str]]:
+    """The accelerators that ranks are placed on, as their nodes name them, by the nodes' ranks."""
+    used: dict[int, set[int]] = {}
+    for placement in placements:
+        if placement.has_accelerators:
+            used.setdefault(placement.node_rank, set()).update(placement.local_hardware_ranks)
+    return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
 
 
 class _Launch:
@@ -113,15 +138,18 @@ class _Launch:
         # By value where the class is defined in the user's script, by reference where it can be imported.
         encoded = encode(factory).detached()
         self._factory: list[Buffer] = [encoded.head, *encoded.buffers]
-        self._host_class = ray.remote(WorkerHost)
+        self._processes = session.service(Processes)
         self._ranks: list[LaunchedRank] = []
-        self._missing_hellos = len(placements)
+        self._not_started = len(placements)
         self._missing_ready = len(placements)
-        # Every rank has a process; every rank is ready. A failure sets both.
-        self._greeted = threading.Event()
-        self._settled = threading.Event()
+        # Every rank has a process; every rank is ready. A failure sets both. No events of `threading`: the I/O thread
+        # would wait for their locks, which a thread may hold whose signal handler waits for the I/O thread.
+        self._all_run: Promise[None] = Promise()
+        self._settled: Promise[None] = Promise()
         self._error: SchedulerError | None = None
         self._master_port = 0
+        folder = session.fact(LogFolder)
+        self._log_folder = folder.path if folder is not None else ""
 
     @property
     def elapsed_s(self) -> float:
@@ -130,22 +158,40 @@ class _Launch:
     def run(self) -> list[LaunchedRank]:
         messenger = self._session.messenger
         # A host that reports when the launch is over is told that nobody serves that any more, and ends.
-        messenger.serve(self._service, self._on_report, protocol.Report)
+        messenger.serve(self._service, self._on_report, protocol.HostReport)
+        messenger.on_peer_lost(self._on_peer_lost)
+        watch = self._session.service(NodeWatch)
+        watch.on_lost.append(self._on_node_lost)
         try:
-            # Whoever had these names before is gone: a look-up waits for the ranks to come.
-            self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
-            with ray_errors(f"Ray does not start processes for group '{self._name}'"):
-                self._ranks.extend(map(self._start, self._placements))
-                for rank in self._ranks:
-                    self._watch(rank, rank.actor.run.remote(self._spec_of(rank)))
-            self._wait_for(self._greeted)
-            self._assign()
-            self._wait_for(self._settled)
+            launched = self._session.service(LaunchedGroups)
+            shown = shown_on_terminal(self._session, self._standing, self._options.timeout_s)
+            with launched.launching(self._abort), shown:
+                self._bring_up()
         finally:
             messenger.unserve(self._service)
+            messenger.off_peer_lost(self._on_peer_lost)
+            watch.on_lost.remove(self._on_node_lost)
         return self._ranks
 
-    def _wait_for(self, step: threading.Event) -> None:
+    def _bring_up(self) -> None:
+        # Whoever had these names before is gone: a look-up waits for the ranks to come.
+        self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
+        with ray_errors(f"Ray does not start processes for group '{self._name}'"):
+            self._ranks.extend(map(self._start, self._placements))
+            for rank in self._ranks:
+                self._watch(rank, rank.process.run(self._spec_of(rank)))
+        self._wait_for(self._all_run)
+        self._assign()
+        self._wait_for(self._settled)
+
+    def _standing(self) -> Standing:
+        """How far the launch is; from any thread."""
+        reached = [rank.progress for rank in list(self._ranks)] or [protocol.STARTING]
+        slowest = min(range(len(reached)), key=lambda rank: _ORDER.index(reached[rank]))
+        ready, state = reached.count(protocol.READY), _WAITS.get(reached[slowest], "failed")
+        return Standing(self._name, ready, len(self._placements), self._placements[slowest].rank, state)
+
+    def _wait_for(self, step: Promise[None]) -> None:
         if not step.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
             problem = f"not ready after {self._options.timeout_s:.0f} s"
             raise LaunchTimeout(self._name, problem, self._describe_missing())
@@ -154,29 +200,30 @@ class _Launch:
 
     def undo(self) -> None:
         for rank in self._ranks:
-            rank.kill()
+            rank.process.kill()
 
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_report(self, request: Request) -> None:
         match request.head:
-            case protocol.Hello() as hello:
-                self._on_hello(hello, request)
+            case protocol.HostStarted() as started:
+                self._on_started(started, request)
             case protocol.Progress() as progress:
                 self._on_progress(progress, request.frames)
                 request.reply(None)
 
-    def _on_hello(self, hello: protocol.Hello, request: Request) -> None:
-        rank = self._ranks[hello.rank]
-        rank.endpoint = hello.endpoint
-        rank.pid = hello.pid
-        rank.progress = protocol.GREETED
-        rank.hello = request
-        if hello.rank == 0:
-            self._master_port = hello.port
-        self._missing_hellos -= 1
-        if self._missing_hellos == 0:
-            self._greeted.set()
+    def _on_started(self, started: protocol.HostStarted, request: Request) -> None:
+        rank = self._ranks[started.rank]
+        rank.endpoint = started.endpoint
+        rank.pid, rank.born = started.pid, started.born
+        self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
+        rank.progress = protocol.RUNNING
+        rank.report = request
+        if started.rank == 0:
+            self._master_port = started.port
+        self._not_started -= 1
+        if self._not_started == 0:
+            self._all_run.set_result(None)
 
     def _on_progress(self, progress: protocol.Progress, frames: list[Buffer]) -> None:
         rank = self._ranks[progress.rank]
@@ -187,40 +234,45 @@ class _Launch:
             self._session.bus.emit(event)
             self._missing_ready -= 1
             if self._missing_ready == 0:
-                self._settled.set()
+                self._settled.set_result(None)
         elif progress.reached == protocol.FAILED:
             self._fail(_launch_error(self._name, progress, load_failure(frames[0])))
 
+    def _abort(self) -> None:
+        self._fail(LaunchError(self._name, "the process that launches it leaves the job"))
+
     def _fail(self, error: SchedulerError) -> None:
         self._error = self._error or error
-        self._greeted.set()
-        self._settled.set()
+        self._all_run.set_result(None)
+        self._settled.set_result(None)
 
     def _on_exit(self, rank: LaunchedRank, error: BaseException | None) -> None:
+        self._on_end(rank, [*explanation_of(error), *self._last_words(rank).splitlines()])
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        lost = self._session.messenger.peers.lost.get(process_id)
+        if lost is None or lost.loss not in (Loss.DECLARED, Loss.UNREACHABLE):
+            return  # Ray says more of a process that has ended
+        for rank in self._ranks:
+            if rank.endpoint is not None and rank.endpoint.process_id == process_id:
+                self._on_end(rank, [lost.reason])
+
+    def _on_node_lost(self, node_id: str, reason: str) -> None:
+        for rank in self._ranks:
+            if rank.placement.node_id == node_id:
+                self._on_end(rank, [reason])
+
+    def _on_end(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
         # Until all are ready, the end of a process is the end of the launch; afterwards its group sees to it.
-        if not self._settled.is_set() and rank.progress != protocol.FAILED:
+        if not self._settled.done() and rank.progress != protocol.FAILED:
             problem = f"rank {rank.address.rank} died while {_WAITS[rank.progress]}"
-            self._fail(LaunchError(self._name, problem, explanation_of(error)))
+            self._fail(LaunchError(self._name, problem, explanation))
 
     # -- the thread that launches ----------------------------------------------------------------
 
     def _start(self, placement: Placement) -> LaunchedRank:
-        environment = self._environments.of(placement)
-        runtime_env: dict[str, Any] = {}
-        # Set by Ray, not by the host: the dynamic linker and the interpreter read variables before any code runs.
-        if environment.env_vars:
-            runtime_env["env_vars"] = dict(environment.env_vars)
-        if environment.python_interpreter_path:
-            runtime_env["py_executable"] = environment.python_interpreter_path
-        options = {"runtime_env": runtime_env} if runtime_env else {}
-        actor = self._host_class.options(
-            num_cpus=0,
-            scheduling_strategy=on_node(placement.node_id),
-            max_restarts=0,
-            max_task_retries=0,
-            **options,
-        ).remote()
-        return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, actor)
+        process = self._processes.start(placement.node_id, self._environments.of(placement))
+        return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, process)
 
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
         session = self._session
@@ -238,19 +290,30 @@ class _Launch:
             log_level=level_to_forward(),
             timeout_s=self._options.timeout_s,
             registers_itself=self._options.registers_itself,
+            node_id=rank.placement.node_id,
+            unreachable_after_s=session.unreachable_after_s,
+            unresponsive_after_s=self._options.unresponsive_after_s,
+            log_folder=self._log_folder,
+            library_level=self._options.library_level,
         )
 
-    def _watch(self, rank: LaunchedRank, ref: Any) -> None:
+    def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
-            rank.ended_in_order = error is None
             where = (
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )
-            rank.exited.set_result(f"{where}: {reason_of(error)}" if rank.pid else reason_of(error))
+            reason = f"{where}: {reason_of(error)}" if rank.pid else reason_of(error)
+            rank.exited.set_result(reason + self._last_words(rank))
             self._session.messenger.submit(partial(self._on_exit, rank, error))
 
-        ref.future().add_done_callback(ended)
+        process_end.add_done_callback(ended)
+
+    def _last_words(self, rank: LaunchedRank) -> str:
+        """What a rank that is gone had written last, as far as it can be read here, as further lines."""
+        path = LogFolder(self._log_folder).file_of(rank.address)
+        lines = last_lines(path) if path else []
+        return "\n  ".join([f"\nit had written last ({path}):", *lines]) if lines else ""
 
     def _assign(self) -> None:
         """Every rank has a process: tell each what it is."""
@@ -275,9 +338,9 @@ class _Launch:
                 hardware=self._hardware.views_of(rank.placement),
                 units=self._hardware.units_of(rank.placement),
             )
-            if rank.hello is not None:
+            if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *self._factory]
-                rank.hello.reply(None, frames, snapshot=False)
+                rank.report.reply(None, frames, snapshot=False)
 
     def _node_of(self, placement: Placement) -> Node:
         return self._bare_topology.nodes[placement.node_rank]

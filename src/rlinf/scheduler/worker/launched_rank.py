@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import re
 from dataclasses import dataclass, field
-from typing import Any
-
-import ray
-from ray.exceptions import RayError
 
 from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.planning import Placement
+from rlinf.scheduler.worker.processes import HostProcess
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _TELLING = ("exit detail", "exit type", "error:")
@@ -29,29 +25,24 @@ class LaunchedRank:
     Attributes:
         address: the rank's name.
         placement: where it runs.
-        actor: Ray's handle of its process.
+        process: its process.
         exited: done when the process is gone; its result says why.
-        endpoint: how to reach it, once it has said hello.
-        pid: its process id, once it has said hello.
+        endpoint: how to reach it, once it runs.
+        pid: its process id, once it runs.
+        born: when its process began, see `birth_of`.
         progress: how far its launch has come.
-        hello: its report that it runs, to be answered with its assignment.
-        ended_in_order: its host came to its end, instead of dying.
+        report: its word that it runs, to be answered with its assignment.
     """
 
     address: WorkerAddress
     placement: Placement
-    actor: Any
+    process: HostProcess
     exited: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
     endpoint: Endpoint | None = None
     pid: int = 0
+    born: int = 0
     progress: str = protocol.STARTING
-    hello: Request | None = None
-    ended_in_order: bool = False
-
-    def kill(self) -> None:
-        """End the process now; nothing happens where Ray knows of none any more."""
-        with contextlib.suppress(RayError, RuntimeError, ValueError):
-            ray.kill(self.actor, no_restart=True)
+    report: Request | None = None
 
 
 def reason_of(error: BaseException | None) -> str:

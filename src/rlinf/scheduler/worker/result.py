@@ -33,14 +33,15 @@ class GroupResult(Generic[R]):
     def __init__(
         self,
         call: Call,
-        reason_of_death: Callable[[WorkerAddress, float], str],
+        reason_of_death: Callable[[WorkerAddress, float, str], str],
         before_return: Callable[[], object] = lambda: None,
     ) -> None:
         """Used by the group.
 
         Args:
             call: what goes on.
-            reason_of_death: why a rank's process is gone, waiting up to so many seconds to learn it.
+            reason_of_death: why a rank's process is gone, waiting up to so many seconds to learn it; else what is
+                given here.
             before_return: called before results are handed out.
         """
         self._call = call
@@ -233,7 +234,8 @@ class GroupResult(Generic[R]):
             return WorkerError(address.group, address.rank, method, outcome.traceback, cause)
         if not isinstance(outcome, PeerDied):
             return outcome
-        died = WorkerDied(address.group, address.rank, method, self._reason_of_death(address, reason_wait_s))
+        reason = self._reason_of_death(address, reason_wait_s, outcome.reason)
+        died = WorkerDied(address.group, address.rank, method, reason)
         died.__cause__ = outcome
         return died
 

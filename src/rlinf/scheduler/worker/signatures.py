@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from rlinf.scheduler.errors import CallArgumentError
-from rlinf.scheduler.host.protocol import Kind
+from rlinf.scheduler.host.protocol import CallKind
 from rlinf.scheduler.wording import nearest_name
 
 
@@ -52,7 +52,7 @@ def check_attribute(worker_class: type, name: str) -> None:
         raise AttributeError(message)
 
 
-def kind_of(worker_class: type, method: str) -> Kind:
+def kind_of(worker_class: type, method: str) -> CallKind:
     """Whether a method streams its values."""
     function = inspect.unwrap(getattr(worker_class, method))
     is_stream = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)

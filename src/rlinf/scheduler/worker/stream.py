@@ -13,7 +13,7 @@ from rlinf.scheduler.comm.promise import Promise, Wake
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams
 from rlinf.scheduler.host.timing import Reduce
 from rlinf.scheduler.worker.result import GroupResult
-from rlinf.scheduler.worker.stream_call import Slot, StreamCall
+from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
 from rlinf.scheduler.worker.waiting import stop_waking, wait_for_any, when_any
 
 R = TypeVar("R")
@@ -37,7 +37,7 @@ class GroupStream(Generic[R]):
         timeout_s: how long one step may take, in seconds; None: as long as every rank lives.
     """
 
-    def __init__(self, call: StreamCall, result: GroupResult[Any], heads: Sequence[Slot]) -> None:
+    def __init__(self, call: StreamCall, result: GroupResult[Any], heads: Sequence[ValueCell]) -> None:
         """Used by the group."""
         self.timeout_s: float | None = None
         self._call = call
@@ -98,7 +98,7 @@ class GroupStream(Generic[R]):
             return []
         return [missing[0]] if self._call.settled.done() else [missing[0], self._call.settled]
 
-    def _load_row(self) -> tuple[list[R], list[Slot]] | None:
+    def _load_row(self) -> tuple[list[R], list[ValueCell]] | None:
         """The next list and the slots behind it; None at the end."""
         if self._is_closed:
             return None

@@ -11,10 +11,10 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.worker.call import Call, Outcome, Target, next_number
+from rlinf.scheduler.worker.call import Call, RankOutcome, Target, next_number
 
 
-class Slot:
+class ValueCell:
     """Where one value of one rank comes to; they are linked in the order of the values.
 
     Whoever iterates holds the slot that it waits for, and goes on to the next one by one store: so an interruption
@@ -30,13 +30,13 @@ class Slot:
     def __init__(self, index: int = 0) -> None:
         self.index = index
         self.filled: Promise[Arrived | None] = Promise()
-        self._next: dict[None, Slot] = {}
+        self._next: dict[None, ValueCell] = {}
 
     @property
-    def next(self) -> Slot:
+    def next(self) -> ValueCell:
         """The slot behind it."""
         # One step, for both threads may be the first to ask.
-        return self._next.get(None) or self._next.setdefault(None, Slot(self.index + 1))
+        return self._next.get(None) or self._next.setdefault(None, ValueCell(self.index + 1))
 
 
 class StreamCall(Call):
@@ -60,13 +60,13 @@ class StreamCall(Call):
         method: str,
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
-        heads: Sequence[Slot],
+        heads: Sequence[ValueCell],
         prefetch: int,
     ) -> None:
         super().__init__(messenger, method, targets, encoded, "stream")
         self._prefetch = prefetch
         # Slots whose values are on their way; and each rank's first one whose value was not asked for.
-        self._open: set[Slot] = set()
+        self._open: set[ValueCell] = set()
         self._tails = list(heads)
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class StreamCall(Call):
     def _goes_on(self, index: int) -> bool:
         return self.outcomes[index] is None and self.aborted is None
 
-    def _ask(self, index: int, slot: Slot) -> None:
+    def _ask(self, index: int, slot: ValueCell) -> None:
         if not self._goes_on(index):
             self._fill(slot, None)
             return
@@ -99,7 +99,7 @@ class StreamCall(Call):
         )
         answer.add_done_callback(partial(self._on_value, index, slot, wanted.item))
 
-    def _on_value(self, index: int, slot: Slot, item: int, answer: Future[Reply]) -> None:
+    def _on_value(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
         if answer.exception() is not None:
             self._fill(slot, None)  # the call itself has failed, too, and says why
         elif isinstance(answer.result().head, protocol.Ended):
@@ -108,13 +108,13 @@ class StreamCall(Call):
         else:
             self._take_value(index, slot, item, answer.result().frames)
 
-    def _take_value(self, index: int, slot: Slot, item: int, frames: list[Buffer]) -> None:
+    def _take_value(self, index: int, slot: ValueCell, item: int, frames: list[Buffer]) -> None:
         try:
             self._fill(slot, self.messenger.parcels.receive(frames))
         except SharedMemoryUnreadable as error:
             self._ask_again(index, item, error, partial(self._on_bytes, index, slot, item))
 
-    def _on_bytes(self, index: int, slot: Slot, item: int, answer: Future[Reply]) -> None:
+    def _on_bytes(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:
         if answer.exception() is not None:
             self._fill(slot, None)
         else:
@@ -130,7 +130,7 @@ class StreamCall(Call):
         super().cancel()
         self._end_slots()
 
-    def _note(self, index: int, outcome: Outcome) -> None:
+    def _note(self, index: int, outcome: RankOutcome) -> None:
         super()._note(index, outcome)
         self._tails[index].filled.set_result(None)
 
@@ -140,6 +140,6 @@ class StreamCall(Call):
             for slot in (*self._open, *self._tails):
                 self._fill(slot, None)
 
-    def _fill(self, slot: Slot, value: Arrived | None) -> None:
+    def _fill(self, slot: ValueCell, value: Arrived | None) -> None:
         self._open.discard(slot)
         slot.filled.set_result(value)

@@ -14,7 +14,17 @@ shortcut.py        what lies between a user's thread and a server that it asks b
 shortcut_user.py   that thread
 mailbox.py         a part: a mailbox in every process, around the same machines
 weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
+admission.py       a part: a queue that admits, around the same machines
+admission_book.py  it as it must be
+makers.py          who makes its items, and who takes them
+ranks.py           data-parallel ranks that train on their parts of a queue
 ledger.py          what queues promise, checked at every step
+queue_book.py      one queue as it must be
+shard_book.py      its parts as they must be
+lease_book.py      items on lease as they must be
+lease_user.py      what a process does with items on lease
+producer_book.py   the places of producers as they must be
+checkpoints.py     a channel that is saved, and a job that restarts from that
 machines.py        the machines under test
 script.py          what happens in the story of a seed
 run.py             tell a story

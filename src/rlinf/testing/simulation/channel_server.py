@@ -2,112 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from rlinf.scheduler.queueing import Accept, Deliver, DirectOperations, Grant, Instruction, Refuse, Ripen
+from rlinf.scheduler.channel import wire as desk_wire
+from rlinf.scheduler.channel.producer_desk import ProducerDesk
+from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.subscription_desk import SubscriptionDesk
+from rlinf.scheduler.queueing import (
+    NO_LIMITS,
+    Accept,
+    Bury,
+    Deliver,
+    DirectOperations,
+    Grant,
+    Instruction,
+    LeaseTerms,
+    Refuse,
+    Ripen,
+    ShardPlan,
+    StartClock,
+    StopClock,
+    Tapped,
+)
+from rlinf.scheduler.queueing.named_queue import Getter
+from rlinf.testing.simulation.channel_wire import (
+    CHANNEL,
+    Again,
+    Answer,
+    Arrived,
+    Direct,
+    Done,
+    DonePart,
+    Elsewhere,
+    EndQueue,
+    Extend,
+    Fill,
+    Flush,
+    FromHolders,
+    Get,
+    Join,
+    Leave,
+    News,
+    Operation,
+    Operations,
+    Put,
+    Recall,
+    Request,
+    Resend,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Withdraw,
+)
+from rlinf.testing.simulation.durable import JournaledHost
+from rlinf.testing.simulation.holders import HOLDER, Holders, ServerSide
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.machines import Machines
-from rlinf.testing.simulation.script import NOWAIT, Call
+from rlinf.testing.simulation.producer_book import ProducerBook
+from rlinf.testing.simulation.queue_book import Asked
+from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.shortcut import Way
-from rlinf.testing.simulation.users import UserCall
 from rlinf.testing.simulation.world import Violation
-
-SERVER = "server"
-CHANNEL = "channel"
-
-
-class Put(NamedTuple):
-    """An item, or (`item` None) its announcement."""
-
-    ticket: int
-    queue: str
-    item: int | None
-    weight: int
-    size_bytes: int
-    wait: bool
-
-
-class Fill(NamedTuple):
-    """The bytes of an announced item."""
-
-    ticket: int
-    item: int
-
-
-class Get(NamedTuple):
-    """A get, or a batch that reaches a weight."""
-
-    ticket: int
-    queue: str
-    batch_weight: int | None
-    wait: bool
-
-
-class Withdraw(NamedTuple):
-    """Nobody wants an operation any more."""
-
-    ticket: int
-
-
-class Recall(NamedTuple):
-    """Nobody wants an operation any more that went by a shortcut."""
-
-    ticket: int
-
-
-class Direct(NamedTuple):
-    """By a shortcut: an operation, before which so many messages stand."""
-
-    after: int
-    operation: Put | Get
-
-
-class Elsewhere(NamedTuple):
-    """By a shortcut: the items of a get come the usual way."""
-
-    ticket: int
-
-
-class Again(NamedTuple):
-    """By a shortcut: the item of a put cannot be read; it is to come the usual way."""
-
-    ticket: int
-
-
-class Arrived(NamedTuple):
-    """Items are in the client's process; nobody has taken them."""
-
-    ticket: int
-
 
 # Of a delivery, so many bytes go by a shortcut.
 DIRECT_BYTES = 64 << 10
-INLINE_BYTES = 64 << 10
 # So many puts lie in shared memory that the server cannot read.
 UNREADABLE_SHARE = 0.03
-
-Operation = Put | Fill | Get | Withdraw | Recall | Arrived
-Operations = tuple[list[int], list[Operation]]
-"""What a client sends: tickets whose items were taken, and operations in order."""
-Answer = Grant | Deliver | Refuse
-News = tuple[list[int], list[Answer]]
-"""What the server sends: tickets of accepted puts, and other answers in order."""
-
-
-def is_announced(step: Call) -> bool:
-    """Whether the bytes of a put follow when there is room for them."""
-    return step.size_bytes > INLINE_BYTES
-
-
-def opening(call: UserCall) -> Put | Get:
-    """Return the message that begins an operation."""
-    step = call.step
-    wait = step.timeout_us != NOWAIT
-    if step.kind == "put":
-        item = None if is_announced(step) else step.number
-        return Put(call.ticket, step.queue, item, step.weight, step.size_bytes, wait)
-    return Get(call.ticket, step.queue, step.weight if step.kind == "batch" else None, wait)
+MAX_VACANCIES = 1000
+NEVER_US = 1 << 60
 
 
 class ChannelServer:
@@ -117,11 +81,32 @@ class ChannelServer:
         state: the machine under test.
     """
 
-    def __init__(self, host: Host, ledger: Ledger, machines: Machines, maxsize: int) -> None:
+    def __init__(
+        self,
+        host: Host | JournaledHost,
+        ledger: Ledger,
+        machines: Machines,
+        script: Script,
+        holders: Holders | None,
+    ) -> None:
+        self._remote = ServerSide(host, holders) if holders is not None and isinstance(host, Host) else None
+        self._plan = script.plan or ShardPlan(1)
+        self._places = ProducerBook(script.producers, script.successor_us)
+        spec = ChannelSpec(CHANNEL, producers=script.producers, successor_s=script.successor_us / 1e6)
+        self._spec = spec
+        self._producers = machines.producers(script.producers)
+        self._desk = ProducerDesk(self._call_later, spec, self._producers, self._on_producers_done)
         self.host = host
         self.name = host.name
         self.world = host.world
-        self.state = machines.server(maxsize)
+        self.state = machines.server(script.maxsize, 0, script.total_bytes)
+        self.state.leases.max_attempts = script.max_attempts
+        self.state.leases.max_leased = script.max_leased
+        self._tap, self._successor_us = script.tap, script.successor_us
+        self._subscriptions = SubscriptionDesk(
+            self._call_later, self.state, 0, script.successor_us / 1e6, self._subscription_ends
+        )
+        self._clocks: dict[int, int] = {}  # by the generation of a lease: when its time is over
         self._ledger = ledger
         self._gone: set[str] = set()
         self._news: dict[str, News] = {}
@@ -130,6 +115,8 @@ class ChannelServer:
         self._ways: dict[str, list[Way]] = {}
         self._draw = host.world.randomness("channel server")
         host.serve(CHANNEL, self)
+        if isinstance(host, Host):
+            host.serve(HOLDER, _Ignored())
 
     def receive(self, sender: str, message: Operations) -> None:
         """Handle what a client sent, one after the other."""
@@ -150,6 +137,8 @@ class ChannelServer:
 
     def connect(self, client: Host) -> Way | None:
         """A shortcut for a thread of a client; None if that cannot be."""
+        if isinstance(self.host, JournaledHost):
+            return None
         if not self.host.alive or client.name in self._gone:
             return None
         way = Way(client, self.host, self._on_calls)
@@ -216,8 +205,10 @@ class ChannelServer:
     # -- ends --------------------------------------------------------------------------------------
 
     def lost(self, peer: str) -> None:
-        """A client has gone, or is held for dead."""
-        if peer not in self._gone:
+        """A client has gone, or is held for dead; or a holder."""
+        if self._remote is not None and peer.startswith(HOLDER):
+            self._lose_items(self._remote.lose(peer), peer)
+        elif peer not in self._gone:
             self.world.note(self.name, "loses", peer)
             self._gone.add(peer)
             self._news.pop(peer, None)
@@ -230,41 +221,265 @@ class ChannelServer:
             }
             for ticket in taken:
                 self._ledger.confirmed(peer, ticket)
-            self._ledger.loses(peer)
+            self._ledger.loses(peer, self.world.now_us + self._successor_us)
             self._carry_out(self.state.lose(peer, taken))
+            self._places.lose(peer, self.world.now_us)
+            self._desk.lose(peer)
+            self._subscriptions.lose(peer)
+
+    def _lose_items(self, gone: set[int], holder: str) -> None:
+        self.world.note(self.name, "loses", holder, *sorted(gone))
+        self._ledger.loses_items(gone)
+        self._carry_out(self.state.lose_items(lambda item: f"went with {holder}" if item in gone else ""))
+
+    def _resend(self, client: str, ticket: int) -> list[Instruction]:
+        """A client cannot fetch what was delivered to it: it comes here first."""
+        out = self.state.deliver_again(client, ticket)
+        items = [item.payload for each in out if isinstance(each, Deliver) for item in each.items]
+        gone = set() if self._remote is None else self._remote.bring(items)
+        if gone:
+            self._lose_items(gone, "somebody")
+            out = self.state.deliver_again(client, ticket)
+        for each in out:
+            if isinstance(each, Deliver):
+                self._ledger.delivers_again(client, ticket, [item.payload for item in each.items])
+        return out
+
+    def release_all(self) -> None:
+        """Let holders drop what is not needed any more."""
+        if self._remote is not None:
+            self._remote.release(self._needed)
+
+    def _needed(self) -> set[int]:
+        """The items that are still somewhere here."""
+        state = self.state
+        queued = [item for queue in state._queues.values() for item in queue.items()]
+        leased = [item for lease in state.leases.all() for item in lease.items.values()]
+        dead = [letter.item for letter in state.leases.dead.values()]
+        numbers = {item.payload for item in (*queued, *leased, *dead)}
+        for client in state._clients.values():
+            for operation in client.operations.values():
+                items = operation.items or () if isinstance(operation, Getter) else (operation.item,)
+                numbers.update(item.payload for item in items)
+        return numbers
+
+    def check_rest(self) -> None:
+        """Check, when the world is at rest, that a channel without producers has ended."""
+        self._ledger.leases.check_rest()
+        self._places.check_rest(self.world.now_us, ended=self.state.has_ended("a queue of nobody"))
+
+    def end(self, queue: str) -> None:
+        """End a queue."""
+        self._ledger.ends(queue)
+        self._carry_out(self.state.end(queue))
 
     def close(self) -> None:
         """Close the channel."""
         self.world.note(self.name, "closes")
+        self._ledger.closes()
         self._carry_out(self.state.close())
+
+    # -- of a durable channel ----------------------------------------------------------------------
+
+    def joined(self, peer: str) -> None:
+        """A client is there that was given up before it had begun."""
+        self._gone.discard(peer)
+
+    def image(self) -> tuple[Any, ...]:
+        """What it knows."""
+        return self.state, self._producers, self._clocks, self._gone
+
+    def resume(self, image: tuple[Any, ...]) -> None:
+        """Go on with what another one knew."""
+        self.state, self._producers, self._clocks, self._gone = image
+        self._desk = ProducerDesk(self._call_later, self._spec, self._producers, self._on_producers_done)
+        self._desk.resume()
+        for generation, due_us in self._clocks.items():
+            self.host.later(max(11, due_us - self.host.now_us), self._lapse, generation)
+        self._carry_out(self.state.ripening())
+
+    def believe(self, ledger: Any, places: Any) -> tuple[Any, Any]:
+        """Tell others than before what is heard and said; those."""
+        before = self._ledger, self._places
+        self._ledger, self._places = ledger, places
+        return before
+
+    def check_state(self) -> None:
+        """Check that it knows what it has promised."""
+        self._ledger.follow([], self.state, self.world.now_us)
 
     def _handle(self, client: str, operation: Operation, *, is_direct: bool = False) -> list[Instruction]:
         state, ledger = self.state, self._ledger
         match operation:
-            case Put(ticket, queue, None, weight, size_bytes, wait):
-                return state.reserve(client, ticket, queue, weight, size_bytes, wait=wait)
-            case Put(ticket, queue, item, weight, size_bytes, wait):
-                if not is_direct:  # of these each thread has one at most
-                    ledger.bytes_arrive(client, ticket)
-                return state.put(client, ticket, queue, item, weight, size_bytes, wait=wait)
+            case Put():
+                return self._put(client, operation, is_direct=is_direct)
             case Fill(ticket, item):
                 return state.fill(client, ticket, item)
-            case Get(ticket, queue, batch_weight, wait):
-                ledger.get_arrives(client, ticket, queue)
-                if batch_weight is None:
-                    return state.get(client, ticket, queue, wait=wait)
-                return state.get_batch(client, ticket, queue, batch_weight, wait=wait)
-            case Withdraw(ticket):
-                return state.withdraw(client, ticket)
-            case Recall(ticket):
-                return self._recall(client, ticket)
+            case Get():
+                return self._get(client, operation)
+            case Settle() | Extend() | DonePart():
+                return self._settle(client, operation)
+            case Withdraw() | Recall() | Resend():
+                return self._take_back(client, operation)
             case Arrived(ticket):
+                ledger.arrived(client, ticket)
                 return state.arrive(client, ticket)
+            case _:
+                return self._answer(client, operation)
+
+    def _take_back(self, client: str, operation: Withdraw | Recall | Resend) -> list[Instruction]:
+        if isinstance(operation, Withdraw):
+            return self.state.withdraw(client, operation.ticket)
+        take_back = self._recall if isinstance(operation, Recall) else self._resend
+        return take_back(client, operation.ticket)
+
+    def _put(self, client: str, put: Put, *, is_direct: bool) -> list[Instruction]:
+        ticket, queue, item, weight, size_bytes, wait, priority, group, at = put
+        terms: dict[str, Any] = {"priority": priority, "group": group, "wait": wait}
+        self._ledger.put_arrives(client, ticket)
+        if item is None:
+            return self.state.reserve(client, ticket, queue, weight, size_bytes, **terms)
+        if at is not None and self._remote is not None:
+            if self._remote.put(item, at):
+                self.host.later(1_000, self.lost, at.holder)
+        elif not is_direct:  # of these each thread has one at most
+            self._ledger.bytes_arrive(client, ticket)
+        return self.state.put(client, ticket, queue, item, weight, size_bytes, **terms)
+
+    def _settle(self, client: str, message: Settle | Extend | DonePart) -> list[Instruction]:
+        leases = self._ledger.leases
+        match message:
+            case Settle(generation, True, _, places):
+                out = self.state.acknowledge(client, generation, places)
+                leases.acknowledge(client, generation, places, refused=out is None)
+            case Settle(generation, _, delay_s, places):
+                out = self.state.give_back(client, generation, places, delay_s=delay_s)
+                leases.give_back(client, generation, places, refused=out is None, delayed=delay_s > 0)
+            case DonePart(index, step):
+                out = self.state.finish_part(client, SHARDS, index, step)
+                self._ledger.part_is_done(client, SHARDS, index, step, refused=out is None)
+            case Extend(generation):
+                leases.hear(client, generation, self.world.now_us)
+                out = self.state.extend(client, generation)
+        return out or []
+
+    def _keep_time(self, instruction: StartClock | StopClock) -> None:
+        generation = instruction.generation
+        if isinstance(instruction, StopClock):
+            self._clocks.pop(generation, None)
+            return
+        after_us = int(instruction.after_s * 1e6)
+        due_us = self.host.now_us + after_us
+        if due_us > self._clocks.get(generation, -1):
+            self._clocks[generation] = due_us
+            self.host.later(after_us, self._lapse, generation)
+
+    def _lapse(self, generation: int) -> None:
+        # A process that was paused is late.
+        now_us = self.host.now_us
+        if self._clocks.get(generation, now_us + 1) <= now_us:
+            del self._clocks[generation]
+            self._ledger.leases.lapse(generation, self.world.now_us)
+            self._carry_out(self.state.lapse(generation))
+
+    def empty_dead_letters(self, again: bool) -> None:
+        """Put all of them back, or drop them."""
+        book = self._ledger.leases
+        for letter in self.state.leases.dead_letters():
+            name = TAP if isinstance(letter.queue.name, Tapped) else letter.queue.name
+            (book.put_back if again else book.discard)(letter.item.payload, name)
+            move = self.state.put_back if again else self.state.discard
+            self._carry_out(move(letter.number) or [])
+
+    def _subscribe(self, client: str, request: Subscribe | Unsubscribe) -> None:
+        if self._tap is None:
+            return
+        self._to_client(client)[1].append(Done(request.ticket))
+        match request:
+            case Subscribe(ticket):
+                queue, drops, *bounds = self._tap
+                self._ledger.subscribes(client, ticket, self._tap)
+                self._subscriptions.answer(client, desk_wire.Subscribe(ticket, TAP, queue, drops, *bounds))
+            case Unsubscribe(_, number, failed):
+                until_us = self.world.now_us + (self._successor_us if failed else 0)
+                self._ledger.unsubscribes(client, number, until_us)
+                self._subscriptions.answer(client, desk_wire.Unsubscribe(number, TAP, failed))
+
+    def give_up_subscription(self) -> None:
+        """Nobody comes any more, whatever the time."""
+        for vacancy in range(1, MAX_VACANCIES) if self._ledger.has_subscription else ():
+            if self.state.give_up_subscription(TAP, vacancy) is not None:
+                self._ledger.subscription_ends(NEVER_US)
+                return
+
+    def _subscription_ends(self, _name: str, _num_left: int, instructions: list[Instruction]) -> None:
+        self._ledger.subscription_ends(self.world.now_us)
+        self._carry_out(instructions)
+
+    def _get(self, client: str, asked: Get) -> list[Instruction]:
+        """Ask the queue that is meant; the books know the subscription's by another name."""
+        state, ledger = self.state, self._ledger
+        get = asked._replace(queue=Tapped(TAP)) if asked.queue == TAP else asked
+        match get:
+            case Get(ticket, queue, batch_weight, wait, limits) if get.ttl_us:
+                wanted = NO_LIMITS if limits is None else limits
+                what = Asked(limits is not None, batch_weight, wanted, wait, ttl_us=get.ttl_us)
+                ledger.get_arrives(client, ticket, asked.queue, what)
+                terms = LeaseTerms(get.ttl_us / 1e6, client)
+                return state.lease(client, ticket, queue, terms, batch_weight, limits, wait=wait)
+            case Get(ticket, queue, _, wait, _, _, (index, done_step)):
+                ledger.part_arrives(client, ticket, queue, index, done_step)
+                return state.get_part(client, ticket, queue, self._plan, index, done_step, wait=wait)
+            case Get(ticket, queue, None, wait, None, 0):
+                ledger.get_arrives(client, ticket, asked.queue, Asked(wait=wait))
+                return state.get(client, ticket, queue, wait=wait)
+            case Get(ticket, queue, None, wait, None, size):
+                ledger.get_arrives(client, ticket, asked.queue, Asked(wait=wait, group_size=size))
+                return state.get_group(client, ticket, queue, size, wait=wait)
+            case Get(ticket, queue, batch_weight, wait, limits):
+                limits = NO_LIMITS if limits is None else limits
+                ledger.get_arrives(client, ticket, asked.queue, Asked(True, batch_weight, limits, wait))
+                return state.get_batch(client, ticket, queue, batch_weight, limits, wait=wait)
+
+    def _answer(self, client: str, request: Request) -> list[Instruction]:
+        """Do what is no operation, and say so."""
+        state, ledger, answers = self.state, self._ledger, self._to_client(client)[1]
+        match request:
+            case EndQueue(ticket, queue):
+                ledger.ends(queue)
+                answers.append(Done(ticket))
+                return state.end(queue)
+            case Flush(ticket, queue):
+                ledger.flushes(queue)
+                answers.append(Done(ticket))
+                return state.flush(queue)
+            case Join(ticket, name):
+                joined = self._desk.answer(client, desk_wire.Join(ticket, name))
+                problem = joined.problem if joined is not None else ""
+                self._places.join(client, ticket, name, self.world.now_us, admitted=not problem)
+                answers.append(Done(ticket, "no place" if problem else ""))
+                return []
+            case Subscribe() | Unsubscribe():
+                self._subscribe(client, request)
+                return []
+            case Leave(ticket, number, failed):
+                self._places.leave(client, number, self.world.now_us, failed=failed)
+                answers.append(Done(ticket))
+                self._desk.answer(client, desk_wire.Leave(number, failed))
+                return []
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             client = instruction.client
             self.world.note(self.name, "says", *_in_words(instruction))
+            if isinstance(instruction, StartClock | StopClock):
+                self._keep_time(instruction)
+                continue
+            if isinstance(instruction, Bury):  # nobody here asks: questions are items to the queue
+                continue
+            if isinstance(instruction, Ripen):
+                self.host.later(int(instruction.after_s * 1e6), self._ripen, client, instruction.ticket)
+                continue
             if client in self._gone:
                 message = f"the server answers {client}, which has gone"
                 raise Violation(message, (client,))
@@ -273,9 +488,36 @@ class ChannelServer:
             accepted, answers = self._to_client(client)
             if isinstance(instruction, Accept):
                 accepted.append(instruction.ticket)
-            elif not isinstance(instruction, Ripen):  # nobody here asks for a batch that waits for more
-                answers.append(instruction)
-        self._ledger.follow(instructions, self.state)
+            else:
+                answers.append(self._as_answer(instruction))
+        self._ledger.follow(instructions, self.state, self.world.now_us)
+        if self._remote is not None:
+            self.host.later(1, self.release_all)
+
+    def _as_answer(self, instruction: Deliver | Grant | Refuse) -> Answer:
+        if self._remote is None or not isinstance(instruction, Deliver):
+            return instruction
+        places = self._remote.places(item.payload for item in instruction.items)
+        return FromHolders(instruction, places) if places else instruction
+
+    def _call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.host.later(int(delay_s * 1e6), self._give_up, action)
+
+    def _give_up(self, action: Callable[[], None]) -> None:
+        action()
+        self._places.given_up(self.world.now_us)
+
+    def _on_producers_done(self) -> None:
+        if not self.state.has_ended("a queue of nobody"):
+            self.world.note(self.name, "has no producers any more")
+        self._places.ends(self.world.now_us)
+        self._ledger.ends_all()
+        self._carry_out(self.state.end_all())
+
+    def _ripen(self, client: str, ticket: int) -> None:
+        if client not in self._gone:
+            self._ledger.waited(client, ticket)
+            self._carry_out(self.state.ripen(client, ticket))
 
     def _is_said_directly(self, instruction: Instruction) -> bool:
         direct = self._direct_of(instruction.client)
@@ -297,6 +539,16 @@ class ChannelServer:
         news, self._news = self._news, {}
         for client, its_news in news.items():
             self.host.send(client, CHANNEL, its_news)
+
+
+class _Ignored:
+    """Hears holders, and has nothing to say."""
+
+    def receive(self, _sender: str, _message: None) -> None:
+        pass
+
+    def lost(self, _peer: str) -> None:
+        pass
 
 
 def _in_words(instruction: Instruction) -> tuple[Any, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from rlinf.testing.simulation.holders import Holders
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
-from rlinf.testing.simulation.script import SERVER_NUMBER, Call, Fault, Script
+from rlinf.testing.simulation.script import FIRST_HOLDER, NUM_NODES, SERVER_NUMBER, Call, Fault, Script
 from rlinf.testing.simulation.world import World
 
 
@@ -30,6 +31,9 @@ class Part(Protocol):
     def died(self, host: Host) -> None:
         """A process has died."""
 
+    def restarted(self) -> None:
+        """Another process holds now what the one that died has held, if that is durable."""
+
     def close(self) -> None:
         """What can be closed is closed."""
 
@@ -42,8 +46,10 @@ class Cluster:
 
     Attributes:
         server: the process that holds what has one place.
+        channel_host: the process that holds the channel: the server, or, of a durable one, its successor.
         hosts: all processes there ever were, by name.
         current: the present process of each number.
+        holders: the processes that hold items of nodes; None in a story without.
     """
 
     def __init__(self, world: World, script: Script, machines: Machines) -> None:
@@ -52,9 +58,15 @@ class Cluster:
         self.machines = machines
         self.network = Network(world)
         self.server = Host(world, self.network, "server", machines)
+        self.channel_host = self.server
         self.hosts: dict[str, Host] = {"server": self.server}
         self.current: dict[int, Host] = {SERVER_NUMBER: self.server}
         self._parts: list[Part] = []
+        self.holders: Holders | None = None
+        if script.has_holders:
+            self.holders = Holders(world, self.network, machines, self.server.name)
+            for node in range(NUM_NODES):
+                self._start_holder(node)
 
     def run(self, make_parts: tuple[Callable[[Cluster, Script], Part], ...]) -> None:
         """Tell the story.
@@ -82,6 +94,11 @@ class Cluster:
             part.start(host, number)
         return host
 
+    def _start_holder(self, node: int) -> None:
+        if self.holders is not None:
+            host = self.holders.start(node)
+            self.hosts[host.name] = self.current[FIRST_HOLDER - node] = host
+
     def _come_to_rest(self) -> None:
         for host in self.hosts.values():
             host.resume()
@@ -104,19 +121,37 @@ class Cluster:
             case "stall" if host is not other:
                 self.network.stall(host.name, other.name, fault.for_us)
             case "pause" | "pause server":
-                self._pause(host if fault.kind == "pause" else self.server, fault.for_us)
+                self._pause(host if fault.kind == "pause" else self.channel_host, fault.for_us)
             case "die":
                 self._kill(host, fault)
+            case "lose node" if host.alive:
+                self._bury(host)
+                node = FIRST_HOLDER - fault.client
+                self.world.schedule(self.world.now_us + fault.for_us, None, self._start_holder, (node,))
             case "kill server":
-                self._bury(self.server)
+                self._kill_server(fault)
             case "close":
                 for part in self._parts:
-                    self.server.later(0, part.close)
+                    self.channel_host.later(0, part.close)
 
     def _pause(self, host: Host, for_us: int) -> None:
         if host.alive:
             host.pause()
             self.world.schedule(self.world.now_us + for_us, None, host.resume)
+
+    def _kill_server(self, fault: Fault) -> None:
+        if not self.script.durable:
+            self._bury(self.server)
+        elif self.channel_host.alive:
+            self._bury(self.channel_host)
+            self.world.schedule(self.world.now_us + fault.for_us, None, self._start_server_again)
+
+    def _start_server_again(self) -> None:
+        name = f"server.{len(self.hosts)}"
+        host = Host(self.world, self.network, name, self.machines)
+        self.channel_host = self.hosts[name] = self.current[SERVER_NUMBER] = host
+        for part in self._parts:
+            part.restarted()
 
     def _kill(self, host: Host, fault: Fault) -> None:
         if host.alive:

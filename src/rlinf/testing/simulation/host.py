@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.network import Network
-from rlinf.testing.simulation.sessions import Sessions
+from rlinf.testing.simulation.peer_sessions import PeerSessions
 from rlinf.testing.simulation.world import Process, World
 
 
@@ -29,7 +29,7 @@ class Host(Process):
 
     def __init__(self, world: World, network: Network, name: str, machines: Machines) -> None:
         super().__init__(world, name)
-        self.sessions = Sessions(self, network, machines.session)
+        self.sessions = PeerSessions(self, network, machines.session)
         self._services: dict[str, Service] = {}
 
     def serve(self, name: str, service: Service) -> None:

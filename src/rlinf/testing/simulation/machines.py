@@ -6,9 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rlinf.scheduler.channel.node_holder import HolderBook
 from rlinf.scheduler.comm.replication.publication import Publication
-from rlinf.scheduler.comm.transport.session import Session
-from rlinf.scheduler.queueing import ChannelState, DirectOperations
+from rlinf.scheduler.comm.transport.peer_session import PeerSession
+from rlinf.scheduler.queueing import (
+    ChannelState,
+    DirectOperations,
+    Producers,
+    ServerStreams,
+    Snapshot,
+    Stream,
+    merged,
+)
 from rlinf.scheduler.queueing.client import ClientState
 
 
@@ -25,17 +34,29 @@ class Machines:
     """What makes each machine.
 
     Attributes:
-        server: a channel's server, from its `maxsize`.
+        server: a channel's server, from its `maxsize`, and the bytes that a queue and the channel may hold.
+        producers: who has something to put, from how many they are.
         direct: what the server knows of one client's shortcuts.
         client: a process's side of a channel, from its credit in bytes.
+        holder: what a node's holder has.
+        stream: what a client has said to a durable channel, and heard.
+        streams: the same of all of them, at its server.
+        journal: what a durable channel writes down; by default a file that keeps it.
         receiver: the queues of a mailbox, from their bound in bytes.
         publication: who gets an object from where, from the name of its machine.
+        merged: of two looks at a channel, what is in its checkpoint.
         session: half of a session, from the own name, the other's, an id, and the time in seconds.
     """
 
-    server: Callable[[int], ChannelState] = ChannelState
+    server: Callable[[int, int, int], ChannelState] = ChannelState
+    producers: Callable[[int], Producers] = Producers
     direct: Callable[[], DirectOperations[Any, Any]] = DirectOperations
     client: Callable[[int], ClientState] = ClientState
+    holder: Callable[[], HolderBook[int]] = HolderBook
+    stream: Callable[[], Stream[Any]] = Stream
+    streams: Callable[[], ServerStreams[Any]] = ServerStreams
+    journal: Callable[[], Any] | None = None
     receiver: Callable[[int], ChannelState] = _bounded_in_bytes
     publication: Callable[[str], Publication] = _replicated
-    session: Callable[[str, str, int, float], Session[Any]] = Session
+    merged: Callable[[Snapshot, Snapshot], Snapshot] = merged
+    session: Callable[[str, str, int, float], PeerSession[Any]] = PeerSession

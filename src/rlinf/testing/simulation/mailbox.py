@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, QueueName
-from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Fill, Send
+from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendItem
 from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
@@ -95,8 +95,10 @@ class Mailbox(Users):
         self.world.note(self.name, "hears", sender, type(message).__name__, *message)
         match message:
             case Put(ticket, queue, None, size_bytes):
+                self.ledger.put_arrives(sender, ticket)
                 self._follow(self.state.reserve(sender, ticket, queue, size_bytes=size_bytes))
             case Put(ticket, queue, item, size_bytes):
+                self.ledger.put_arrives(sender, ticket)
                 self.ledger.bytes_arrive(sender, ticket)
                 self._follow(self.state.put(sender, ticket, queue, item, size_bytes=size_bytes))
             case Bytes(ticket, item):
@@ -222,7 +224,7 @@ class Mailbox(Users):
                     item = None if _is_announced(step) else ticket
                     put = Put(ticket, (self.number, step.queue), item, step.size_bytes)
                     self.host.send(peer, MAILBOX, put)
-                case Fill():
+                case SendItem():
                     self.host.send(peer, MAILBOX, Bytes(ticket, ticket))
                 case _:
                     self.host.send(peer, MAILBOX, Withdraw(ticket))
@@ -301,6 +303,9 @@ class MailboxPart:
         """See `Part`."""
         if step.peer in self._cluster.current:
             self._mailboxes[host.name].call(step)
+
+    def restarted(self) -> None:
+        """See `Part`."""
 
     def died(self, host: Host) -> None:
         """See `Part`; whoever took something from the mailbox of a dead process was in it."""

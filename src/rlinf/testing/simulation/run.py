@@ -6,6 +6,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from rlinf.testing.simulation.admission import AdmissionPart
 from rlinf.testing.simulation.channel import ChannelPart
 from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.machines import Machines
@@ -14,7 +15,7 @@ from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
-PARTS = (ChannelPart, MailboxPart, WeightsPart)
+PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from rlinf.scheduler.queueing import Accept, Deliver
 from rlinf.scheduler.queueing.client import Ending
-from rlinf.testing.simulation import channel_server as wire
+from rlinf.testing.simulation import channel_wire as wire
+from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.shortcut import Way
 from rlinf.testing.simulation.users import UserCall, Users
 
@@ -62,7 +63,7 @@ class ShortcutUser:
         server: what it leads to.
     """
 
-    def __init__(self, client: DirectUsers, server: wire.ChannelServer) -> None:
+    def __init__(self, client: DirectUsers, server: ChannelServer) -> None:
         self._client = client
         self._server = server
         self._draw = client.world.randomness("shortcut", client.name)
@@ -79,7 +80,9 @@ class ShortcutUser:
     def take(self, call: UserCall) -> bool:
         """Send a call by the shortcut, if there is one and it may; whether it did."""
         after = self._client.sent_before()
-        if not call.step.blocking or not after or self._draw.random() >= self._share:
+        if call.step.kind in (*wire.REQUESTS, "lease") or not call.step.blocking or not after:
+            return False
+        if self._draw.random() >= self._share:
             return False
         way = self._own or self._server.connect(self._client.host)
         if way is None:
@@ -139,6 +142,8 @@ class ShortcutUser:
                 client.tell(call, Ending.ACCEPTED, None)
             case Deliver(_, _, items):
                 call.items = [item.payload for item in items]
+                if answer.part is not None:
+                    call.part_step = answer.part.step
                 call.ended_us = client.world.now_us
                 client.host.later(self._draw.randrange(100), client.wake, call)
             case wire.Elsewhere():

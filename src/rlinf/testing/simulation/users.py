@@ -32,9 +32,21 @@ class UserCall:
         outcome: how it ended; empty while it has not.
         items: what was delivered.
         ended_us: when its operation was over, whether its user has looked or not.
+        done_step: of a rank: the step that it has done with.
+        part_step: of a rank: the step that was delivered.
     """
 
-    __slots__ = ("began_us", "ended_us", "items", "outcome", "paused_us", "step", "ticket")
+    __slots__ = (
+        "began_us",
+        "done_step",
+        "ended_us",
+        "items",
+        "outcome",
+        "part_step",
+        "paused_us",
+        "step",
+        "ticket",
+    )
 
     def __init__(self, step: Call) -> None:
         self.step = step
@@ -42,6 +54,7 @@ class UserCall:
         self.outcome = ""
         self.items: list[int] | None = None
         self.began_us = self.ended_us = self.paused_us = 0
+        self.done_step = self.part_step = -1
 
     @property
     def limit_us(self) -> int | None:

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.comm.replication.publication import Give, Instruction, Publication, Reader, Refer
+from rlinf.scheduler.comm.replication.publication import (
+    Give,
+    Publication,
+    PublicationInstruction,
+    Reader,
+    Refer,
+)
 from rlinf.scheduler.queueing.client import Ending
 from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.host import Host
@@ -148,7 +154,7 @@ class Publisher:
             self.host.send(sender, WEIGHTS, Drop(version))
         self._follow(instructions or [])
 
-    def _follow(self, instructions: list[Instruction]) -> None:
+    def _follow(self, instructions: list[PublicationInstruction]) -> None:
         for instruction in instructions:
             reader = self.asking.pop(instruction.ticket)
             match instruction:
@@ -306,6 +312,9 @@ class WeightsPart:
             self._readers[host.name].call(step)
         else:
             self._cluster.server.later(0, self._publisher.publish)
+
+    def restarted(self) -> None:
+        """See `Part`."""
 
     def died(self, host: Host) -> None:
         """See `Part`."""

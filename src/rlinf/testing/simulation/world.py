@@ -45,6 +45,11 @@ class Process:
         return self.name
 
     @property
+    def now_us(self) -> int:
+        """The time by its clock."""
+        return self.world.now_us
+
+    @property
     def paused(self) -> bool:
         """It does nothing now, and will go on."""
         return self._paused_at is not None

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rlinf.scheduler.comm.codec.sources import Part, Source, StridedArray
+from rlinf.scheduler.comm.codec.sources import BytePart, ByteSource, StridedArray
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.errors import CodecError
 
@@ -51,7 +51,7 @@ def reduce_array(array: Array, sent: list[Any]) -> Any:
         return np.ndarray, (array.shape, named, MARK)
     part, strides = pack(array)
     if size < IN_BAND_BYTES:
-        memory: Any = bytearray(part.contiguous() if isinstance(part, Source) else part)
+        memory: Any = bytearray(part.contiguous() if isinstance(part, ByteSource) else part)
     else:
         memory = MARK
         sent.append(part)
@@ -81,7 +81,7 @@ def reduce_subclass(array: Array) -> Any:
     return _subclass, (array.view(np.ndarray), kind, attributes or None)
 
 
-def pack(array: Array) -> tuple[Part, Strides | None]:
+def pack(array: Array) -> tuple[BytePart, Strides | None]:
     """The bytes of an array without gaps, and its strides in them; None if rows follow one another as in C.
 
     Args:

@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable
 from itertools import pairwise
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+from rlinf.scheduler.comm.framing import Bytes
 
 # Below, waking a thread costs more than it saves.
 PARALLEL_BYTES = 8 << 20

@@ -29,10 +29,10 @@ import numpy as np
 
 from rlinf.scheduler.comm.codec.arrays import MARK, reduce_array, reduce_subclass
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
-from rlinf.scheduler.comm.codec.sources import Bytes, Part, Pieces, Source, copied, write_parts
+from rlinf.scheduler.comm.codec.sources import BytePart, ByteSource, Pieces, copied, write_parts
 from rlinf.scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
 from rlinf.scheduler.comm.codec.tensors import TensorRow, TensorTable, quantisation
-from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.framing import Buffer, Bytes
 from rlinf.scheduler.errors import CodecError
 
 _PICKLE = 0
@@ -64,7 +64,7 @@ class Encoded:
 
     __slots__ = ("_parts", "head", "size_bytes", "sizes")
 
-    def __init__(self, head: bytes, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, head: bytes, parts: Sequence[BytePart] = ()) -> None:
         self.head = head
         self._parts = parts
         self.sizes = [len(head), *map(len, parts)] if parts else [len(head)]
@@ -80,7 +80,7 @@ class Encoded:
 
         What has gaps or lies on a device is copied by the first call, nothing else is copied.
         """
-        parts = [part.contiguous() if isinstance(part, Source) else part for part in self._parts]
+        parts = [part.contiguous() if isinstance(part, ByteSource) else part for part in self._parts]
         self._parts = parts
         return [self.head, *parts]
 
@@ -210,7 +210,7 @@ class _Reducer:
     def begin(self, asked: list[Any]) -> None:
         self.asked = asked
         # What each mark in the pickle stands for: bytes, or the number of a tensor.
-        self.sent: list[Part | int] = []
+        self.sent: list[BytePart | int] = []
         self.tensors: TensorTable | None = None
 
     def reduce(self, obj: Any) -> Any:
@@ -232,7 +232,7 @@ class _Reducer:
             return self._reduce_tensor(obj, torch)
         return NotImplemented
 
-    def finish(self) -> tuple[bytes, list[Part]]:
+    def finish(self) -> tuple[bytes, list[BytePart]]:
         """The table, empty if there are no tensors, and the buffers."""
         sent = self.sent
         if len(self.asked) > len(sent):  # Some are of a class that hands out its memory itself.

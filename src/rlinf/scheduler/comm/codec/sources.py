@@ -1,6 +1,6 @@
 """Where the bytes of a message come from: memory as it is, or memory that has to be put in order first.
 
-A part of a message is a `Buffer`, one stretch of memory, or a `Source`, which copies itself straight to
+A part of a message is a `Buffer`, one stretch of memory, or a `ByteSource`, which copies itself straight to
 where it is needed: an array with gaps, a tensor on a GPU, a pickle in pieces. So each byte is copied once,
 whether it goes into shared memory or through a socket.
 """
@@ -15,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlinf.scheduler.comm.codec.copying import copy_bytes
-from rlinf.scheduler.comm.framing import Buffer
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+from rlinf.scheduler.comm.framing import Buffer, Bytes
 
 
-class Source(ABC):
+class ByteSource(ABC):
     """Bytes that do not lie in one stretch of this process's memory.
 
     `len()` of it is their number, which is not 0.
@@ -42,10 +40,10 @@ class Source(ABC):
         return target.data
 
 
-Part: TypeAlias = Buffer | Source
+BytePart: TypeAlias = Buffer | ByteSource
 
 
-class StridedArray(Source):
+class StridedArray(ByteSource):
     """An array with gaps, in the order of its axes."""
 
     __slots__ = ("_array",)
@@ -63,7 +61,7 @@ class StridedArray(Source):
         np.copyto(target.view(array.dtype).reshape(array.shape), array)
 
 
-class StridedTensor(Source):
+class StridedTensor(ByteSource):
     """A tensor with gaps or on a device, in the order of its axes.
 
     Args:
@@ -86,7 +84,7 @@ class StridedTensor(Source):
         self._torch.from_numpy(target).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
-class Pieces(Source):
+class Pieces(ByteSource):
     """Several stretches of memory as one, e.g. a pickle with the large strings in it."""
 
     __slots__ = ("_pieces", "_size")
@@ -106,27 +104,27 @@ class Pieces(Source):
             copy_into(piece, target[begin:end])
 
 
-def copy_into(part: Part, target: Bytes) -> None:
+def copy_into(part: BytePart, target: Bytes) -> None:
     """Copy the bytes of `part` into `target`, which has exactly their number.
 
     Numpy and torch let other threads run meanwhile; assigning to a slice of a memoryview does not.
     """
-    if isinstance(part, Source):
+    if isinstance(part, ByteSource):
         part.write_into(target)
     elif len(part):
         copy_bytes(np.frombuffer(part, np.uint8), target)
 
 
-def copied(part: Part) -> Buffer:
+def copied(part: BytePart) -> Buffer:
     """The bytes of `part` in memory that nobody else refers to, or that nobody can change."""
-    if isinstance(part, Source):
+    if isinstance(part, ByteSource):
         return part.contiguous()
     if type(part) is bytes:
         return part
     return np.frombuffer(part, np.uint8).copy().data if len(part) else b""
 
 
-def write_parts(parts: Sequence[Part], target: Bytes, offsets: Sequence[int]) -> None:
+def write_parts(parts: Sequence[BytePart], target: Bytes, offsets: Sequence[int]) -> None:
     """Copy each of `parts` to its place in `target`.
 
     Raises:

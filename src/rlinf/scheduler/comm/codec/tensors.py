@@ -22,7 +22,7 @@ from rlinf.scheduler.comm.codec.arrays import (
     pack,
     packed_strides,
 )
-from rlinf.scheduler.comm.codec.sources import Part, StridedTensor
+from rlinf.scheduler.comm.codec.sources import BytePart, StridedTensor
 from rlinf.scheduler.errors import CodecError
 
 REQUIRES_GRAD = 1
@@ -128,7 +128,7 @@ class TensorTable:
         self._torch: Any = torch
         self._dtypes = dtypes(torch)
         self.rows: list[TensorRow] = []
-        self._parts: list[Part | None] = []
+        self._parts: list[BytePart | None] = []
         self._tensors: list[Any] = []
         # Device, first byte, byte after the last, and index of every tensor that has bytes.
         self._spans: list[tuple[str, int, int, int]] = []
@@ -188,7 +188,7 @@ class TensorTable:
         part, row.strides, span = _pack_strided(array)
         return self._append(row, tensor, part, span)
 
-    def finish(self, parts: list[Part]) -> None:
+    def finish(self, parts: list[BytePart]) -> None:
         """Append the tensors' parts to those of the message, and say in `rows` which one is whose."""
         self._spans.sort()
         group: list[int] = []
@@ -202,7 +202,7 @@ class TensorTable:
             group, on, begin, reach = [index], device, first, end
         self._place(group, begin, reach, parts)
 
-    def _append(self, row: TensorRow, tensor: Any, part: Part | None, span: int) -> int:
+    def _append(self, row: TensorRow, tensor: Any, part: BytePart | None, span: int) -> int:
         index = len(self.rows)
         self.rows.append(row)
         self._parts.append(part)
@@ -233,7 +233,7 @@ class TensorTable:
         part = StridedTensor(self._torch, tensor.view(kind.bits).permute(order))
         return self._append(row, tensor, part, _span(shape, strides, tensor.element_size()))
 
-    def _place(self, group: list[int], begin: int, end: int, parts: list[Part]) -> None:
+    def _place(self, group: list[int], begin: int, end: int, parts: list[BytePart]) -> None:
         if len(group) > 1:
             self._place_overlapping(group, begin, end, parts)
             return
@@ -241,7 +241,7 @@ class TensorTable:
             self.rows[index].part = len(parts)
             parts.append(self._parts[index])  # type: ignore[arg-type]
 
-    def _place_overlapping(self, group: list[int], begin: int, end: int, parts: list[Part]) -> None:
+    def _place_overlapping(self, group: list[int], begin: int, end: int, parts: list[BytePart]) -> None:
         own = sum(len(self._parts[index] or b"") for index in group)
         storage = max(
             (self._tensors[index].untyped_storage() for index in group), key=lambda each: int(each.nbytes())
@@ -262,7 +262,7 @@ class TensorTable:
         ]
         parts.append(memory_of(flat.numpy()) if flat.is_cpu else StridedTensor(torch, flat))
 
-    def _place_apart(self, group: list[int], parts: list[Part]) -> None:
+    def _place_apart(self, group: list[int], parts: list[BytePart]) -> None:
         """One part each, but for views that are the same."""
         same: dict[tuple[Any, ...], TensorRow] = {}
         for index in group:
@@ -292,7 +292,7 @@ def quantisation(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, *geometry, tensor.requires_grad, *scheme
 
 
-def _pack_strided(array: Array) -> tuple[Part, Strides | None, int]:
+def _pack_strided(array: Array) -> tuple[BytePart, Strides | None, int]:
     """The part of a tensor whose rows do not follow one another, its strides there, and its reach in memory."""
     shape, strides, itemsize = array.shape, array.strides, array.itemsize
     span = _span(shape, strides, itemsize)

@@ -9,7 +9,7 @@ reading.py      the reader's side
 
 from rlinf.scheduler.comm.replication.publisher import Publisher
 from rlinf.scheduler.comm.replication.reading import Reading
-from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, Answer, Key, Kind, Want
+from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, AnswerKind, Key, ReaderAnswer, Want
 from rlinf.scheduler.comm.replication.replicas import Replicas
 
-__all__ = ["NOTHING_HEARD", "Answer", "Key", "Kind", "Publisher", "Reading", "Replicas", "Want"]
+__all__ = ["NOTHING_HEARD", "AnswerKind", "Key", "Publisher", "ReaderAnswer", "Reading", "Replicas", "Want"]

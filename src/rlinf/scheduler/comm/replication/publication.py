@@ -33,7 +33,7 @@ class Refer(NamedTuple):
     process_id: str
 
 
-Instruction = Give | Refer
+PublicationInstruction = Give | Refer
 
 
 class _Replica:
@@ -64,7 +64,7 @@ class Publication:
         self._replicas: dict[str, _Replica] = {}
         self._waiting: dict[int, Reader] = {}
 
-    def ask(self, reader: Reader) -> list[Instruction]:
+    def ask(self, reader: Reader) -> list[PublicationInstruction]:
         """A reader wants it; nothing comes back if it has to wait for its machine's replica."""
         if not self._replicated or reader.machine_id == self._machine_id:
             return [Give(reader.ticket, keep=False)]
@@ -81,14 +81,14 @@ class Publication:
         """A reader does not wait any more."""
         self._waiting.pop(ticket, None)
 
-    def kept(self, process_id: str) -> list[Instruction] | None:
+    def kept(self, process_id: str) -> list[PublicationInstruction] | None:
         """A replica has written it; None if it is none (any more)."""
         machines = self._machines_of(process_id)
         for machine_id in machines:
             self._replicas[machine_id].ready = True
         return self._look_again(machines) if machines else None
 
-    def lost(self, process_id: str) -> list[Instruction]:
+    def lost(self, process_id: str) -> list[PublicationInstruction]:
         """A process is gone, gave up, or does not have it: the first of its machine that waits is the next replica."""
         machines = self._machines_of(process_id)
         for machine_id in machines:
@@ -102,9 +102,9 @@ class Publication:
     def _machines_of(self, process_id: str) -> list[str]:
         return [machine for machine, replica in self._replicas.items() if replica.process_id == process_id]
 
-    def _look_again(self, machines: list[str]) -> list[Instruction]:
+    def _look_again(self, machines: list[str]) -> list[PublicationInstruction]:
         readers = [reader for reader in self._waiting.values() if reader.machine_id in machines]
-        out: list[Instruction] = []
+        out: list[PublicationInstruction] = []
         for reader in readers:
             del self._waiting[reader.ticket]
             out += self.ask(reader)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.comm.replication.publication import Give, Instruction, Publication, Reader
-from rlinf.scheduler.comm.replication.records import Answer, Drop, Kept, Key, Kind, Want
+from rlinf.scheduler.comm.replication.publication import Give, Publication, PublicationInstruction, Reader
+from rlinf.scheduler.comm.replication.records import AnswerKind, Drop, Kept, Key, ReaderAnswer, Want
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 
 
-class _Question(NamedTuple):
+class _OpenQuestion(NamedTuple):
     """A reader's question that is not answered."""
 
     request: Request
@@ -31,7 +31,7 @@ class _Published:
         self.parcel = parcel
         self.publication = publication
         self.replicated_bytes = replicated_bytes
-        self.questions: dict[int, _Question] = {}
+        self.questions: dict[int, _OpenQuestion] = {}
         self.replicas: dict[str, Endpoint] = {}
 
 
@@ -87,10 +87,10 @@ class Publisher:
         """
         if want.unreadable:
             self._messenger.parcels.distrust(request.peer_id, want.unreadable)
-        question = _Question(request, want, gone)
+        question = _OpenQuestion(request, want, gone)
         self._messenger.parcels.when_ready(want.reader, lambda: self._answer(key, question))
 
-    def _answer(self, key: Key, question: _Question) -> None:
+    def _answer(self, key: Key, question: _OpenQuestion) -> None:
         published = self._published.get(key)
         if question.request.is_cancelled:
             return
@@ -110,25 +110,25 @@ class Publisher:
         else:
             # Whoever waits knows what it waits for, and can say so at its deadline.
             self._withdraw(published, ticket)
-            question.request.reply(Answer(Kind.WAIT, key))
+            question.request.reply(ReaderAnswer(AnswerKind.WAIT, key))
 
-    def _follow(self, published: _Published, instructions: list[Instruction]) -> None:
+    def _follow(self, published: _Published, instructions: list[PublicationInstruction]) -> None:
         for instruction in instructions:
             question = published.questions.pop(instruction.ticket)
             if isinstance(instruction, Give):
                 self._give(published, question, keep=instruction.keep)
             else:
                 at = published.replicas[instruction.process_id]
-                question.request.reply(Answer(Kind.AT, published.key, at))
+                question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at))
 
-    def _give(self, published: _Published, question: _Question, *, keep: bool) -> None:
+    def _give(self, published: _Published, question: _OpenQuestion, *, keep: bool) -> None:
         reader = question.want.reader
 
         def settled(taken: bool) -> None:
             if keep and not taken:
                 self._follow(published, published.publication.lost(reader.process_id))
 
-        answer = Answer(Kind.KEEP if keep else Kind.HERE, published.key)
+        answer = ReaderAnswer(AnswerKind.KEEP if keep else AnswerKind.HERE, published.key)
         if not give(question.request, answer, published.parcel, reader, settled):
             settled(False)
 
@@ -172,7 +172,7 @@ class Publisher:
 
 def give(
     request: Request,
-    answer: Answer,
+    answer: ReaderAnswer,
     parcel: Parcel,
     reader: Endpoint,
     then: Callable[[bool], None] | None = None,

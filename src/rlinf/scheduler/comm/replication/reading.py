@@ -10,7 +10,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, Answer, Copy, Key, Kind, Want
+from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf.scheduler.comm.replication.replicas import Replicas
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
@@ -73,15 +73,15 @@ class Reading:
         if error is not None:
             self._end(error=error)
             return
-        answer: Answer = reply.result().head
+        answer: ReaderAnswer = reply.result().head
         self._want.avoid = ""
-        if answer.kind is Kind.WAIT:
+        if answer.kind is AnswerKind.WAIT:
             self._want.heard = answer.key.number
             if self._heard is not None:
                 self._heard(answer.key)
             if not self._over:
                 self.start()
-        elif answer.kind is Kind.KEEP:
+        elif answer.kind is AnswerKind.KEEP:
             key = answer.key
             self._replicas.keep(
                 self._publisher, key, reply.result().frames, lambda arrived: self._end(key, arrived)
@@ -93,14 +93,14 @@ class Reading:
 
     def _ask_replica(self, replica: Endpoint, key: Key) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
-        self._asked = self._messenger.request(replica, f"{self._service}.copy", head, reply_type=Answer)
+        self._asked = self._messenger.request(replica, f"{self._service}.copy", head, reply_type=ReaderAnswer)
         self._asked.add_done_callback(partial(self._replica_answered, replica, key))
 
     def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
         failed = reply.exception() is not None
-        if failed or reply.result().head.kind is Kind.GONE:
+        if failed or reply.result().head.kind is AnswerKind.GONE:
             self._want = Want(self._messenger.endpoint, NOTHING_HEARD, "", replica.process_id)
             self.start()
         else:

@@ -1,7 +1,7 @@
 """What publishers, replicas and readers say to each other.
 
-reader to publisher    a question of its service's, with a Want in it -> Answer, with the bytes or a descriptor
-reader to replica      Copy -> Answer
+reader to publisher    a question of its service's, with a Want in it -> ReaderAnswer, with the bytes or a descriptor
+reader to replica      Copy -> ReaderAnswer
 replica to publisher   Kept -> whether it is still needed
 publisher to replica   Drop
 """
@@ -40,7 +40,7 @@ class Want(msgspec.Struct, array_like=True):
     avoid: str = ""
 
 
-class Kind(IntEnum):
+class AnswerKind(IntEnum):
     """What an answer means."""
 
     WAIT = 0  # it is not there, or on its way to the reader's machine: ask again, and be answered when it is
@@ -50,16 +50,16 @@ class Kind(IntEnum):
     GONE = 4  # the replica does not have it (any more)
 
 
-class Answer(msgspec.Struct, array_like=True):
+class ReaderAnswer(msgspec.Struct, array_like=True):
     """What a reader is told.
 
     Attributes:
-        kind: see `Kind`.
+        kind: see `AnswerKind`.
         key: what was found; of WAIT, what is there.
         at: of AT: where the replica is.
     """
 
-    kind: Kind
+    kind: AnswerKind
     key: Key
     at: Endpoint | None = None
 

@@ -15,7 +15,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.publisher import give
-from rlinf.scheduler.comm.replication.records import Answer, Copy, Drop, Kept, Key, Kind
+from rlinf.scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kept, Key, ReaderAnswer
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
@@ -116,9 +116,9 @@ class Replicas:
         def answer() -> None:
             parcel = self._kept.get((asked.publisher_id, asked.key))
             if parcel is None:
-                request.reply(Answer(Kind.GONE, asked.key))
+                request.reply(ReaderAnswer(AnswerKind.GONE, asked.key))
             else:
-                give(request, Answer(Kind.HERE, asked.key), parcel, asked.want.reader)
+                give(request, ReaderAnswer(AnswerKind.HERE, asked.key), parcel, asked.want.reader)
 
         self._messenger.parcels.when_ready(asked.want.reader, answer)
 

@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.blocks import Block, BlockStore
 from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, new_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
-from rlinf.scheduler.comm.shm.home import Home, run_at
+from rlinf.scheduler.comm.shm.io_thread import IoThread, run_at
 from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.maps import Region, map_array, map_region
@@ -37,7 +37,7 @@ LOW_SHARE = 0.5
 MAX_LIMIT_BYTES = 256 << 30
 
 
-class _Ask:
+class _BlockRequest:
     """One thread's wish for a block; it waits on a lock of its own."""
 
     __slots__ = ("answered", "block", "deadline", "size_bytes")
@@ -56,7 +56,7 @@ class Arena:
     Args:
         owner: this process.
         limit_bytes: how much it holds at most, up to MAX_LIMIT_BYTES; only what is in use takes memory.
-        home: the I/O thread, to which everything here belongs but the free blocks.
+        io_thread: the I/O thread, to which everything here belongs but the free blocks.
         ledger: what all processes of the machine may take together.
 
     Attributes:
@@ -67,14 +67,16 @@ class Arena:
         OSError: the system gives no such memory.
     """
 
-    def __init__(self, owner: Endpoint, limit_bytes: int, home: Home, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, owner: Endpoint, limit_bytes: int, io_thread: IoThread, ledger: Ledger | None = None
+    ) -> None:
         self.limit_bytes = min(limit_bytes, MAX_LIMIT_BYTES) // kernel.PAGE_BYTES * kernel.PAGE_BYTES
-        self._home = home
+        self._io_thread = io_thread
         self._ledger = ledger
         self._layout = Layout(self.limit_bytes)
         self.fd = kernel.create(self._layout.size_bytes)
         self._regions: dict[int, Region] = {}
-        self._asks: deque[_Ask] = deque()
+        self._asks: deque[_BlockRequest] = deque()
         self._looks_later = False
         self._seen_refused_ns = 0 if ledger is None else ledger.refused_at_ns
         self._forked = False
@@ -104,7 +106,7 @@ class Arena:
         block = _take_free(self._store.free[self._layout.size_class(size_bytes)], size_bytes)
         if block is not None:
             return block
-        return self._take(size_bytes) if self._home.on_io_thread() else self._ask(size_bytes, wait_s)
+        return self._take(size_bytes) if self._io_thread.on_io_thread() else self._ask(size_bytes, wait_s)
 
     @property
     def touched_bytes(self) -> int:
@@ -124,7 +126,7 @@ class Arena:
     @property
     def num_held(self) -> int:
         """Blocks that this process refers to."""
-        return run_at(self._home, self._num_held) if self.fd >= 0 else 0
+        return run_at(self._io_thread, self._num_held) if self.fd >= 0 else 0
 
     @property
     def generation(self) -> int:
@@ -133,7 +135,7 @@ class Arena:
 
     def unused(self) -> bool:
         """Whether nobody uses any block."""
-        return self.fd < 0 or run_at(self._home, self._unused)
+        return self.fd < 0 or run_at(self._io_thread, self._unused)
 
     # -- the I/O thread --------------------------------------------------------------------------
 
@@ -145,7 +147,7 @@ class Arena:
         if self._asks:
             more = self._answer_asks() or more
         if more:
-            self._home.submit(self.serve)
+            self._io_thread.submit(self.serve)
 
     def clear_dead(self) -> None:
         """Processes may have ended: what they held is free."""
@@ -165,6 +167,11 @@ class Arena:
         clear_dead_slots(self.fd, self._table)
         self._store.look()
         return self._store.trim()
+
+    def adopt(self, size_bytes: int) -> None:
+        """Answer for so many bytes that a dead process wrote, in the ledger of the machine; less if it is negative."""
+        if self._ledger is not None:
+            self._ledger.adopt(size_bytes)
 
     def close(self) -> None:
         """Give everything up; blocks that others use live on with them, the others end here."""
@@ -209,13 +216,13 @@ class Arena:
     # -- waiting for room ------------------------------------------------------------------------
 
     def _ask(self, size_bytes: int, wait_s: float) -> Block | None:
-        ask = _Ask(size_bytes, time.monotonic() + wait_s)
-        self._home.submit(lambda: self._take_ask(ask))
+        ask = _BlockRequest(size_bytes, time.monotonic() + wait_s)
+        self._io_thread.submit(lambda: self._take_ask(ask))
         # Whenever this is interrupted, the block is dropped with what refers to it.
         ask.answered.acquire(timeout=wait_s + ANSWER_S)
         return ask.block
 
-    def _take_ask(self, ask: _Ask) -> None:
+    def _take_ask(self, ask: _BlockRequest) -> None:
         if self.fd >= 0 and not self._serve_ask(ask):
             self._asks.append(ask)
             self._head[WANTED_AT] = 1
@@ -226,7 +233,7 @@ class Arena:
         elif self.fd < 0:
             ask.answered.release()
 
-    def _serve_ask(self, ask: _Ask) -> bool:
+    def _serve_ask(self, ask: _BlockRequest) -> bool:
         """Whether this thread need not wait any more, for it has its block or its time is over."""
         over = True
         try:
@@ -260,7 +267,7 @@ class Arena:
     def _look_later(self) -> None:
         if not self._looks_later:
             self._looks_later = True
-            self._home.call_later(LOOK_EVERY_S, self._look_again)
+            self._io_thread.call_later(LOOK_EVERY_S, self._look_again)
 
     def _look_again(self) -> None:
         self._looks_later = False
@@ -277,7 +284,7 @@ class Arena:
 
     def _on_drop(self) -> None:
         if not self._forked:
-            self._home.submit(self.serve)
+            self._io_thread.submit(self.serve)
 
     def _region(self, size_class: int) -> Region:
         region = self._regions.get(size_class)

@@ -15,15 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm.holders import GROUP, HolderTable
 from rlinf.scheduler.comm.shm.kernel import PAGE_BYTES
 from rlinf.scheduler.comm.shm.layout import Layout
-from rlinf.scheduler.comm.shm.maps import Bytes, array_interface
+from rlinf.scheduler.comm.shm.maps import array_interface
 
 # So many blocks are looked at in one turn of the I/O thread, and so much memory is given back in one.
 MAX_BLOCKS_A_TURN = 500
 MAX_TRIMMED_BYTES_A_TURN = 32 << 20
+# Up to so many blocks are looked at one by one: numpy takes ten microseconds for any number.
+_FEW = 16
 
 
 class Block:
@@ -102,8 +105,8 @@ class BlockStore:
         self._cold: list[list[int]] = [[] for _ in range(num_classes)]
         self._unused: list[Iterator[int]] = [iter(layout.blocks(number)) for number in range(num_classes)]
         self._rooms: dict[int, int] = {}
-        # Not in use here, but held by readers.
-        self._lent = np.zeros(table.row_bytes, np.bool_)
+        # Not in use here, but held by readers; by the table's groups.
+        self._lent: dict[int, set[int]] = {}
         self._num_lent = 0
         self._groups: deque[int] = deque()
         self._made = 0
@@ -185,7 +188,7 @@ class BlockStore:
         return block
 
     def _lend(self, index: int) -> None:
-        self._lent[index] = True
+        self._lent.setdefault(index // GROUP, set()).add(index)
         self._num_lent += 1
 
     # -- what comes back -------------------------------------------------------------------------
@@ -213,13 +216,17 @@ class BlockStore:
             self._free(index)
 
     def _look_at(self, group: int) -> int:
-        lent = self._lent[group * GROUP : (group + 1) * GROUP]
-        if not lent.any():
+        lent = self._lent.get(group)
+        if not lent:
             return 0
-        found = np.flatnonzero(lent & self._table.unheld(group)) + group * GROUP
-        for index in found.tolist():
-            self._lent[index] = False
-            self._num_lent -= 1
+        if len(lent) <= _FEW:
+            found = [index for index in lent if not self._table.is_held(index)]
+        else:
+            unheld = self._table.unheld(group)
+            found = [index for index in lent if unheld[index - group * GROUP]]
+        lent.difference_update(found)
+        self._num_lent -= len(found)
+        for index in found:
             self._free(index)
         return len(found)
 

@@ -9,12 +9,13 @@ import weakref
 import numpy as np
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, Header, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.layout import Layout
-from rlinf.scheduler.comm.shm.maps import Bytes, Region, map_array, map_region
+from rlinf.scheduler.comm.shm.maps import Region, map_array, map_region
 from rlinf.scheduler.comm.shm.slots import claim_slot
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.maps import Bytes
 
 MAX_SLOTS = 256
 GROUP = 256
@@ -147,8 +147,9 @@ class HolderTable:
             kernel.fence()
         return groups
 
-    def unheld(self, group: int) -> npt.NDArray[np.bool_]:
+    def unheld(self, group: int) -> list[bool]:
         """For each block of a group, whether nobody holds it."""
         begin = group * GROUP
         # Reading a row that was never written would give it pages: only those of slots.
-        return np.asarray(~self._held[self.slots(), begin : begin + GROUP].any(axis=0))
+        held = np.asarray(self._held[self.slots(), begin : begin + GROUP].any(axis=0))
+        return [not each for each in held.tolist()]

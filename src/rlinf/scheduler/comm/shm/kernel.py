@@ -145,6 +145,13 @@ def fence(_lock: type = Lock) -> None:
     lock.acquire()
 
 
+def trim_heap() -> None:
+    """Give the free parts of this process's heap back to the system, where the C library can (glibc)."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _last_error() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
-from rlinf.scheduler.comm.shm.maps import Bytes, array_interface
+from rlinf.scheduler.comm.shm.maps import array_interface
 
 
-class Lease:
+class BlockLease:
     """A block that this process uses; released when the last reference to it, or to an array of it, is dropped.
 
     Args:
@@ -98,6 +99,6 @@ class _Memory:
 
     __slots__ = ("__array_interface__", "_lease")
 
-    def __init__(self, lease: Lease, address: int) -> None:
+    def __init__(self, lease: BlockLease, address: int) -> None:
         self._lease = lease
         self.__array_interface__ = array_interface(address, lease.size_bytes)

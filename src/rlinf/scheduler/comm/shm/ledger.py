@@ -68,6 +68,11 @@ class Ledger:
         self._refused_at[0] = time.monotonic_ns()
         return False
 
+    def adopt(self, size_bytes: int) -> None:
+        """Take so many bytes that a dead process had, or give them back if it is negative; they are there anyhow."""
+        if self._fd >= 0:
+            self._taken[self._line] += size_bytes
+
     @property
     def refused_at_ns(self) -> int:
         """When some process was refused last, by the machine's monotonic clock; 0 if none ever was."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlinf.scheduler.errors import ConfigError
 
 VARIABLE = "RLINF_ARENA_MIB"
 _SHARE = 2
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default_limit_bytes() -> int:
@@ -28,10 +29,14 @@ def default_limit_bytes() -> int:
     return int(text) << 20
 
 
-def memory_bytes() -> int:
-    """How much memory this machine or container has."""
+def memory_bytes(limits: Sequence[str] = CONTAINER_LIMITS) -> int:
+    """How much memory this machine or container has.
+
+    Args:
+        limits: files that may say how many bytes the container has.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _CGROUP_LIMITS:
+    for path in limits:
         try:
             text = Path(path).read_text(encoding="ascii").strip()
         except OSError:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.shm import kernel
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Indexes = npt.NDArray[np.intp]
 
 

@@ -14,7 +14,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.foreign import open_arena
-from rlinf.scheduler.comm.shm.home import Carrier
+from rlinf.scheduler.comm.shm.io_thread import Carrier
 
 logger = Reporter(__name__)
 
@@ -31,13 +31,13 @@ class Offer(msgspec.Struct, array_like=True, tag=0, frozen=True):
     fd: int
 
 
-class Answer(msgspec.Struct, array_like=True, tag=1, frozen=True):
+class OfferAnswer(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """Why the receiver's arena cannot be opened; "" if it can."""
 
     problem: str
 
 
-class Returned(msgspec.Struct, array_like=True, tag=2, frozen=True):
+class BlockReturned(msgspec.Struct, array_like=True, tag=2, frozen=True):
     """A block of the receiver's was released, for which it waited."""
 
 
@@ -63,7 +63,7 @@ class Offers:
         self._retry_s: dict[str, float] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._told = False
-        messenger.serve(SERVICE, self._on_message, Offer | Answer | Returned)
+        messenger.serve(SERVICE, self._on_message, Offer | OfferAnswer | BlockReturned)
 
     # -- from any thread -------------------------------------------------------------------------
 
@@ -131,16 +131,16 @@ class Offers:
         match request.head:
             case Offer() as offer:
                 self._answer(request, offer)
-            case Answer(problem):
+            case OfferAnswer(problem):
                 self._on_answer(request, problem)
-            case Returned():
+            case BlockReturned():
                 self._on_returned()
 
     def _answer(self, request: Request, offer: Offer) -> None:
         problem = _try_to_open(request.peer_id, offer.pid, offer.fd)
         if problem:
             self.say_without(f"that of '{request.peer_name}' cannot be opened here ({problem})")
-        self._messenger.notify(self.connected[request.peer_id], SERVICE, Answer(problem))
+        self._messenger.notify(self.connected[request.peer_id], SERVICE, OfferAnswer(problem))
 
     def _on_answer(self, request: Request, problem: str) -> None:
         process_id = request.peer_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from rlinf.scheduler.comm.shm.home import Carrier
+from rlinf.scheduler.comm.shm.io_thread import Carrier
 
 
 class OwnerWatch:

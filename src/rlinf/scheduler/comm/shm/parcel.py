@@ -16,11 +16,10 @@ import msgspec
 
 from rlinf.scheduler.comm.codec import Encoded, decode
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.framing import Buffer, total_bytes
+from rlinf.scheduler.comm.framing import Buffer, Bytes, total_bytes
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.blocks import Block
-from rlinf.scheduler.comm.shm.lease import Lease
-from rlinf.scheduler.comm.shm.maps import Bytes
+from rlinf.scheduler.comm.shm.lease import BlockLease
 
 DESCRIPTOR = 255
 _PREFIX = bytes([DESCRIPTOR])
@@ -180,14 +179,16 @@ class Arrived:
 
     __slots__ = ("_frames", "_lease", "_sizes", "size_bytes")
 
-    def __init__(self, frames: list[Buffer], lease: Lease | None = None, sizes: Sequence[int] = ()) -> None:
+    def __init__(
+        self, frames: list[Buffer], lease: BlockLease | None = None, sizes: Sequence[int] = ()
+    ) -> None:
         self._frames = frames
         self._lease = lease
         self._sizes = sizes
         self.size_bytes = total_bytes(frames) if lease is None else sum(sizes)
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> BlockLease | None:
         """The block in which it lies; None if its bytes came in the message."""
         return self._lease
 

@@ -15,9 +15,9 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.foreign import ForeignArena
-from rlinf.scheduler.comm.shm.home import Carrier, run_at
+from rlinf.scheduler.comm.shm.io_thread import Carrier, run_at
 from rlinf.scheduler.comm.shm.ledger import Ledger
-from rlinf.scheduler.comm.shm.offers import SERVICE, Offers, Returned
+from rlinf.scheduler.comm.shm.offers import SERVICE, BlockReturned, Offers
 from rlinf.scheduler.comm.shm.owners import OwnerWatch
 from rlinf.scheduler.comm.shm.parcel import (
     Arrived,
@@ -242,7 +242,7 @@ class Parcels:
 
     def _tell_owner(self, owner: Endpoint) -> None:
         """Tell an owner that waits for room."""
-        self._messenger.notify(owner, SERVICE, Returned())
+        self._messenger.notify(owner, SERVICE, BlockReturned())
 
     def _on_opened(self, arena: ForeignArena) -> Callable[[], None] | None:
         """Notice the end of an arena's owner, so that its memory does not outlive it here for longer than used."""

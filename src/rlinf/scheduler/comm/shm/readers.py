@@ -1,8 +1,8 @@
 """Arenas of other processes (and this one's own), open for reading, and the blocks of them that are used here.
 
-What is used is a `Lease`. Everything else belongs to the I/O thread: it alone writes this process's rows of the holder
-tables. A lease that is dropped, anywhere, is noted by the interpreter itself, in one step, and released by the I/O
-thread; where there is none any more, whoever drops it does that.
+What is used is a `BlockLease`. Everything else belongs to the I/O thread: it alone writes this process's rows of the
+holder tables. A lease that is dropped, anywhere, is noted by the interpreter itself, in one step, and released by the
+I/O thread; where there is none any more, whoever drops it does that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold, Seat, open_arena
 from rlinf.scheduler.comm.shm.forks import remember
-from rlinf.scheduler.comm.shm.lease import Lease
+from rlinf.scheduler.comm.shm.lease import BlockLease
 
 # So many arenas stay open while nothing of them is in use; opening and mapping one again costs some 50 us, and
 # touching its pages for the first time another 20 us for each MiB.
@@ -109,7 +109,7 @@ class OpenArenas:
 
     def lease(
         self, arena: ForeignArena, index: int, generation: int, size_bytes: int, *, shared: bool
-    ) -> Lease:
+    ) -> BlockLease:
         """The use of a block, for which somebody vouches who holds it.
 
         Raises:
@@ -118,7 +118,7 @@ class OpenArenas:
         if size_bytes > arena.block_bytes(index):
             message = f"{size_bytes} bytes do not fit into block {index}"
             raise ValueError(message)
-        return Lease(self._hold(arena, index, generation), size_bytes, shared)
+        return BlockLease(self._hold(arena, index, generation), size_bytes, shared)
 
     def _hold(self, arena: ForeignArena, index: int, generation: int) -> Hold:
         """Hold a block; once in this process, however often it is asked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rlinf.scheduler.comm.shm.arena import Arena
-from rlinf.scheduler.comm.shm.home import Home
+from rlinf.scheduler.comm.shm.io_thread import IoThread
 
 # Pages of free blocks go back when so long nothing was allocated; a slice in each turn of the I/O thread.
 TRIM_AFTER_S = 30.0
@@ -17,16 +17,16 @@ class Trimmer:
     """Gives up what an arena merely keeps warm. On the I/O thread.
 
     Args:
-        home: the I/O thread.
+        io_thread: the I/O thread.
         arena: the arena.
 
     Attributes:
         on_duty: it looks by itself until the arena is empty.
     """
 
-    def __init__(self, home: Home, arena: Arena) -> None:
+    def __init__(self, io_thread: IoThread, arena: Arena) -> None:
         self.on_duty = False
-        self._home = home
+        self._io_thread = io_thread
         self._arena = arena
         self._generation = 0
         self._used_at = 0.0
@@ -37,7 +37,7 @@ class Trimmer:
         if not self.on_duty:
             self.on_duty = True
             self._used_at = time.monotonic()
-            self._home.call_later(LOOK_AFTER_S, self._look)
+            self._io_thread.call_later(LOOK_AFTER_S, self._look)
 
     def _look(self) -> None:
         arena, now = self._arena, time.monotonic()
@@ -51,4 +51,4 @@ class Trimmer:
                 self.on_duty = False
                 return
         # Others may still have blocks, which nobody says when they are released.
-        self._home.call_later(0.0 if self._gives_up else LOOK_AFTER_S, self._look)
+        self._io_thread.call_later(0.0 if self._gives_up else LOOK_AFTER_S, self._look)

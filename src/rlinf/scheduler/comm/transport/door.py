@@ -17,8 +17,8 @@ from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.opening import Opening
+from rlinf.scheduler.comm.transport.peer_session import Hello, Welcome
 from rlinf.scheduler.comm.transport.refusals import RefusalLog
-from rlinf.scheduler.comm.transport.session import Hello, Welcome
 
 logger = Reporter(__name__)
 

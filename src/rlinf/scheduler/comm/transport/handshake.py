@@ -28,7 +28,7 @@ import msgspec
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.transport.identity import Identity, Proof
-from rlinf.scheduler.comm.transport.session import Hello, Verdict, Welcome
+from rlinf.scheduler.comm.transport.peer_session import Hello, Verdict, Welcome
 
 PROTOCOL_VERSION = 2
 MAGIC = b"RLNF"

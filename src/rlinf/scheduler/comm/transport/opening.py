@@ -45,6 +45,7 @@ class Opening(Generic[ResultT]):
         self._wanted = 0
         self._got = b""
         self._open = True
+        self._where = "its address"
 
     def accepted(self) -> None:
         """Begin on a connection that somebody made to us."""
@@ -58,6 +59,8 @@ class Opening(Generic[ResultT]):
             address: whereto.
             on_reached: called when the other machine has answered.
         """
+        if isinstance(address, tuple):
+            self._where = f"{address[0]}:{address[1]}"
 
         def reached() -> None:
             on_reached()
@@ -90,7 +93,8 @@ class Opening(Generic[ResultT]):
 
     def _fail_connect(self, error: OSError) -> None:
         if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
-            self._fail(f"nobody listens at its address ({code_of(error)})", final=True)
+            gone = f"its process has ended: nothing listens at {self._where} any more ({code_of(error)})"
+            self._fail(gone, final=True)
         else:
             self._fail(f"it cannot be connected to ({code_of(error)})")
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from rlinf.scheduler.comm import framing
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+from rlinf.scheduler.comm.framing import Bytes
 
 SCRATCH_BYTES = 256 << 10
 # Smaller ones malloc keeps warm by itself.
@@ -57,15 +56,21 @@ class ReceiveBuffers:
 
     Args:
         loop: the I/O thread.
+        max_bytes: what is in use and will come back, and what is kept, are no more than this together.
+        now: the time in seconds.
 
     Attributes:
         scratch: for small messages, which are copied out of it.
         lent_bytes: what is in use and will come back.
     """
 
-    def __init__(self, loop: Clock) -> None:
+    def __init__(
+        self, loop: Clock, *, max_bytes: int = MAX_BYTES, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._loop = loop
+        self._max_bytes = max_bytes
+        self._now = now
         self.lent_bytes = 0
         # As long as what stands for a buffer is here, the buffer comes back.
         self._lent: set[_LentRef] = set()
@@ -85,10 +90,10 @@ class ReceiveBuffers:
         if size < KEPT_FROM_BYTES:
             return framing.allocate(size)
         self._collect()
-        self._used_at = time.monotonic()
+        self._used_at = self._now()
         memory = self._take_kept(size)
         if memory is None:
-            if self.lent_bytes + size > MAX_BYTES:
+            if self.lent_bytes + size > self._max_bytes:
                 return framing.allocate(size)
             memory = np.frombuffer(framing.allocate(size), np.uint8)
         lent = _Lent(memory, size)
@@ -96,7 +101,7 @@ class ReceiveBuffers:
         ref.memory = memory
         self._lent.add(ref)
         self.lent_bytes += len(memory)
-        self._forget_beyond(MAX_BYTES)
+        self._forget_beyond(self._max_bytes)
         if not self._looks_later:
             self._looks_later = True
             self._loop.call_later(KEEP_S, self._look)
@@ -122,7 +127,7 @@ class ReceiveBuffers:
     def _look(self) -> None:
         """Give back what was not used for a while; as long as there is anything that will come back."""
         self._collect()
-        if time.monotonic() - self._used_at >= KEEP_S:
+        if self._now() - self._used_at >= KEEP_S:
             self._kept.clear()
         self._looks_later = bool(self._kept or self._lent)
         if self._looks_later:

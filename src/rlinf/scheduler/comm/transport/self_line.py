@@ -27,7 +27,7 @@ class SelfLine:
         self._submit = submit
         self._deliver = deliver
 
-    def send(self, pieces: list[Buffer]) -> None:
+    def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Deliver the pieces of a message in a later round."""
         messages: list[Message] = []
         reader = StreamReader()

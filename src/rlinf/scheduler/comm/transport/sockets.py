@@ -17,8 +17,8 @@ from rlinf.scheduler.comm.transport.door import Door, Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.opening import Opening
+from rlinf.scheduler.comm.transport.peer_session import Hello
 from rlinf.scheduler.comm.transport.receive_buffers import ReceiveBuffers
-from rlinf.scheduler.comm.transport.session import Hello
 from rlinf.scheduler.comm.transport.stream_link import StreamLink
 from rlinf.scheduler.errors import CommError
 

@@ -12,8 +12,8 @@ from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
 from rlinf.scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
 from rlinf.scheduler.comm.transport.opening import close_quietly, code_of
+from rlinf.scheduler.comm.transport.peer_session import ACK_DELAY_S, PeerSession, PeerSessionError
 from rlinf.scheduler.comm.transport.receive_buffers import SCRATCH_BYTES, ReceiveBuffers
-from rlinf.scheduler.comm.transport.session import ACK_DELAY_S, Session, SessionError
 
 # The kernel takes 1024 (IOV_MAX) pieces a call.
 MAX_PIECES = 512
@@ -23,6 +23,8 @@ FILL_BYTES = 1 << 20
 TLS_CHUNK_BYTES = 256 << 10
 # One connection may take this much of the thread's time before the others get their turn.
 MAX_BYTES_PER_TURN = 16 << 20
+# What nobody waits for is written with what comes next, or so much later.
+LATE_S = 0.005
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -51,7 +53,7 @@ class StreamLink:
         self,
         loop: IoLoop,
         connection: socket.socket,
-        session: Session[list[Buffer]],
+        session: PeerSession[list[Buffer]],
         events: LinkEvents,
         buffers: ReceiveBuffers,
     ) -> None:
@@ -68,6 +70,7 @@ class StreamLink:
         self._closed = False
         self._acknowledge = False
         self._ack_timer: Timer | None = None
+        self._late_timer: Timer | None = None
         self._reading_on = False
         loop.register(connection.fileno(), READABLE, self._on_ready)
         # What TLS has read ahead does not show on the descriptor.
@@ -97,6 +100,15 @@ class StreamLink:
     def idle(self) -> bool:
         """Whether everything taken from the session has been handed to the kernel."""
         return not self._pieces and not self._chunk
+
+    def flush_late(self) -> None:
+        """Write it with what comes next, or a moment later."""
+        if self._late_timer is None:
+            self._late_timer = self._loop.call_later(LATE_S, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._late_timer = None
+        self.flush()
 
     def acknowledge_now(self) -> None:
         """Tell the other side what has been received, with the next flush."""
@@ -177,7 +189,7 @@ class StreamLink:
         if messages:
             try:
                 self._deliver(messages, num_bytes)
-            except SessionError as error:
+            except PeerSessionError as error:
                 impossible = str(error)
         if reason or impossible:
             self._cut(impossible or reason, for_good=bool(impossible))
@@ -257,8 +269,9 @@ class StreamLink:
         if self._closed:
             return
         self._closed = True
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
+        for timer in (self._ack_timer, self._late_timer):
+            if timer is not None:
+                timer.cancel()
         self._loop.unregister(self.connection.fileno())
         self._pieces.clear()
         close_quietly(self.connection)

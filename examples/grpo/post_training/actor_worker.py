@@ -1,0 +1,113 @@
+"""The component `actor`: data-parallel ranks that learn from groups and publish the new weights."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from post_training import channels
+from post_training.checkpoint import load_checkpoint, save_checkpoint
+from post_training.component import ModelWorker
+from post_training.grpo import Learner, micro_batches
+from post_training.model import WEIGHTS
+from post_training.progress import Progress
+from post_training.records import Group
+from post_training.report import PartTaken, RankReport
+from post_training.settings import Settings
+from rlinf.scheduler import Worker
+from rlinf.scheduler.channel import ShardBatch
+
+
+class ActorWorker(ModelWorker):
+    """Takes its part of each global batch, adds its gradient to those of the other ranks, and makes the same step.
+
+    Args:
+        settings: of the training.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._learner = Learner(self.model, settings.grpo, self.task.start, self.device)
+        self._version = 0
+        self._part = ShardBatch()
+        groups = self.connect_channel(channels.GROUPS, timeout_s=settings.timeout_s)
+        self._shard = groups.shard(
+            self.rank, self.world_size, policy=settings.policy, batch_items=settings.grpo.prompts_per_step
+        )
+        if self.world_size > 1:
+            dist.init_process_group("gloo")
+
+    def restore(self, path: Path) -> Progress:
+        """Go on from a checkpoint; every rank reads it.
+
+        Raises:
+            rlinf.scheduler.errors.ConfigError: there is none, or it is of another training.
+        """
+        progress = load_checkpoint(path, self.model, self._learner.optimizer, self._identity)
+        for parameters in self._learner.optimizer.param_groups:
+            parameters["lr"] = self.settings.grpo.learning_rate  # which may have been changed
+        self._version = progress.num_steps
+        return progress
+
+    def save(self, path: Path, progress: Progress) -> None:
+        """Write a checkpoint after the last step; all ranks have the same model, and the first one writes it."""
+        if self.rank == 0:
+            save_checkpoint(path, self.model, self._learner.optimizer, progress, self._identity)
+
+    def publish(self) -> None:
+        """Let rollout and inference have the present weights; this waits for none of them."""
+        if self.rank == 0:
+            with self.timer("publish weights"):
+                self.publish_weights(WEIGHTS, self.model.state_dict(), self._version)
+
+    def take(self) -> PartTaken:
+        """Wait for this rank's part of the next global batch; it may be empty."""
+        with self.timer("wait for groups"):
+            self._part = self._shard.next_batch(self.settings.timeout_s)
+        prompts = tuple(group.prompt for group in self._part)
+        return PartTaken(self._part.step, prompts, sum(group.num_written for group in self._part))
+
+    def learn(self, num_written: int) -> RankReport:
+        """Learn from the part taken, publish the new weights, and say what was learned from.
+
+        Args:
+            num_written: tokens that the answers of the global batch have, of all ranks together.
+        """
+        part, began = self._part, time.process_time()
+        with self.device_lock(self.settings.timeout_s), self.timer("compute gradient"):
+            batches = micro_batches(part, self.settings.grpo.token_budget)
+            kl = sum(self._learner.add_gradient(each, num_written) for each in batches)
+            gradient = self._learner.gradient()
+        computed_s = time.process_time() - began
+        # Not within the turn: who waits for other ranks there may keep a third one from letting them have theirs.
+        self._all_reduce(gradient)
+        self._learner.step(gradient)
+        report = self._report(part, kl, computed_s)
+        self._version += 1
+        self.publish()
+        return report
+
+    @Worker.timer("all-reduce")
+    def _all_reduce(self, gradient: torch.Tensor) -> None:
+        if self.world_size > 1:
+            dist.all_reduce(gradient)
+
+    def _report(self, groups: list[Group], kl: float, computed_s: float) -> RankReport:
+        oldest = min((group.version for group in groups), default=self._version)
+        return RankReport(
+            rewards=tuple(reward for group in groups for reward in group.rewards.tolist()),
+            lengths=tuple(len(answer.tokens) for group in groups for answer in group.answers),
+            num_tokens=sum(group.num_tokens for group in groups),
+            imbalance=self._part.imbalance,
+            lag=self._version - oldest,
+            kl=kl,
+            computed_s=computed_s,
+        )
+
+    @property
+    def _identity(self) -> str:
+        settings = self.settings
+        return f"seed {settings.seed}, {settings.task}, {settings.model}"

@@ -1,0 +1,66 @@
+"""What the components that hold a model have in common."""
+
+from __future__ import annotations
+
+import torch
+
+from post_training.model import WEIGHTS, Transformer
+from post_training.settings import Settings
+from post_training.task import SortingTask
+from rlinf.scheduler import Worker
+from rlinf.scheduler.comm import AsyncHandle
+from rlinf.scheduler.errors import ConfigError
+
+
+class ModelWorker(Worker):
+    """Holds a copy of the model on its device.
+
+    Args:
+        settings: of the training.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        torch.set_num_threads(1)
+        torch.manual_seed(settings.seed)  # all ranks begin with the same weights
+        self.settings = settings
+        self.device = self._device(settings.device)
+        self.task = SortingTask(settings.task, settings.seed)
+        self.model = Transformer(settings.model, settings.task).to(self.device)
+
+    def _device(self, wanted: str) -> torch.device:
+        if wanted == "cpu":
+            return torch.device("cpu")
+        device = self.torch_device
+        if device.type != wanted:
+            raise ConfigError(f"there is no '{wanted}' device for {self.address}", path="training.device")
+        return device
+
+
+class ModelReader(ModelWorker):
+    """Follows the weights that the actor publishes.
+
+    Args:
+        settings: of the training.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.version = -1
+        self._newer: AsyncHandle[int] | None = None
+
+    def read_weights(self, min_version: int) -> None:
+        """Take the newest weights that are there; wait for those of `min_version` if they are not."""
+        if self._newer is None:
+            self._newer = self._expect()
+        while self.version < min_version or self._newer.done():
+            with self.timer("read weights"):
+                self.version = self._newer.wait(self.settings.timeout_s)
+            self._newer = self._expect()
+
+    def _expect(self) -> AsyncHandle[int]:
+        """Done when there are newer weights than the present ones; they are copied when it is waited for."""
+        handle: AsyncHandle[int] = self.fetch_weights(
+            WEIGHTS, into=self.model, min_version=self.version + 1, async_op=True
+        )
+        return handle

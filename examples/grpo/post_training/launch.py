@@ -1,0 +1,60 @@
+"""Brings up what a training needs: four channels and four worker groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from post_training import channels
+from post_training.actor_worker import ActorWorker
+from post_training.inference_worker import InferenceWorker
+from post_training.reward_worker import RewardWorker
+from post_training.rollout_worker import RolloutWorker
+from post_training.settings import Settings
+from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
+
+COMPONENTS = ("rollout", "reward", "inference", "actor")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The groups, the channel that the driver puts into, and the one whose items it admits."""
+
+    rollout: WorkerGroup[RolloutWorker]
+    reward: WorkerGroup[RewardWorker]
+    inference: WorkerGroup[InferenceWorker]
+    actor: WorkerGroup[ActorWorker]
+    requests: Channel
+    groups: Channel
+
+
+def open_channels(num_rollouts: int, num_rewards: int, num_inferences: int) -> tuple[Channel, Channel]:
+    """Create the channels, each of which ends when all who put into it are done; return the first and the last."""
+    requests = Channel.create(channels.REQUESTS)
+    Channel.create(channels.ANSWERS, producers=num_rollouts)
+    Channel.create(channels.SCORED, producers=num_rewards)
+    groups = Channel.create(channels.GROUPS, producers=num_inferences)
+    return requests, groups
+
+
+def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) -> Parts:
+    """Start all groups and channels side by side, because each takes seconds to import what it needs.
+
+    Raises:
+        rlinf.scheduler.errors.LaunchError: some process did not start; nothing goes on without it.
+    """
+    sizes = {name: placement.get_world_size(name) for name in COMPONENTS}
+    strategies = {name: placement.get_strategy(name) for name in COMPONENTS}
+    rollout = RolloutWorker.create_group(settings)
+    reward = RewardWorker.create_group(settings)
+    inference = InferenceWorker.create_group(settings)
+    actor = ActorWorker.create_group(settings)
+    with cluster.starting():
+        requests, groups = open_channels(sizes["rollout"], sizes["reward"], sizes["inference"])
+        return Parts(
+            rollout=rollout.launch(cluster, strategies["rollout"], name="rollout"),
+            reward=reward.launch(cluster, strategies["reward"], name="reward"),
+            inference=inference.launch(cluster, strategies["inference"], name="inference"),
+            actor=actor.launch(cluster, strategies["actor"], name="actor"),
+            requests=requests,
+            groups=groups,
+        )

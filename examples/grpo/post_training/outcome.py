@@ -1,0 +1,92 @@
+"""What a training leaves behind: the learning curve as a picture, the summary as JSON and as a few lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, median
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from post_training.report import TrainingReport, mean_reward
+
+
+def write_outcome(report: TrainingReport, folder: Path) -> tuple[Path, Path]:
+    """Write `learning_curve.png` and `summary.json` into `folder`, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    curve, summary = folder / "learning_curve.png", folder / "summary.json"
+    _draw_curve(report, curve)
+    summary.write_text(json.dumps(summary_as_data(report), indent=2) + "\n")
+    return curve, summary
+
+
+def summary_as_data(report: TrainingReport) -> dict[str, object]:
+    """The summary as plain data: rewards, tokens, lag, seconds by phase."""
+    steps = report.steps
+    return {
+        "mode": report.mode,
+        "success": report.success,
+        "final_reward": round(report.final_reward, 3),
+        "required_reward": report.required_reward,
+        "first_version": steps[0].version if steps else 0,
+        "last_version": steps[-1].version if steps else 0,
+        "tokens": sum(step.num_tokens for step in steps),
+        "max_lag": max((step.lag for step in steps), default=0),
+        "mean_imbalance": round(fmean(step.imbalance for step in steps), 3) if steps else 0.0,
+        "startup_s": round(report.startup_s, 2),
+        "training_s": round(report.training_s, 2),
+        "rewards": [round(step.reward, 3) for step in steps],
+        "phases_s": {
+            component: {phase: round(seconds, 3) for phase, seconds in phases.items()}
+            for component, phases in report.phases.items()
+        },
+    }
+
+
+def summary_lines(report: TrainingReport) -> Iterator[str]:
+    """The summary for people."""
+    yield f"time a phase (mean of a component's ranks, of {report.training_s:.1f} s of training)"
+    for component, phases in report.phases.items():
+        for phase, seconds in phases.items():
+            yield f"  {component:10} {phase:18} {seconds:6.1f} s  {seconds / report.training_s:4.0%}"
+    if not report.steps:
+        yield f"{report.mode}: nothing was left to learn"
+        return
+    last = report.steps[-1]
+    verdict = "reached" if report.success else "NOT reached"
+    yield (
+        f"{report.mode}: mean reward of the last {report.window} steps {report.final_reward:.2f} "
+        f"(required {report.required_reward:.2f}: {verdict}), {last.exact:.0%} exactly right, "
+        f"after step {last.version} in {report.startup_s:.1f} s of starting and {report.training_s:.1f} s of training"
+    )
+
+
+def _draw_curve(report: TrainingReport, path: Path) -> None:
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, sharex=True, height_ratios=[2, 1])
+    steps = report.steps
+    versions = [step.version for step in steps]
+    means = [mean_reward(steps[: end + 1], report.window) for end in range(len(steps))]
+    above.plot(
+        versions, [step.reward for step in steps], color="tab:gray", alpha=0.5, label="reward of a step"
+    )
+    above.plot(versions, means, color="tab:blue", linewidth=2, label=f"mean of the last {report.window}")
+    above.plot(versions, [step.exact for step in steps], color="tab:orange", label="exactly right")
+    above.axhline(report.required_reward, color="tab:green", linestyle="--", linewidth=1, label="required")
+    above.set(
+        ylabel="share",
+        ylim=(0, 1.15),
+        yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        title=f"Sorting, {report.mode}: reward {report.final_reward:.2f} after {report.training_s:.0f} s",
+    )
+    above.legend(loc="upper left", ncols=4, frameon=False)
+    below.plot(versions, [max(step.lengths) for step in steps], color="tab:gray", label="longest")
+    below.plot(versions, [median(step.lengths) for step in steps], color="tab:blue", label="median")
+    below.set(xlabel="step", ylabel="tokens of an answer", ylim=(0, None))
+    below.legend(loc="center left", frameon=False)
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)

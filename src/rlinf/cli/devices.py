@@ -1,0 +1,82 @@
+"""`rlinf devices`: which job has which accelerators of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlinf.cli.exits import readable_errors
+from rlinf.scheduler.wording import clock_text, counted, device_list, text_table
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.config.fleet import Fleet
+    from rlinf.scheduler.engine.holds import DeviceHold
+
+
+def devices(
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here."),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+) -> None:
+    """Show which job holds which accelerators, and which are free."""
+    with readable_errors():
+        # Ray takes a second to load, and the other commands do without it.
+        from rlinf.scheduler.cluster import SIMULATE_VARIABLE, Cluster  # noqa: PLC0415
+        from rlinf.scheduler.engine.holds import given_elsewhere, holds_in_cluster  # noqa: PLC0415
+
+        found = _running(address, timeout_s)
+        os.environ.pop(SIMULATE_VARIABLE, None)  # nobody holds anything of a cluster that begins here
+        with Cluster(address=found, start_timeout_s=timeout_s) as cluster:
+            fleet, holds = cluster.fleet, holds_in_cluster()
+            elsewhere = given_elsewhere(holds)
+    if as_json:
+        typer.echo(json.dumps({"holds": [asdict(hold) for hold in holds]}, indent=2))
+    else:
+        typer.echo("\n".join(_table(fleet, holds, elsewhere)))
+
+
+def _running(address: str | None, timeout_s: float) -> str | None:
+    """The address of a cluster that runs; None where this process is in one.
+
+    Raises:
+        ClusterError: none runs.
+    """
+    import ray  # noqa: PLC0415
+
+    from rlinf.scheduler.engine.addresses import LOCAL, find_address  # noqa: PLC0415
+    from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
+
+    if ray.is_initialized():
+        return None
+    found = find_address(address, None, timeout_s)
+    if found == LOCAL:
+        raise ClusterError(
+            "no cluster runs here (a simulated one belongs to its program alone); "
+            "`rlinf node start --head` begins one, `--address HOST:PORT` says where one is"
+        )
+    return found
+
+
+def _table(fleet: Fleet, holds: list[DeviceHold], elsewhere: dict[str, int]) -> Iterator[str]:
+    rows = [("node", "ip", "devices", "held by", "since")]
+    for rank, node in enumerate(fleet.nodes):
+        free = [accelerator.visible for accelerator in node.accelerators]
+        for hold in holds:
+            if hold.node_id == node.node_id:
+                free = [name for name in free if name not in hold.devices]
+                rows.append(
+                    (str(rank), node.ip, device_list(hold.devices), hold.holder, clock_text(hold.since))
+                )
+        if free:
+            others = elsewhere.get(node.node_id, 0)
+            state = f"{counted(others, 'of them', '')} given by Ray to other programs" if others else "free"
+            rows.append((str(rank), node.ip, device_list(free), state, ""))
+    yield from text_table(rows) if len(rows) > 1 else ["the cluster has no accelerators"]

@@ -1,0 +1,141 @@
+"""How a channel is reached, and what every operation on it goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.arguments import checked_queue_name, checked_weight
+from rlinf.scheduler.channel.batch import Batch, Delivery
+from rlinf.scheduler.channel.connection import ChannelConnection
+from rlinf.scheduler.channel.connections import ChannelConnections
+from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.channel.question import Question, refuse_questions
+from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.channel.starting import StartingChannel, wait_for_start
+from rlinf.scheduler.comm.codec import encode
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.errors import BatchUndecodable, ChannelArgumentError, ChannelError, CodecError
+from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.session import current_session
+
+
+class ChannelAccess:
+    """One process's way to a channel."""
+
+    def __init__(self, ref: ChannelRef | StartingChannel) -> None:
+        self._where = ref
+        self._name = ref.spec.name
+        self._cached: ChannelConnection | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def maxsize(self) -> int:
+        """How many items each of its queues holds; 0 is unbounded."""
+        return self._where.spec.maxsize
+
+    def _queue(self, queue_name: Any, key: Any) -> QueueName:
+        """The queue that is meant by two names of one argument."""
+        return checked_queue_name(self._name, queue_name, key)
+
+    def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
+        queue = self._queue(queue_name, key)
+        state: wire.QueueState = self._connection().ask(wire.Query(queue), wire.QueueState)
+        return state
+
+    def _put(
+        self, item: Any, weight: float, operation: Operation, async_op: bool
+    ) -> AsyncHandle[None] | None:
+        operation.weight = checked_weight(self._name, weight)
+        connection = self._connection()
+        encoded = encode(item)
+        if not async_op:
+            connection.run(operation, encoded)
+            if operation.held is not None:
+                operation.held.fate.taken = True  # by the channel
+            return None
+        return AsyncHandle(connection.start(operation, encoded), None, self._what(operation))
+
+    def _get(self, operation: Operation, async_op: bool) -> Any:
+        load = self._load_batch if operation.is_batch else self._load_item
+        connection = self._connection()
+        if not async_op:
+            return connection.run(operation, load=load)
+
+        def take(items: list[Arrived]) -> Any:
+            connection.look_after(operation)
+            try:
+                return load(items)
+            except ChannelArgumentError:
+                connection.give_back(operation)  # a handle that fails takes what it has
+                raise
+
+        return AsyncHandle(connection.start(operation), take, self._what(operation))
+
+    def _load_item(self, items: list[Arrived]) -> Any:
+        item = items[0].load()
+        if type(item) is Question:
+            refuse_questions(self._name, [item])
+        return item
+
+    def _load_batch(self, items: list[Arrived]) -> Batch:
+        batch = load_all(items)
+        refuse_questions(self._name, batch)
+        return batch
+
+    def _load_leased(self, items: Delivery) -> Batch:
+        # What a consumer writes into items on lease is not to be seen by who has them next.
+        return load_all(copies(items))
+
+    def _connection(self) -> ChannelConnection:
+        connection = self._cached
+        if connection is None or connection.lost is not None:
+            connection = self._cached = current_session().service(ChannelConnections).to(self._ref)
+        return connection
+
+    def _what(self, operation: Operation) -> Callable[[], str]:
+        return lambda: f"{operation.kind} on channel '{self._name}', queue {operation.queue_name!r}"
+
+    @property
+    def _ref(self) -> ChannelRef:
+        """How it is reached, once it has started."""
+        where = self._where
+        if isinstance(where, StartingChannel):
+            if not where.started.done() and current_session().messenger.on_io_thread():
+                raise ChannelError(
+                    self._name, "it is still starting, and a callback on the I/O thread cannot wait"
+                )
+            self._where = where = ChannelRef(where.spec, wait_for_start(where.spec, where.started))
+        return where
+
+
+def copies(items: Delivery) -> Delivery:
+    """Give what came in messages memory of its own; what lies in shared memory has it."""
+    for place, item in enumerate(items):
+        if item.lease is None:
+            items[place] = Arrived([bytearray(frame) for frame in item.frames()])
+    return items
+
+
+def load_all(items: list[Arrived]) -> Batch:
+    """Return what came as a batch.
+
+    Raises:
+        BatchUndecodable: some of it cannot be read here.
+    """
+    values: list[Any] = []
+    problems: list[tuple[int, str]] = []
+    for place, item in enumerate(items):
+        try:
+            values.append(item.load())
+        except CodecError as error:
+            problems.append((place, str(error)))
+    if problems:
+        raise BatchUndecodable(problems, values)
+    return items.batch(values) if isinstance(items, Delivery) else Batch(values)

@@ -1,0 +1,153 @@
+"""What a channel's server says of itself to whoever asks what goes on. On the I/O thread only."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.outside import Outside
+from rlinf.scheduler.channel.remote_items import RemoteItems
+from rlinf.scheduler.queueing import ChannelState, Producers, QueueDepth, QueueSnapshot, Tapped, Unfinished
+from rlinf.scheduler.wording import list_names
+
+# Rates are of so many seconds, sampled so often.
+RATES_S = 10.0
+SAMPLE_S = 0.5
+
+
+class Explainer:
+    """Keeps the clock of the channel's queues, and what rates are made of.
+
+    Args:
+        messenger: knows how clients are reached.
+        state: the channel's queues.
+        max_bytes: how many bytes they may hold; 0 is unbounded.
+        producers: those of the channel.
+        remote: items that other nodes hold.
+        counts_producers: whether they are counted.
+    """
+
+    def __init__(
+        self,
+        messenger: Outside,
+        state: ChannelState,
+        max_bytes: int,
+        producers: Producers,
+        remote: RemoteItems,
+        *,
+        counts_producers: bool,
+    ) -> None:
+        self._messenger = messenger
+        self._state = state
+        self._max_bytes = max_bytes
+        self._producers = producers
+        self._remote = remote
+        self._counts_producers = counts_producers
+        self._num_delivered = 0
+        # (when, items put until then, items delivered until then)
+        self._samples: deque[tuple[float, int, int]] = deque(maxlen=int(RATES_S / SAMPLE_S) + 1)
+        self._next_sample = 0.0
+
+    def tick(self) -> None:
+        """Something is about to happen."""
+        now = self._messenger.now()
+        self._state.set_clock(now)
+        if now >= self._next_sample:
+            self._next_sample = now + SAMPLE_S
+            self._samples.append(self._sample(now))
+
+    def note_delivery(self, num_items: int) -> None:
+        """Items go to a getter."""
+        self._num_delivered += num_items
+
+    def answer(
+        self, question: wire.Query | wire.Stats | wire.Explain, clients: Mapping[str, str]
+    ) -> wire.QueueState | wire.ChannelCounts | wire.Explanation:
+        """Answer a client; `clients` are the names of the processes that use the channel, by process id."""
+        if isinstance(question, wire.Explain):
+            return self._explain(clients)
+        if isinstance(question, wire.Stats):
+            return self._counts()
+        name = wire.as_name(question.queue)
+        num_dropped = self._state.num_dropped(name.subscription) if isinstance(name, Tapped) else 0
+        return wire.QueueState(self._state.num_items(name), self._state.is_full(name), num_dropped)
+
+    def _counts(self) -> wire.ChannelCounts:
+        state = self._state
+        return wire.ChannelCounts(
+            state.num_accepted,
+            state.accepted_bytes,
+            state.closed,
+            [_depth(each) for each in state.depths()],
+            state.num_lost,
+            state.lost_bytes,
+        )
+
+    def _explain(self, clients: Mapping[str, str]) -> wire.Explanation:
+        now = self._messenger.now()
+        self._samples.append(self._sample(now))
+        puts_per_s, gets_per_s = self._rates(now)
+        transports = self._messenger.transports()
+        state = self._state
+        return wire.Explanation(
+            held_by=self._messenger.name,
+            closed=state.closed,
+            num_accepted=state.num_accepted,
+            num_items=sum(depth.num_items for depth in state.depths() if not isinstance(depth.name, Tapped)),
+            held_bytes=state.total_held_bytes,
+            num_lost=state.num_lost,
+            elsewhere=self._remote.describe(),
+            max_bytes=self._max_bytes,
+            puts_per_s=puts_per_s,
+            gets_per_s=gets_per_s,
+            producers=self._producers.describe() if self._counts_producers else "",
+            queues=[_queue(report, clients, now) for report in state.report()],
+            peers=[
+                wire.UserNote(
+                    name, transports.get(client, "not connected"), self._messenger.condition(client)
+                )
+                for client, name in clients.items()
+            ],
+        )
+
+    def _sample(self, now: float) -> tuple[float, int, int]:
+        return now, self._state.num_accepted, self._num_delivered
+
+    def _rates(self, now: float) -> tuple[float, float]:
+        while len(self._samples) > 1 and self._samples[0][0] < now - RATES_S:
+            self._samples.popleft()
+        (began, puts, gets), (_, puts_now, gets_now) = self._samples[0], self._samples[-1]
+        span_s = max(now - began, 1.0)
+        return max(0, puts_now - puts) / span_s, max(0, gets_now - gets) / span_s
+
+
+def _depth(depth: QueueDepth) -> wire.Depth:
+    return msgspec.convert(depth, wire.Depth, from_attributes=True)
+
+
+def _queue(report: QueueSnapshot, clients: Mapping[str, str], now: float) -> wire.ExplainedQueue:
+    def travelling(waiting: Unfinished) -> wire.WaitingNote:
+        who = clients.get(waiting.client, "")
+        return wire.WaitingNote(who, waiting.operation, max(0.0, now - waiting.since))
+
+    return wire.ExplainedQueue(
+        _depth(report.depth),
+        None if report.oldest_since is None else max(0.0, now - report.oldest_since),
+        [travelling(each) for each in report.waiting],
+        [travelling(each) for each in report.held],
+        report.limits,
+        report.ended,
+        report.shards,
+        report.admission,
+        _of_subscription(report, clients),
+    )
+
+
+def _of_subscription(report: QueueSnapshot, clients: Mapping[str, str]) -> str:
+    if not report.terms:
+        return ""
+    members = sorted({clients.get(client, "") for client in report.members})
+    return f"{report.terms}; read by {list_names(members) if members else 'nobody at present'}"

@@ -1,0 +1,300 @@
+"""The file of a durable channel: what has happened to it since it was last written whole.
+
+    folder/journal      the magic, then blocks: the first says what channel this is, the second is an image of it (empty
+                        at first), all others are what has happened since, in order
+    folder/journal.new  the next one, while it is being written
+    folder/lock         locked by the process that holds the channel, as long as it lives
+
+    block = u64 length of the body, u32 CRC of the length, u32 CRC of the body; then the body:
+            u32 length of the head, the head, the frames one after the other
+
+All numbers are little-endian. A block that is not whole, with nothing whole behind it, is what a death has cut off: it
+was never answered, and is dropped. Any other damage is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from rlinf.scheduler.comm.framing import JOIN_BYTES, Buffer, flat
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.errors import ChannelJournalError
+
+logger = Reporter(__name__)
+
+MAGIC = b"RLINFCH\x01"
+_HEADER = struct.Struct("<QII")
+_LENGTH = struct.Struct("<I")
+# The kernel takes so many pieces at once.
+_MAX_PIECES = 512
+_CHUNK = 1 << 20
+_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class JournalBlock(NamedTuple):
+    """One block: what it says, and bytes that are not looked into, one after the other."""
+
+    head: bytes
+    frames: memoryview
+
+
+class Journal:
+    """The journal of one channel, open in the process that holds it.
+
+    Args:
+        folder: where it lies; made if it is not there.
+        channel: the channel's name, for messages.
+        survives: "machine": what was appended is on the disk; "process": in the memory of the operating system.
+
+    Attributes:
+        size_bytes: how long it is.
+        image_bytes: of these, how many were there when it was last written whole.
+
+    Raises:
+        ChannelJournalError: another process holds it, or the folder cannot be used, or is not this user's alone to
+            write to.
+    """
+
+    def __init__(self, folder: str, channel: str, survives: str = "machine") -> None:
+        self._folder = Path(folder)
+        self._channel = channel
+        self._to_disk = survives == "machine"
+        self._path = self._folder / "journal"
+        self._fd = -1
+        # The folder may not say on the disk yet that this file is the journal.
+        self._is_unnamed = False
+        self.size_bytes = self.image_bytes = 0
+        self._lock = self._take_lock()
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"pid {os.getpid()}".encode(), 0)
+
+    def _take_lock(self) -> int:
+        path = self._folder / "lock"
+        while True:
+            try:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                status = self._folder.stat()
+                # Whoever may write there says what is read, and it is more than items.
+                if status.st_uid != os.getuid():
+                    raise self._error(f"lies in a folder of another user, whose id is {status.st_uid}")
+                if status.st_mode & _OF_OTHERS:
+                    mode = stat.S_IMODE(status.st_mode)
+                    raise self._error(
+                        f"lies in a folder that others may write to (mode {mode:04o}); chmod 700 it"
+                    )
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise self._error(f"cannot be used: {error}") from error
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.pread(fd, 100, 0).decode(errors="replace")
+                os.close(fd)
+                raise self._error(f"is held by a process that lives: {holder or 'unknown'}") from error
+            # Whoever had it may have removed it, with the channel.
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(fd).st_ino:
+                    return fd
+            os.close(fd)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is one, of a channel before."""
+        return self._path.exists()
+
+    def begin(self, head: bytes, image: bytes = b"", frames: Sequence[Buffer] = ()) -> int:
+        """Begin to write it anew beside the present one; `finish` puts it in its place. From any thread.
+
+        Returns:
+            The descriptor of the file.
+        """
+        fd = os.open(
+            self._path.with_suffix(".new"), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
+        try:
+            _write(fd, [MAGIC, *_block(head, ()), *_block(image, frames)])
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def sync(self, fd: int) -> None:
+        """Have what was begun on the disk; from any thread."""
+        os.fsync(fd)
+
+    def finish(self, fd: int, since: int) -> None:
+        """Put what was begun into the place of the present one, with what has happened since that had this size.
+
+        Raises:
+            OSError: it cannot be; then the present one goes on, and what was begun is closed.
+        """
+        try:
+            if self._fd >= 0:
+                _copy(self._fd, since, self.size_bytes, fd)
+            image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
+            os.fsync(fd)
+            self._path.with_suffix(".new").replace(self._path)
+        except OSError:
+            os.close(fd)
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+        self._is_unnamed = True
+        self.size_bytes, self.image_bytes = os.lseek(fd, 0, os.SEEK_END), image_bytes
+
+    def append(self, head: bytes, frames: Sequence[Buffer]) -> None:
+        """Write one block; when this returns it is where `survives` says.
+
+        Raises:
+            OSError: it cannot be written: the disk is full, say.
+        """
+        self.size_bytes += _write(self._fd, _block(head, frames))
+        if self._to_disk:
+            os.fdatasync(self._fd)
+        if self._is_unnamed:
+            _sync_folder(self._folder)
+            self._is_unnamed = False
+
+    def copy_since(self, fd: int, since: int, until: int) -> None:
+        """Copy what has happened meanwhile to what was begun; from any thread."""
+        _copy(self._fd, since, until, fd)
+
+    def read(self) -> Iterator[JournalBlock]:
+        """The blocks that are there, the first two included; then it can be appended to.
+
+        Raises:
+            ChannelJournalError: it is no journal, or damaged.
+        """
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        size = os.fstat(self._fd).st_size
+        if os.pread(self._fd, len(MAGIC), 0) != MAGIC:
+            raise self._error("is not the journal of a channel, or of another version of this library")
+        position, number = len(MAGIC), 0
+        while position < size:
+            found = _read_block(self._fd, position, size)
+            if found is None:
+                if number < 2 or self._is_whole_behind(position, size):
+                    raise self._error(f"is damaged at byte {position} of {size}; restore an older copy of it")
+                logger.warning(
+                    "channel '%s': the last %d bytes of its journal were cut off by the end of its process, and were "
+                    "never answered; they are dropped",
+                    self._channel,
+                    size - position,
+                )
+                os.ftruncate(self._fd, position)
+                break
+            block, position = found
+            number += 1
+            if number == 2:
+                self.image_bytes = position
+            yield block
+        if number < 2:
+            raise self._error("is empty")
+        self.size_bytes = position
+        os.lseek(self._fd, position, os.SEEK_SET)
+
+    def remove(self) -> None:
+        """Delete it: the channel is no more. Nothing happens once another process may have it."""
+        if self._lock < 0:
+            return
+        for name in ("journal", "journal.new", "lock"):
+            with suppress(FileNotFoundError):
+                (self._folder / name).unlink()
+        with suppress(OSError):  # somebody else's files lie there too
+            self._folder.rmdir()
+        self.close()
+
+    def close(self) -> None:
+        """Let another process have it."""
+        for fd in (self._fd, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._lock = -1
+
+    def damaged(self, problem: str) -> ChannelJournalError:
+        """The error of a journal whose blocks are whole and cannot be made sense of."""
+        return self._error(problem)
+
+    def _is_whole_behind(self, position: int, size: int) -> bool:
+        """Whether a whole block follows after one that is damaged."""
+        length, check, _ = _HEADER.unpack(os.pread(self._fd, _HEADER.size, position).ljust(_HEADER.size))
+        if zlib.crc32(length.to_bytes(8, "little")) == check:
+            behind = position + _HEADER.size + length
+            return behind < size and _read_block(self._fd, behind, size) is not None
+        # Its length is not known: a whole block may begin anywhere.
+        rest = os.pread(self._fd, min(size - position, _CHUNK), position)
+        return any(
+            zlib.crc32(rest[start : start + 8]) == int.from_bytes(rest[start + 8 : start + 12], "little")
+            and _read_block(self._fd, position + start, size) is not None
+            for start in range(1, len(rest) - _HEADER.size)
+        )
+
+    def _error(self, problem: str) -> ChannelJournalError:
+        return ChannelJournalError(self._channel, str(self._path), problem)
+
+
+def _block(head: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
+    body: list[Buffer] = [_LENGTH.pack(len(head)), head, *(flat(frame) for frame in frames)]
+    if sum(map(len, body)) <= JOIN_BYTES:
+        body = [b"".join(body)]
+    check = 0
+    for piece in body:
+        check = zlib.crc32(piece, check)
+    length = sum(map(len, body))
+    return [_HEADER.pack(length, zlib.crc32(length.to_bytes(8, "little")), check), *body]
+
+
+def _read_block(fd: int, position: int, size: int) -> tuple[JournalBlock, int] | None:
+    header = os.pread(fd, _HEADER.size, position)
+    if len(header) < _HEADER.size:
+        return None
+    length, check, body_check = _HEADER.unpack(header)
+    start = position + _HEADER.size
+    if zlib.crc32(header[:8]) != check or length < _LENGTH.size or start + length > size:
+        return None
+    body = memoryview(bytearray(length))
+    done = 0
+    while done < length:
+        done += os.preadv(fd, [body[done:]], start + done)
+    if zlib.crc32(body) != body_check:
+        return None
+    (head_length,) = _LENGTH.unpack(body[: _LENGTH.size])
+    frames_at = _LENGTH.size + head_length
+    return JournalBlock(bytes(body[_LENGTH.size : frames_at]), body[frames_at:]), start + length
+
+
+def _write(fd: int, pieces: list[Buffer]) -> int:
+    """Write all of it; how much that was."""
+    written = first = 0
+    views = [memoryview(piece) for piece in pieces if len(piece)]
+    while first < len(views):
+        count = os.writev(fd, views[first : first + _MAX_PIECES])
+        written += count
+        while first < len(views) and count >= len(views[first]):
+            count -= len(views[first])
+            first += 1
+        if count:
+            views[first] = views[first][count:]
+    return written
+
+
+def _copy(source: int, start: int, end: int, target: int) -> None:
+    while start < end:
+        start += _write(target, [os.pread(source, min(_CHUNK, end - start), start)])
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

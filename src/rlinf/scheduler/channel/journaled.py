@@ -1,0 +1,542 @@
+"""What stands between the server of a durable channel and the world. On the I/O thread only.
+
+Everything that the server is told passes through here: what clients say, that they are gone, that a timer has rung. It
+is written down first, together with what has come in the same turn, and only then told to the server. So what the
+server does, and answers, always follows from what is on the disk; and told the same again by another process, it comes
+to the same state and says the same, for it has no other clock and no other way to learn anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from rlinf.scheduler.channel import durable_wire, wire
+from rlinf.scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REPLY
+from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.loop import Timer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.peer import Reply, Request, decode_head, run_guarded
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcels import Parcels
+from rlinf.scheduler.errors import CommError
+from rlinf.scheduler.queueing import ServerStreams
+
+logger = Reporter(__name__)
+
+# Clients that have not come back so long after a restart are gone.
+RETURN_S = 30.0
+# So much may two clocks differ that are the same.
+EARLY_S = 1e-3
+# What nobody waits for is written with what comes next, or so much later.
+LAZY_S = 0.05
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True, eq=False)
+class Saying:
+    """What a client is told, until it has it."""
+
+    kind: int
+    ident: int
+    service: str
+    head: bytes
+    frames: list[Buffer]
+
+
+class JournaledRequest:
+    """A request or notice of a client; as `Request`, but the answer outlives this process."""
+
+    is_cancelled = False
+
+    def __init__(self, outside: JournaledOutside, came: durable_wire.Came, frames: list[Buffer]) -> None:
+        self._outside = outside
+        self._ident = came.ident
+        self.peer_id = came.client
+        self.peer_name = outside.names.get(came.client, came.client)
+        self.frames = frames
+        self.head: Any = None
+
+    def reply(self, head: Any, frames: Sequence[Buffer] = ()) -> bool:
+        """Answer."""
+        return self._answer(REPLY, head, list(frames))
+
+    def fail(self, error: BaseException) -> bool:
+        """Answer with an error."""
+        return self._answer(FAILURE, None, [dump_failure(error)])
+
+    def _answer(self, kind: int, head: Any, frames: list[Buffer]) -> bool:
+        ident, self._ident = self._ident, 0
+        if ident:
+            self._outside.say(self.peer_id, Saying(kind, ident, "", _encode(head), frames))
+        return ident != 0
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Nobody cancels what goes this way."""
+
+    def check_claim(self, process_id: str, what: str) -> None:
+        """See `Request`."""
+        if process_id != self.peer_id:
+            problem = f"'{self.peer_name}' says that {what}, which is another process"
+            raise CommError(problem)
+
+
+class _JournaledTimer(Timer):
+    __slots__ = ("_forget", "due", "key", "real")
+
+    def __init__(
+        self,
+        callback: Callable[[], None],
+        due: float,
+        key: tuple[Any, ...],
+        forget: Callable[[_JournaledTimer], None],
+    ) -> None:
+        super().__init__(callback)
+        self.due = due
+        self.key = key
+        self.real: Timer | None = None
+        self._forget = forget
+
+    def cancel(self) -> None:
+        """See `Timer`."""
+        if self.callback is not None:
+            self.callback = None
+            self._forget(self)
+        if self.real is not None:
+            self.real.cancel()
+
+
+class JournaledOutside:
+    """The world as the server of a durable channel sees it: an `Outside`.
+
+    Args:
+        messenger: this process's messenger.
+        channel_id: of the channel.
+        journal: its, open.
+        on_failed: called once if the journal cannot be written any more; nothing is done or answered from then on.
+        on_turn: called after every turn that was written.
+
+    Attributes:
+        streams: what clients have said and are told.
+        names: of the clients.
+        lines: which of its lines each of them uses.
+        epoch: which process this is, of those that have held the channel.
+        job: the job in which it does.
+        withholds: say nothing until it is stopped.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        channel_id: str,
+        journal: Journal,
+        on_failed: Callable[[OSError], None],
+        on_turn: Callable[[], None],
+    ) -> None:
+        self.endpoint = messenger.endpoint
+        self.parcels: Parcels = messenger.parcels
+        self.streams: ServerStreams[Saying] = ServerStreams()
+        self.names: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
+        self.epoch = 0
+        self.job = ""
+        self.withholds = False
+        self._prefix = wire.operations_service(channel_id)
+        self._line = durable_wire.line_service(channel_id)
+        self._told = durable_wire.told_service(channel_id)
+        self._messenger = messenger
+        self._journal = journal
+        self._on_failed = on_failed
+        self._on_turn = on_turn
+        self._services: dict[str, tuple[Callable[[Any], None], Any]] = {}
+        self._on_peer_lost: list[Callable[[str], None]] = []
+        self._timers: dict[tuple[Any, ...], deque[_JournaledTimer]] = {}
+        self._submitted: deque[Callable[[], None]] = deque()
+        self._pending: list[durable_wire.Record] = []
+        self._pending_frames: list[Buffer] = []
+        self._commit_due = self._lazy_due = False
+        self._looking: list[tuple[Request, durable_wire.FindServer]] = []
+        # Those that are connected, and what is to be sent to them.
+        self._present: dict[str, Endpoint] = {}
+        self._outbox: list[tuple[str, int, Saying]] = []
+        self._to_tell: dict[str, None] = {}
+        self._live = self._stopped = False
+        self._now = 0.0
+        self._clock_base = 0.0
+
+    # -- for the server: see `Outside` -----------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """See `Outside`."""
+        return f"{self._messenger.name}, epoch {self.epoch}"
+
+    def now(self) -> float:
+        """The channel's own clock: it stands while nobody holds the channel, and goes on from turn to turn."""
+        return self._now
+
+    def serve(self, service: str, handler: Callable[[Any], None], message_type: Any = Any) -> None:
+        """See `Outside`."""
+        self._services[self._own(service)] = handler, message_type
+
+    def unserve(self, service: str) -> None:
+        """See `Outside`."""
+        self._services.pop(self._own(service), None)
+
+    def _own(self, service: str) -> str:
+        return service.removeprefix(self._prefix)
+
+    def notify(
+        self,
+        peer: Endpoint,
+        service: str,
+        head: Any,
+        frames: Sequence[Buffer] = (),
+        *,
+        snapshot: bool = True,
+    ) -> None:
+        """See `Outside`."""
+        self.say(peer.process_id, Saying(NOTICE, 0, service, _encode(head), list(frames)))
+
+    def request(
+        self,
+        peer: Endpoint,
+        service: str,
+        head: Any,
+        frames: Sequence[Buffer] = (),
+        *,
+        timeout_s: float | None = None,
+        reply_type: Any = Any,
+    ) -> Promise[Reply]:
+        """Not of a durable channel, which has everything itself."""
+        del peer, service, head, frames, timeout_s, reply_type
+        refused: Promise[Reply] = Promise()
+        refused.set_exception(CommError("a durable channel asks nobody"))
+        return refused
+
+    def on_peer_lost(self, callback: Callable[[str], None]) -> None:
+        """See `Outside`."""
+        self._on_peer_lost.append(callback)
+
+    def off_peer_lost(self, callback: Callable[[str], None]) -> None:
+        """See `Outside`."""
+        if callback in self._on_peer_lost:
+            self._on_peer_lost.remove(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """See `Outside`; the callback is a method, or a `partial` of one with arguments that can be written down."""
+        timer = _JournaledTimer(callback, self._now + delay_s, _key_of(callback), self._forget_timer)
+        self._timers.setdefault(timer.key, deque()).append(timer)
+        if self._live:
+            self._arm(timer)
+        return timer
+
+    def _forget_timer(self, timer: _JournaledTimer) -> None:
+        timers = self._timers.get(timer.key, deque())
+        if timer in timers:
+            timers.remove(timer)
+        if not timers:
+            self._timers.pop(timer.key, None)
+
+    def submit(self, callback: Callable[[], None]) -> None:
+        """See `Outside`; at the end of the turn."""
+        self._submitted.append(callback)
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """See `Outside`."""
+        self._messenger.watch(descriptor, callback)
+
+    def unwatch(self, descriptor: int) -> None:
+        """See `Outside`."""
+        self._messenger.unwatch(descriptor)
+
+    def transports(self) -> dict[str, str]:
+        """See `Outside`."""
+        return self._messenger.transports()
+
+    def condition(self, process_id: str) -> str:
+        """See `Outside`."""
+        if self._live and process_id in self.names and process_id not in self._present:
+            return "not heard of since the channel was started again"
+        return self._messenger.condition(process_id)
+
+    # -- what it comes to again ------------------------------------------------------------------
+
+    def replay(self, turn: durable_wire.JournaledTurn, frames: memoryview) -> None:
+        """Tell the server what an earlier process was told."""
+        pieces: list[Buffer] = []
+        position = 0
+        for record in turn.records:
+            for size in record.sizes if isinstance(record, durable_wire.Came) else ():
+                pieces.append(bytearray(frames[position : position + size]))
+                position += size
+        self._apply(turn, pieces)
+
+    def resume_at(self, now: float) -> None:
+        """Set the channel's clock, of an image."""
+        self._now = now
+
+    @property
+    def dues(self) -> list[tuple[tuple[Any, ...], float]]:
+        """What timers are to call, and when, by the channel's clock."""
+        return [(timer.key, timer.due) for timers in self._timers.values() for timer in timers]
+
+    def resume_timers(self, dues: list[tuple[tuple[Any, ...], float]]) -> None:
+        """Let timers that a server has started anew, from an image, ring when those would have rung."""
+        for key, timers in self._timers.items():
+            for timer, due in zip(timers, (due for its_key, due in dues if its_key == key), strict=False):
+                timer.due = due
+
+    def go_live(self, job: str) -> None:
+        """Hear clients from now on; in another job than before, those of that are gone."""
+        self._clock_base = self._now - time.monotonic()
+        self._live = True
+        self._outbox.clear()
+        self._to_tell.clear()
+        for timers in self._timers.values():
+            for timer in timers:
+                self._arm(timer)
+        self._note(durable_wire.HoldingBegun(self.epoch + 1, job))
+        self._commit()
+        if self._stopped:
+            return
+        self._messenger.on_peer_lost(self._note_lost)
+        self._messenger.serve(self._line, self._hear, durable_wire.FindServer | durable_wire.Said)
+        self._messenger.call_later(RETURN_S, self._give_up_absent)
+
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """Hear nothing any more, and say so to those who are there."""
+        if self._stopped:
+            return
+        self._flush()
+        self._stopped = True
+        self._messenger.off_peer_lost(self._note_lost)
+        self._messenger.unserve(self._line)
+        for timer in [timer for timers in self._timers.values() for timer in timers]:
+            timer.cancel()
+        for endpoint in self._present.values():
+            self._messenger.notify(endpoint, self._told, durable_wire.Left(reason, returns))
+
+    # -- what comes ------------------------------------------------------------------------------
+
+    def _hear(self, request: Request) -> None:
+        message: durable_wire.FindServer | durable_wire.Said = request.head
+        client = request.peer_id
+        if isinstance(message, durable_wire.FindServer):
+            request.check_claim(
+                message.endpoint.process_id, f"it is the client '{message.endpoint.process_id}'"
+            )
+            self._on_look_up(request, message)
+        elif client in self._present and self.streams.take(client, message.number):
+            sizes = [len(frame) for frame in request.frames]
+            came = durable_wire.Came(
+                client, message.number, message.heard, message.ident, message.service, message.head, sizes
+            )
+            self._pending_frames.extend(request.frames)
+            self._note(came, lazily=not message.waits)
+
+    def _on_look_up(self, request: Request, look_up: durable_wire.FindServer) -> None:
+        client = request.peer_id
+        is_known = self.streams.knows(client)
+        if is_known and self.lines[client] != look_up.line:
+            # Its process has begun anew with this channel.
+            self._note(durable_wire.ClientLost(client))
+            is_known = False
+        if not is_known:
+            if look_up.begun:
+                request.reply(durable_wire.Found(0, self.epoch, lost=True))
+                return
+            self._note(durable_wire.ClientJoined(client, request.peer_name, look_up.line))
+        # Behind what has come before it.
+        self._looking.append((request, look_up))
+        self._commit_soon()
+
+    def _welcome(self, request: Request, look_up: durable_wire.FindServer) -> None:
+        client = request.peer_id
+        resumption = self.streams.resume(client, look_up.heard, begun=look_up.begun)
+        if resumption is None or self.lines.get(client) != look_up.line:
+            request.reply(durable_wire.Found(0, self.epoch, lost=True))
+            return
+        if request.is_cancelled:
+            self._note_lost(client)
+            return
+        self._present[client] = look_up.endpoint
+        request.reply(durable_wire.Found(resumption.heard, self.epoch))
+        again: Any = resumption.again
+        for number, saying in again:
+            self._send(client, number, saying)
+
+    def _note_lost(self, process_id: str) -> None:
+        self._present.pop(process_id, None)
+        if self.streams.knows(process_id):
+            self._note(durable_wire.ClientLost(process_id))
+
+    def _give_up_absent(self) -> None:
+        for client in self.streams.clients:
+            if client not in self._present:
+                self._note_lost(client)
+
+    def _arm(self, timer: _JournaledTimer) -> None:
+        if timer.callback is not None:
+            left_s = max(0.0, timer.due - (self._clock_base + time.monotonic()))
+            timer.real = self._messenger.call_later(left_s, partial(self._on_time, timer))
+
+    def _on_time(self, timer: _JournaledTimer) -> None:
+        if timer.callback is not None and not self._stopped:
+            name, *args = timer.key
+            self._note(durable_wire.Fired(name, args))
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    def _note(self, record: durable_wire.Record, *, lazily: bool = False) -> None:
+        self._pending.append(record)
+        if not lazily:
+            self._commit_soon()
+        elif not (self._lazy_due or self._commit_due):
+            self._lazy_due = True
+            self._messenger.call_later(LAZY_S, self._commit_lazily)
+
+    def _commit_soon(self) -> None:
+        """When everything at hand has been read."""
+        if not self._commit_due:
+            self._commit_due = True
+            self._messenger.submit(self._commit)
+
+    def _commit_lazily(self) -> None:
+        self._lazy_due = False
+        self._commit()
+
+    def settle(self) -> None:
+        """Let everything happen now that has come."""
+        if self._pending:
+            self._commit()
+
+    def _commit(self) -> None:
+        """Write down what has come, then let it happen."""
+        self._commit_due = False
+        if self._stopped:
+            return
+        records, self._pending = self._pending, []
+        frames, self._pending_frames = self._pending_frames, []
+        if records:
+            turn = durable_wire.JournaledTurn(self._clock_base + time.monotonic(), records)
+            try:
+                self._journal.append(_encode(turn), frames)
+            except OSError as error:
+                self._on_failed(error)
+                return
+            self._apply(turn, frames)
+        if self.withholds:
+            return
+        looking, self._looking = self._looking, []
+        self._flush()
+        for request, look_up in looking:
+            self._welcome(request, look_up)
+        if records and not self._stopped:
+            self._on_turn()
+
+    def _apply(self, turn: durable_wire.JournaledTurn, frames: list[Buffer]) -> None:
+        self._now = turn.now
+        position = 0
+        for record in turn.records:
+            match record:
+                case durable_wire.Came():
+                    its_frames = frames[position : position + len(record.sizes)]
+                    position += len(record.sizes)
+                    self._to_tell[record.client] = None
+                    if self.streams.apply(record.client, record.number, record.heard):
+                        self._hand_on(record, its_frames)
+                case durable_wire.Fired(name, args):
+                    self._ring((name, *args))
+                case durable_wire.ClientJoined():
+                    self._join(record)
+                case durable_wire.ClientLost(client):
+                    self._lose(client)
+                case durable_wire.HoldingBegun():
+                    self._open(record)
+        while self._submitted:
+            run_guarded(self._submitted.popleft())
+
+    def _join(self, joined: durable_wire.ClientJoined) -> None:
+        self.streams.join(joined.client)
+        self.names[joined.client], self.lines[joined.client] = joined.name, joined.line
+
+    def _open(self, opened: durable_wire.HoldingBegun) -> None:
+        if opened.job != self.job:
+            for client in self.streams.clients:
+                self._lose(client)
+        self.epoch, self.job = opened.epoch, opened.job
+
+    def _hand_on(self, came: durable_wire.Came, frames: list[Buffer]) -> None:
+        handler, message_type = self._services.get(came.service, (None, None))
+        request = JournaledRequest(self, came, frames)
+        if handler is None:
+            request.fail(CommError(f"the channel's server does not serve '{came.service}'"))
+            return
+        try:
+            request.head = decode_head(came.head, message_type)
+            handler(request)
+        except Exception as error:
+            if not request.fail(error):
+                logger.exception("a message to '%s' failed", came.service)
+
+    def _ring(self, key: tuple[Any, ...]) -> None:
+        # It may have been put off, or cancelled, by what came just before.
+        due = [timer for timer in self._timers.get(key, ()) if timer.due <= self._now + EARLY_S]
+        callback = due[0].callback if due else None
+        if callback is not None:
+            due[0].cancel()
+            run_guarded(callback)
+
+    def _lose(self, client: str) -> None:
+        self.streams.lose(client)
+        self.names.pop(client, None)
+        self.lines.pop(client, None)
+        self._to_tell.pop(client, None)
+        for callback in list(self._on_peer_lost):
+            run_guarded(callback, client)
+
+    # -- what is told ----------------------------------------------------------------------------
+
+    def say(self, client: str, saying: Saying) -> None:
+        """Tell a client something, as soon as it is there."""
+        number = self.streams.say(client, saying)
+        if number is not None and self._live:
+            self._outbox.append((client, number, saying))
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        to_tell, self._to_tell = self._to_tell, {}
+        for client, number, saying in outbox:
+            to_tell.pop(client, None)
+            self._send(client, number, saying)
+        for client in to_tell:
+            self._send(client, 0, _NOTHING)
+
+    def _send(self, client: str, number: int, saying: Saying) -> None:
+        endpoint = self._present.get(client)
+        if endpoint is not None:
+            heard, head = self.streams.heard(client), msgspec.Raw(saying.head)
+            told = durable_wire.Told(number, heard, saying.kind, saying.ident, saying.service, head)
+            self._messenger.notify(endpoint, self._told, told, saying.frames, snapshot=False)
+
+
+_NOTHING = Saying(HEARD, 0, "", _encode(None), [])
+
+
+def _key_of(callback: Callable[[], None]) -> tuple[Any, ...]:
+    """What a timer calls, in words that another process understands."""
+    if isinstance(callback, partial):
+        return callback.func.__qualname__, *callback.args
+    return (callback.__qualname__,)

@@ -1,0 +1,179 @@
+"""What is known of each node, as data. Nothing here looks at a machine, and nothing judges."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Software(msgspec.Struct, frozen=True):
+    """Of what a node's processes run on; "" for what is not installed.
+
+    Attributes:
+        python: such as "3.11.7".
+        ray: of Ray.
+        package: of rlinf-scheduler.
+        libraries: by name, of what objects are sent with.
+    """
+
+    python: str = ""
+    ray: str = ""
+    package: str = ""
+    libraries: dict[str, str] = {}
+
+
+class TokenFacts(msgspec.Struct, frozen=True):
+    """Ray's authentication, as a node has it.
+
+    Attributes:
+        mode: "token" or "disabled".
+        fingerprint: of the token; "" without one.
+        source: where it lies.
+        others_can_read: whether other users of the machine can read it there.
+    """
+
+    mode: str = "disabled"
+    fingerprint: str = ""
+    source: str = ""
+    others_can_read: bool = False
+
+
+class MemoryFacts(msgspec.Struct, frozen=True):
+    """Memory that processes share, and the folder for temporary files.
+
+    Attributes:
+        shm_bytes: how much fits into /dev/shm; None where it is not there.
+        shm_free_bytes: how much of it is free.
+        ray_store_bytes: how much of it Ray wants for its objects; None where Ray is not asked.
+        memfd_error: why memory without a name cannot be had; "" where it can.
+        temporary_folder: Ray's, or this user's.
+        temporary_free_bytes: how much is free there.
+        others_can_write: whether other users can write into it.
+    """
+
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    ray_store_bytes: int | None = None
+    memfd_error: str = ""
+    temporary_folder: str = ""
+    temporary_free_bytes: int | None = None
+    others_can_write: bool = False
+
+
+class LimitFacts(msgspec.Struct, frozen=True):
+    """What the kernel allows a process of this user; None: as much as it wants.
+
+    Attributes:
+        open_files: descriptors at once.
+        processes: processes and threads of the user.
+        pidfd_error: why processes cannot be watched by descriptors; "" where they can.
+        peer_memory_error: why what another process of this user has open cannot be opened; "" where it can.
+        ptrace_scope: Yama's (0 to 3), or None.
+    """
+
+    open_files: int | None = None
+    processes: int | None = None
+    pidfd_error: str = ""
+    peer_memory_error: str = ""
+    ptrace_scope: int | None = None
+
+
+class AcceleratorFacts(msgspec.Struct, frozen=True):
+    """Accelerators, as Ray, the kernel and the vendor's tool see them.
+
+    Attributes:
+        vendor: the vendor; "" where nobody sees any.
+        num_counted: as Ray counts them.
+        num_device_files: as the kernel shows them in /dev; None where the vendor's are not known.
+        mask: the visibility variable's entries that the node was started with; None: no mask.
+        uuids: of the devices that the tool lists; None where there is no such tool, or it fails.
+        unmatched: entries of the mask that are no device.
+        driver: the driver's version, or "".
+    """
+
+    vendor: str = ""
+    num_counted: int = 0
+    num_device_files: int | None = None
+    mask: tuple[str, ...] | None = None
+    uuids: tuple[str, ...] | None = None
+    unmatched: tuple[str, ...] = ()
+    driver: str = ""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as a process on it sees it.
+
+    Attributes:
+        node_id: Ray's id of it, hex; "" where it is not a node.
+        ip: its address in the cluster.
+        hostname: its own name.
+        is_head: whether the head runs there.
+        is_simulated: whether it pretends to have accelerators.
+        node_rank: `RLINF_NODE_RANK` as it was started with, as text; "" without.
+        own_addresses: what its own name stands for there; empty: nothing.
+        versions: of what its processes run on.
+        token: Ray's authentication.
+        memory: shared memory and temporary files.
+        limits: what the kernel allows.
+        accelerators: what it computes with.
+    """
+
+    node_id: str = ""
+    ip: str
+    hostname: str = ""
+    is_head: bool = False
+    is_simulated: bool = False
+    node_rank: str = ""
+    own_addresses: tuple[str, ...] = ()
+    versions: Software = Software()
+    token: TokenFacts = TokenFacts()
+    memory: MemoryFacts = MemoryFacts()
+    limits: LimitFacts = LimitFacts()
+    accelerators: AcceleratorFacts = AcceleratorFacts()
+
+    @property
+    def name(self) -> str:
+        """The node in a sentence."""
+        rank = f" {self.node_rank}" if self.node_rank.isdecimal() else ""
+        return f"node{rank} ({self.ip}, {self.hostname})" if self.hostname else f"node{rank} ({self.ip})"
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """One try to connect from one node to another.
+
+    Attributes:
+        source: Ray's id of the node that tried.
+        target: of the other one.
+        ip: where it tried.
+        port: likewise.
+        service: what listens there, in words.
+        error: why it failed; "" where it did not.
+        round_trip_s: how long the other one took to say what time it is; None where it does not say that.
+        offset_s: how far its clock is ahead, if the way there takes as long as the way back.
+    """
+
+    source: str
+    target: str
+    ip: str
+    port: int
+    service: str
+    error: str = ""
+    round_trip_s: float | None = None
+    offset_s: float | None = None
+
+
+class ClusterFacts(msgspec.Struct, frozen=True):
+    """All that was found out.
+
+    Attributes:
+        nodes: each that answered.
+        reaches: every try to connect from one to another.
+        silent: names of nodes that did not answer, and why.
+        joining_error: why this process cannot join the cluster, or what it lacks; "" where it can, or there is none.
+        address: the cluster's; "" where none was joined.
+    """
+
+    nodes: tuple[NodeFacts, ...] = ()
+    reaches: tuple[Reach, ...] = ()
+    silent: dict[str, str] = {}
+    joining_error: str = ""
+    address: str = ""

@@ -1,0 +1,119 @@
+"""Processes of this machine, told apart by number and beginning, and ended by their descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+_PROC = Path("/proc")
+_PPID, _START = 1, 19  # in /proc/PID/stat, after the name; see proc(5)
+_GONE = (b"Z", b"X")
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process, and no other one that gets its number later.
+
+    Attributes:
+        pid: its number.
+        start: when it began, in the kernel's ticks since the machine did.
+        name: the program's.
+    """
+
+    pid: int
+    start: int
+    name: str
+
+
+def living() -> dict[ProcessId, int]:
+    """Every process that has not ended, with its parent's number."""
+    found = {}
+    for directory in _PROC.iterdir():
+        if directory.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                process, parent = _read(int(directory.name))
+                found[process] = parent
+    return found
+
+
+def marked(variable: str, value: str) -> list[ProcessId]:
+    """The processes of this user that were started with a variable of that value."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for process in living():
+        with contextlib.suppress(OSError):
+            if wanted in (_PROC / str(process.pid) / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
+
+
+def with_descendants(roots: Collection[ProcessId], everybody: Mapping[ProcessId, int]) -> list[ProcessId]:
+    """Those of `roots` that live, and all that they and theirs have started."""
+    children: dict[int, list[ProcessId]] = {}
+    for process, parent in everybody.items():
+        children.setdefault(parent, []).append(process)
+    found: dict[ProcessId, None] = {}
+    waiting = [root for root in roots if root in everybody]
+    while waiting:
+        process = waiting.pop()
+        if process not in found:
+            found[process] = None
+            waiting.extend(children.get(process.pid, ()))
+    return list(found)
+
+
+@contextlib.contextmanager
+def held(processes: Iterable[ProcessId]) -> Iterator[dict[ProcessId, int]]:
+    """Descriptors of the processes that live: a signal through one reaches that process or none."""
+    descriptors: dict[ProcessId, int] = {}
+    try:
+        for process in processes:
+            with contextlib.suppress(OSError, ValueError):
+                descriptor = os.pidfd_open(process.pid)
+                descriptors[process] = descriptor
+                # The number may be another's since it was read.
+                if _read(process.pid)[0] != process:
+                    os.close(descriptors.pop(process))
+        yield descriptors
+    finally:
+        for descriptor in descriptors.values():
+            os.close(descriptor)
+
+
+def send(descriptors: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to those that live."""
+    for descriptor in descriptors:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, number)
+
+
+def wait_for_ends(descriptors: Collection[int], timeout_s: float | None) -> set[int]:
+    """Wait until all have ended; which have not at the deadline (None: there is none)."""
+    left = set(descriptors)
+    poll = select.poll()
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while left:
+        ended = poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000)
+        if not ended:
+            break
+        for descriptor, _ in ended:
+            poll.unregister(descriptor)
+            left.discard(descriptor)
+    return left
+
+
+def _read(pid: int) -> tuple[ProcessId, int]:
+    before, _, rest = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")
+    fields = rest.split()
+    if fields[0] in _GONE:
+        raise ProcessLookupError(pid)
+    name = before.partition(b"(")[2].decode(errors="replace")
+    return ProcessId(pid, int(fields[_START]), name), int(fields[_PPID])

@@ -1,0 +1,24 @@
+"""How a queue is called: by its users, or by its subscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """The name of the queue that a subscription reads; no user can give it to a queue.
+
+    Attributes:
+        subscription: its name.
+    """
+
+    subscription: str
+
+    def __repr__(self) -> str:
+        return f"{self.subscription!r} (a subscription)"
+
+
+# A string, an int, or a tuple of such names; or what a subscription reads.
+QueueName: TypeAlias = str | int | tuple["QueueName", ...] | Tapped

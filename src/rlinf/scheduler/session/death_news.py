@@ -1,0 +1,107 @@
+"""Gone is gone: whoever learns of a death tells the job's home, and that tells everybody.
+
+Who was declared dead is fenced: no process takes its connections any more, so that nothing it still does has an effect
+when another has taken its place. It learns that when it tries, and leaves the job.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from rlinf.scheduler.comm import Endpoint, Messenger, Request
+from rlinf.scheduler.comm.peers import LostPeer
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.transport.peer_session import Loss
+from rlinf.scheduler.session.death_roll import Death, DeathRoll
+
+TELL = "job.deaths"
+REPORT = "job.death_seen"
+# The home hears of most ends by itself; others report what they saw only if it has said nothing until then.
+REPORT_AFTER_S = 1.0
+
+_log = Reporter(__name__)
+
+
+class DeadProcesses(msgspec.Struct, frozen=True, array_like=True):
+    """Processes that are dead."""
+
+    deaths: list[Death]
+
+
+class DeathNews:
+    """What one process hears and says of deaths. On the I/O thread, but for `declare`.
+
+    Args:
+        messenger: this process's messenger.
+        home: the process that decides.
+    """
+
+    def __init__(self, messenger: Messenger, home: Endpoint) -> None:
+        self._messenger = messenger
+        self._peers = messenger.peers
+        self._home = home
+        self._own_id = messenger.endpoint.process_id
+        self._roll = DeathRoll(self._own_id) if home.process_id == self._own_id else None
+        self._untold: list[Death] = []
+        if self._roll is None:
+            messenger.serve(TELL, self._on_told, DeadProcesses)
+        else:
+            messenger.serve(REPORT, self._on_report, DeadProcesses)
+        messenger.on_peer_lost(self._on_peer_lost)
+
+    def declare(self, death: Death) -> None:
+        """Say that a process is dead; from any thread."""
+        self._messenger.submit(lambda: self._declare(death, self._own_id))
+
+    def _declare(self, death: Death, by: str) -> None:
+        if self._roll is None:
+            self._messenger.notify(self._home, REPORT, DeadProcesses([death]))
+        elif self._roll.declare(death, by):
+            _log.info("'%s' is dead: %s", death.name or death.process_id, death.cause)
+            # First: nothing that is told goes to the dead.
+            self._fence(death)
+            self._untold.append(death)
+            self._messenger.submit_once(self._tell)
+
+    def _tell(self) -> None:
+        deaths, self._untold = self._untold, []
+        if deaths:
+            for line in self._peers.lines():
+                self._messenger.notify(line.endpoint, TELL, DeadProcesses(deaths))
+
+    def _on_report(self, notice: Request) -> None:
+        for death in notice.head.deaths:
+            self._declare(death, notice.peer_id)
+
+    def _on_told(self, notice: Request) -> None:
+        if notice.peer_id != self._home.process_id:
+            _log.warning("'%s' says who is dead, and is not the job's home", notice.peer_name)
+            return
+        for death in notice.head.deaths:
+            if death.process_id == self._own_id:
+                self._peers.tell_fenced(death.cause)
+            else:
+                self._fence(death)
+
+    def _fence(self, death: Death) -> None:
+        loss = Loss.ENDED if death.has_ended else Loss.DECLARED
+        self._peers.fence(death.process_id, LostPeer(death.name, death.cause, loss))
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        lost = self._peers.lost.get(process_id)
+        if lost is None or process_id in self._peers.fenced or process_id == self._home.process_id:
+            return
+        if lost.loss not in (Loss.ENDED, Loss.UNREACHABLE):
+            return
+        at = time.strftime("%H:%M:%S")
+        death = Death(process_id, lost.name, f"{lost.reason}, at {at}", lost.loss is Loss.ENDED)
+        if self._roll is not None:
+            self._declare(death, self._own_id)
+        else:
+            self._messenger.call_later(REPORT_AFTER_S, lambda: self._report(death))
+
+    def _report(self, death: Death) -> None:
+        if death.process_id in self._peers.lost and death.process_id not in self._peers.fenced:
+            self._declare(death, self._own_id)

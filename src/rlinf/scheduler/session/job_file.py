@@ -1,0 +1,108 @@
+"""How another terminal finds a running job: a file of the driver's that only its user can read.
+
+It lies in the private run directory of the driver's process, which the system unlocks however that process ends.
+Whoever can read it may take part in the job; it is of mode 0600, in a directory of mode 0700.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.rundir import JOB_NAME, living_drivers
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.session.session import Session
+
+_MAX_PROGRAM = 120
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """A job that runs on this machine, as its driver describes it.
+
+    Attributes:
+        pid: of the driver's process.
+        program: what runs there.
+        started: when it began, in seconds since 1970.
+        key: what lets a process take part.
+        home: how the driver is reached.
+        encryption: whether what goes from machine to machine is encrypted.
+    """
+
+    pid: int
+    program: str
+    started: float
+    key: bytes
+    home: Endpoint
+    encryption: bool
+
+    def __repr__(self) -> str:
+        return f"<Job {self.pid}: {self.program}>"
+
+    def attach(self, name: str) -> Session:
+        """Take part in it as a process called `name`.
+
+        Raises:
+            CommError: its driver cannot be reached.
+        """
+        secret = ClusterSecret(self.key)
+        return Session(
+            secret, name, home=self.home, tcp=bool(self.home.tcp_address), encryption=self.encryption
+        )
+
+
+def announce(session: Session, *, encryption: bool) -> None:
+    """Let other terminals of this user find the job whose driver this is."""
+    program = " ".join(sys.orig_argv)[:_MAX_PROGRAM]
+    job = RunningJob(
+        os.getpid(),
+        program,
+        time.time(),
+        session.secret.exported(),
+        session.messenger.endpoint,
+        encryption,
+    )
+    path = session.messenger.run_directory / JOB_NAME
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.msgpack.encode(job))
+
+
+def running_jobs() -> list[RunningJob]:
+    """The jobs of this user whose drivers run on this machine, the newest first."""
+    found = []
+    for directory in living_drivers():
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            found.append(msgspec.msgpack.decode(_read(directory / JOB_NAME), type=RunningJob))
+    return sorted(found, key=lambda job: -job.started)
+
+
+def find_job(pid: int | None = None) -> RunningJob:
+    """The job of the driver `pid`; without it, the one that there is.
+
+    Raises:
+        ClusterError: there is none, or there are several; the text names them.
+    """
+    jobs = running_jobs()
+    chosen = [job for job in jobs if pid in (None, job.pid)]
+    if len(chosen) == 1 or (chosen and pid is not None):
+        return chosen[0]  # the newest, where a process has had several
+    known = "; ".join(f"{job.pid}: {job.program}" for job in jobs)
+    if pid is not None:
+        raise ClusterError(f"no job's driver is process {pid} of this machine; there are {known or 'none'}")
+    if not jobs:
+        raise ClusterError("no job of yours has its driver on this machine")
+    raise ClusterError(
+        f"there are several jobs; say which by its driver's process id, `--job {jobs[0].pid}` for one: {known}"
+    )
+
+
+def _read(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with os.fdopen(fd, "rb") as file:
+        return file.read()

@@ -1,0 +1,82 @@
+"""Alive is not well: which processes have not been heard of for a while, and which for too long. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Every process says so often that its I/O thread runs, in seconds.
+BEAT_S = 2.0
+# Three in a row that do not come are worth a word.
+SILENT_S = 6.0
+SWEEP_S = 1.0
+
+
+@dataclass(slots=True)
+class _Heard:
+    at: float
+    give_up_after_s: float | None
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A process is silent, or was.
+
+    Attributes:
+        process_id: which.
+        silent_s: for how long nothing came.
+        over: it is heard of again.
+        too_long: it is given up.
+    """
+
+    process_id: str
+    silent_s: float
+    over: bool = False
+    too_long: bool = False
+
+
+class Pulse:
+    """When each process was heard of last. Times are seconds of a monotonic clock.
+
+    >>> pulse = Pulse(0.0)
+    >>> pulse.hear("a", 0.5, give_up_after_s=60.0)
+    >>> [s for second in range(1, 8) for s in pulse.sweep(float(second))]
+    [Silence(process_id='a', silent_s=6.5, over=False, too_long=False)]
+    """
+
+    def __init__(self, now: float) -> None:
+        self._heard: dict[str, _Heard] = {}
+        self._swept_at = now
+
+    def hear(self, process_id: str, now: float, *, give_up_after_s: float | None) -> Silence | None:
+        """A process says that it runs; whether that ends a silence that was told."""
+        if not self._heard:  # before the first one nobody looked
+            self._swept_at = now
+        before = self._heard.get(process_id)
+        self._heard[process_id] = _Heard(now, give_up_after_s)
+        return Silence(process_id, now - before.at, over=True) if before is not None and before.told else None
+
+    def forget(self, process_id: str) -> None:
+        """A process is gone."""
+        self._heard.pop(process_id, None)
+
+    def sweep(self, now: float) -> list[Silence]:
+        """The processes that are silent since the last look, or too long; to be asked every `SWEEP_S` seconds.
+
+        Who looks late was silent itself, and may not have read what came: that time counts against nobody.
+        """
+        late_s = now - self._swept_at - 2 * SWEEP_S
+        self._swept_at = now
+        found: list[Silence] = []
+        for process_id, heard in list(self._heard.items()):
+            if late_s > 0:
+                heard.at = min(now, heard.at + late_s)
+            silent_s = now - heard.at
+            limit_s = heard.give_up_after_s
+            if limit_s is not None and silent_s >= max(limit_s, SILENT_S):
+                self.forget(process_id)
+                found.append(Silence(process_id, silent_s, too_long=True))
+            elif silent_s >= SILENT_S and not heard.told:
+                heard.told = True
+                found.append(Silence(process_id, silent_s))
+        return found

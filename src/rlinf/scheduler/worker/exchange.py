@@ -1,0 +1,420 @@
+"""What a worker exchanges data by: messages, weights and channels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
+
+from rlinf.scheduler.channel import Channel, Restorable
+from rlinf.scheduler.channel.client import CONNECT_TIMEOUT_S
+from rlinf.scheduler.channel.spec import SUCCESSOR_S, Survives
+from rlinf.scheduler.comm import WAIT_S, AsyncHandle
+from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
+from rlinf.scheduler.comm.handle import Later, Now, Seconds
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
+from rlinf.scheduler.session import Session, current_session
+from rlinf.scheduler.weights import open_weights
+
+if TYPE_CHECKING:  # loaded by those who use it only
+    import torch
+
+Source: TypeAlias = tuple[str, SupportsIndex] | None
+
+
+class Exchange:
+    """Sends and receives, publishes and fetches, opens channels; the part of `Worker` that is about others."""
+
+    _session: Session | None
+
+    @property
+    def _mailbox(self) -> Mailbox:
+        if self._session is None:
+            raise ClusterError("this worker was constructed directly: launch its group to communicate")
+        return self._session.service(open_mailbox)
+
+    @overload
+    def send(
+        self, obj: Any, dst_group_name: str, dst_rank: int, async_op: Now = ..., timeout_s: Seconds = ...
+    ) -> None: ...
+
+    @overload
+    def send(
+        self, obj: Any, dst_group_name: str, dst_rank: int, async_op: Later, timeout_s: Seconds = ...
+    ) -> AsyncHandle[None]: ...
+
+    @overload
+    def send(
+        self, obj: Any, dst_group_name: str, dst_rank: int, async_op: bool, timeout_s: Seconds = ...
+    ) -> AsyncHandle[None] | None: ...
+
+    def send(
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> AsyncHandle[None] | None:
+        """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
+
+        Args:
+            obj: any picklable object; tensors and arrays in it travel as bytes, not through pickle. With `async_op` it
+                is sent as it is during this call, whatever becomes of it afterwards.
+            dst_group_name: the receiver's group.
+            dst_rank: its rank there.
+            async_op: return a handle at once; else return when the receiver's process holds the object.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+
+        Raises:
+            PeerNotFound: no such worker at the deadline.
+            PeerDied: the receiver is gone.
+            CommTimeout: the receiver had no room at the deadline.
+        """
+        handle = self._mailbox.send(
+            obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
+        )
+        return handle if async_op else handle.wait()
+
+    @overload
+    def recv(
+        self, src_group_name: str, src_rank: int, async_op: Later, timeout_s: Seconds = ...
+    ) -> AsyncHandle[Any]: ...
+
+    @overload
+    def recv(
+        self, src_group_name: str, src_rank: int, async_op: bool = ..., timeout_s: Seconds = ...
+    ) -> Any: ...
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """The next object that a worker sent to this one.
+
+        Args:
+            src_group_name: the sender's group.
+            src_rank: its rank there.
+            async_op: return a handle at once.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+
+        Raises:
+            PeerDied: the sender is gone, and nothing of it is left to receive.
+            CommTimeout: nothing came before the deadline.
+        """
+        handle = self._mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        return handle if async_op else handle.wait()
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+    ) -> None: ...
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+    ) -> AsyncHandle[None]: ...
+
+    @overload
+    def send_tensor(
+        self,
+        tensor: torch.Tensor,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+    ) -> AsyncHandle[None] | None: ...
+
+    def send_tensor(
+        self,
+        tensor: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> AsyncHandle[None] | None:
+        """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
+        handle = self._mailbox.send_tensor(
+            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
+        )
+        return handle if async_op else handle.wait()
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+    ) -> torch.Tensor: ...
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+    ) -> AsyncHandle[torch.Tensor]: ...
+
+    @overload
+    def recv_tensor(
+        self,
+        tensor: torch.Tensor,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+    ) -> torch.Tensor | AsyncHandle[torch.Tensor]: ...
+
+    def recv_tensor(
+        self,
+        tensor: Any,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
+
+        Args:
+            tensor: where the values go: of the shape and dtype that the sender sends.
+            src_group_name: the sender's group.
+            src_rank: its rank there.
+            async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+
+        Raises:
+            CommError: shape or dtype differ; nothing is taken.
+            PeerDied: the sender is gone.
+            CommTimeout: nothing came before the deadline.
+        """
+        handle = self._mailbox.recv_tensor(tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        return handle if async_op else handle.wait()
+
+    def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
+        """Make new weights the ones that `fetch_weights` gets from now on, in any worker of the job.
+
+        They are written once, on this node, and stay until the next version replaces them. This waits for no reader,
+        and no reader sees a mixture of versions.
+
+        Args:
+            name: what they are called; one living worker publishes under a name.
+            state_dict: tensors (on any device) and numpy arrays by key; free to be changed after this call.
+            version: a whole number, larger than that of the version before.
+
+        Raises:
+            WeightsError: the version does not grow, or some value is neither tensor nor array.
+            NameTaken: another living worker publishes under that name.
+        """
+        current_session().service(open_weights).publish(name, state_dict, version)
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = ...,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+    ) -> int: ...
+
+    @overload
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+    ) -> AsyncHandle[int]: ...
+
+    @overload
+    def fetch_weights(
+        self, name: str, into: Any, min_version: int | None = ..., *, async_op: bool, timeout_s: Seconds = ...
+    ) -> int | AsyncHandle[int]: ...
+
+    def fetch_weights(
+        self,
+        name: str,
+        into: Any,
+        min_version: int | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """Copy the newest published weights into tensors that are there already; the version's number.
+
+        Args:
+            name: what they were published as.
+            into: a `torch.nn.Module`, or a dict of tensors and numpy arrays: they are overwritten in place, and keep
+                their dtypes and devices.
+            min_version: wait for this version or a newer one; None: for any.
+            async_op: return a handle at once. It is done when such a version is there; `into` is overwritten, in the
+                thread that does so, when the handle is waited for.
+            timeout_s: how long to wait, in seconds; None: as long as it takes; 0: take what is there now.
+
+        Raises:
+            WeightsMismatch: keys or shapes differ from those of `into`; nothing was written.
+            PeerNotFound: nobody publishes under that name at the deadline.
+            PeerDied: the worker that published is gone.
+            CommTimeout: no such version at the deadline; it says which one is there.
+        """
+        handle = (
+            current_session()
+            .service(open_weights)
+            .fetch(name, into, min_version=min_version, timeout_s=timeout_s)
+        )
+        return handle if async_op else handle.wait()
+
+    @overload
+    def broadcast(
+        self,
+        obj: Any = ...,
+        groups: Groups = ...,
+        src: Source = ...,
+        *,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+    ) -> AsyncHandle[Any]: ...
+
+    @overload
+    def broadcast(
+        self,
+        obj: Any = ...,
+        groups: Groups = ...,
+        src: Source = ...,
+        async_op: bool = ...,
+        timeout_s: Seconds = ...,
+    ) -> Any: ...
+
+    def broadcast(
+        self,
+        obj: Any = None,
+        groups: Groups = (),
+        src: tuple[str, SupportsIndex] | None = None,
+        async_op: bool = False,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
+
+            weights = self.broadcast(weights, groups=[("actor", [0]), ("rollout", [0, 1, 2])], src=("actor", 0))
+
+        Members may call in any order. Broadcasts of one source to the same members are received in the order of
+        its calls; those to other members, and `send`, do not mix with them. On every node the object is written
+        once, however many members run there; the arrays and tensors that a member gets are its own all the same.
+
+        Args:
+            obj: what to send; looked at on the source only, and not changed until the call returns. With `async_op`
+                it is sent as it is during this call.
+            groups: the members, the source among them: groups' names with a rank, or a list of ranks.
+            src: the source's group and rank; None: the first member in `groups`.
+            async_op: return an `AsyncHandle` of the object at once.
+            timeout_s: how long to wait, in seconds; None: as long as it takes.
+
+        Returns:
+            The object: on the source `obj` itself, once every member's process holds it.
+
+        Raises:
+            CommError: a member is named twice, or this worker or the source is none.
+            PeerDied: the source is gone, and nothing of it is left to receive; on the source: the members named
+                in it are gone, and the others have the object.
+            PeerNotFound: the source, or on the source the one member that is missing, was not there at the deadline.
+            CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
+                started, or had no room, and the others have the object.
+        """
+        handle = self._mailbox.broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
+        return handle if async_op else handle.wait()
+
+    @classmethod
+    def create_channel(
+        cls,
+        channel_name: str,
+        group_affinity: str | None = None,
+        group_rank_affinity: int | None = None,
+        maxsize: int = 0,
+        *,
+        max_bytes: int | None = None,
+        producers: int | None = None,
+        successor_s: float = SUCCESSOR_S,
+        max_attempts: int | None = None,
+        max_leased: int | None = None,
+        restore: Restorable | None = None,
+        own_process: bool | None = None,
+        holds: str | None = None,
+        durable: str | os.PathLike[str] | None = None,
+        survives: Survives = "machine",
+    ) -> Channel:
+        """Create a channel and return this process's end of it.
+
+        Args:
+            channel_name: its name in the job.
+            group_affinity: the group beside whose worker the channel is held; None: this worker's group.
+            group_rank_affinity: the rank in that group; None: this worker's rank, or 0 of another group.
+            maxsize: how many items each of its queues holds before `put` waits; 0: no limit.
+            max_bytes: how many bytes all its queues hold before `put` waits; see `Channel.create`, like the others.
+            producers: how many there will be; the channel ends when the last of them is done.
+            successor_s: how long a producer that failed or died may be replaced before it counts as done, in seconds;
+                likewise the last member of a subscription.
+            max_attempts: how often an item is given out on lease before it is a dead letter; None: any number.
+            max_leased: how many items one process may have on lease before its further leases wait; None: any number.
+            restore: what it holds in the beginning: the file of a `save`, or what `Cluster.load` returned.
+            own_process: whether the process that holds it holds no other channel.
+            holds: where large items of other machines' producers are: "node" or "channel"; see `Channel.create`.
+            durable: a folder on the node that holds it, for the journal by which it survives the end of its process.
+            survives: what it is to survive, the end of its "process" or of its "machine".
+
+        Raises:
+            ChannelExists: a channel of that name is there already.
+            CheckpointError: what it is restored from cannot be read, or breaks its bounds.
+        """
+        return Channel.create(
+            channel_name,
+            maxsize=maxsize,
+            group_affinity=group_affinity,
+            group_rank_affinity=group_rank_affinity,
+            max_bytes=max_bytes,
+            producers=producers,
+            successor_s=successor_s,
+            max_attempts=max_attempts,
+            max_leased=max_leased,
+            restore=restore,
+            own_process=own_process,
+            holds=holds,
+            durable=durable,
+            survives=survives,
+        )
+
+    @classmethod
+    def connect_channel(cls, channel_name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
+        """This process's end of a channel that someone created, or creates before the deadline.
+
+        Args:
+            channel_name: its name in the job.
+            timeout_s: how long to wait for that, in seconds; None: as long as it takes.
+
+        Raises:
+            ChannelNotFound: no channel of that name at the deadline.
+        """
+        return Channel.connect(channel_name, timeout_s=timeout_s)
+
+
+def _room_s(async_op: bool) -> float:
+    """How long a call may wait for shared memory: one that returns a handle not at all."""
+    return 0.0 if async_op else WAIT_S

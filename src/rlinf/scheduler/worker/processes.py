@@ -1,0 +1,149 @@
+"""How the processes of ranks are started and ended: by Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError
+
+from rlinf.scheduler.engine.engine import PROCESS_ENVIRONMENT, on_node
+from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
+from rlinf.scheduler.errors import DeviceHeld
+from rlinf.scheduler.host.force import kill_process
+from rlinf.scheduler.host.host import WorkerHost
+from rlinf.scheduler.host.info import job_topology
+from rlinf.scheduler.host.protocol import HostSpec
+from rlinf.scheduler.planning import Node
+from rlinf.scheduler.planning.environments import ProcessEnvironment
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.wording import clock_text, device_list
+
+# Ray takes back what an ended job has, and a busy Ray answers, within it.
+_MOMENT_S = 2.0
+_LOOK_S, _LATEST_LOOK_S = 0.25, 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class HostProcess(Protocol):
+    """A process that hosts one rank."""
+
+    def run(self, spec: HostSpec) -> Future[None]:
+        """Let it host; the future is done when the process is gone, with an error unless it came to its end."""
+
+    def kill(self) -> None:
+        """End it now; nothing happens if it is gone."""
+
+
+class Processes:
+    """Starts the processes of the groups that a session launches; a service of it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._host_class = ray.remote(WorkerHost)
+        self._holds = DeviceHolds()
+        if session.home == session.messenger.endpoint:
+            # A Ray that this process was connected to before stays; the job's devices do not stay with it.
+            session.on_close_last(self._holds.release)
+
+    @property
+    def _nodes(self) -> tuple[Node, ...]:
+        return job_topology(self._session).nodes  # nodes may have joined
+
+    def reserve(self, group: str, devices: Mapping[int, Sequence[str]], wait_s: float) -> Callable[[], None]:
+        """Hold accelerators for the job until it ends; gives what gives them back before, if the launch fails.
+
+        Args:
+            group: for whom; its name is told to whoever is refused.
+            devices: as the nodes name them, by the nodes' ranks.
+            wait_s: how long to wait for those that others have, in seconds.
+
+        Raises:
+            DeviceHeld: others have some; the text says who.
+        """
+        wanted = [
+            NodeDevices(
+                self._nodes[rank].node_id, resource_of(self._nodes[rank].accelerator_type), tuple(names)
+            )
+            for rank, names in devices.items()
+        ]
+        since, told = time.monotonic(), False
+        while True:
+            try:
+                taken = self._holds.take([each for each in wanted if each.resource])
+                return partial(self._holds.release, taken)
+            except Taken as refusal:
+                details = self._describe(refusal)
+                waited_s = time.monotonic() - since
+                # A job that has just ended has them for another moment.
+                if waited_s >= max(wait_s, _MOMENT_S):
+                    raise DeviceHeld(group, _refusal(wait_s), details) from None
+            if not told and waited_s > _MOMENT_S:
+                told = True
+                _log.warning("group '%s' waits for devices: %s", group, "; ".join(details))
+            # Every look that Ray has to answer stays in its tables.
+            time.sleep(min(_LATEST_LOOK_S, max(_LOOK_S, waited_s / 10)))
+
+    def _describe(self, taken: Taken) -> list[str]:
+        rank = next(rank for rank, node in enumerate(self._nodes) if node.node_id == taken.node_id)
+        node = self._nodes[rank]
+        what = f"{node.accelerator_type} {device_list(taken.names)} of node {rank} ({node.ip})"
+        if not taken.holds:
+            return [
+                f"{what}: given by Ray to programs that are not ours, see `ray status` and `ray list actors`"
+            ]
+        return [f"{what}: held by {hold.holder} since {clock_text(hold.since)}" for hold in taken.holds]
+
+    def start(self, node_id: str, environment: ProcessEnvironment) -> HostProcess:
+        """Begin to start a process on a node; returns at once. Raises what Ray does."""
+        # Set by Ray, not by the host: the dynamic linker and the interpreter read variables before any code runs.
+        runtime_env: dict[str, Any] = {"env_vars": {**PROCESS_ENVIRONMENT, **dict(environment.env_vars)}}
+        if environment.python_interpreter_path:
+            runtime_env["py_executable"] = environment.python_interpreter_path
+        return RayProcess(
+            self._host_class.options(
+                num_cpus=0,
+                scheduling_strategy=on_node(node_id),
+                max_restarts=0,
+                max_task_retries=0,
+                runtime_env=runtime_env,
+            ).remote()
+        )
+
+    def kill_there(self, node_id: str, pid: int, born: int) -> None:
+        """Begin to end a process on another machine by force; for one that does not hear what Ray asks."""
+        with contextlib.suppress(RayError, RuntimeError, ValueError):
+            kill = ray.remote(num_cpus=0, max_retries=0, runtime_env={"env_vars": PROCESS_ENVIRONMENT})(
+                kill_process
+            )
+            kill.options(scheduling_strategy=on_node(node_id)).remote(pid, born)
+
+
+class RayProcess:
+    """A process that hosts one rank, as Ray's actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def run(self, spec: HostSpec) -> Future[None]:
+        """As `HostProcess.run`; the error is Ray's."""
+        ended: Future[None] = self._actor.run.remote(spec).future()
+        return ended
+
+    def kill(self) -> None:
+        """As `HostProcess.kill`."""
+        with contextlib.suppress(RayError, RuntimeError, ValueError):
+            ray.kill(self._actor, no_restart=True)
+
+
+def _refusal(wait_s: float) -> str:
+    if wait_s > 0:
+        return f"its devices were not free within {wait_s:.0f} s"
+    return "its devices are not free; `wait_s=` waits for them, `rlinf devices` shows who has what"

@@ -1,0 +1,246 @@
+"""A queue that admits, as a part of a simulated cluster: makers that die, trainers that begin anew."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from rlinf.scheduler.queueing import (
+    Instruction,
+    LeaseTerms,
+    Limits,
+    Reason,
+    Refuse,
+    StartClock,
+    StopClock,
+)
+from rlinf.scheduler.queueing.client import Ending
+from rlinf.testing.simulation.admission_book import AdmissionBook
+from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.host import Host
+from rlinf.testing.simulation.makers import (
+    ADMISSION,
+    FRESH,
+    AdmissionClient,
+    Admit,
+    Make,
+    Maker,
+    Message,
+    Say,
+    Settle,
+    Take,
+    Taken,
+    Taker,
+    Withdraw,
+)
+from rlinf.testing.simulation.script import Call, Script
+from rlinf.testing.simulation.world import Violation
+
+# So many versions empty any queue of a story.
+MAX_VERSIONS = 200
+
+
+class AdmissionServer:
+    """The process that holds the queue, around the real `ChannelState`."""
+
+    def __init__(self, cluster: Cluster, book: AdmissionBook) -> None:
+        self.host = cluster.server
+        self.state = cluster.machines.server(0, 0, 0)
+        self._book = book
+        self._gone: set[str] = set()
+        self._leases: dict[int, tuple[str, int]] = {}
+        self._clocks: dict[int, int] = {}
+        self.host.serve(ADMISSION, self)
+
+    def receive(self, sender: str, messages: list[Message]) -> None:
+        """Do what a client asks for."""
+        for message in messages:
+            if sender not in self._gone:
+                self.host.world.note(self.host.name, "hears", sender, type(message).__name__, *message)
+                self._carry_out(self._handle(sender, message))
+
+    def lost(self, peer: str) -> None:
+        """A client has gone, or is held for dead."""
+        if peer not in self._gone:
+            self._gone.add(peer)
+            self._book.loses(peer)
+            self._carry_out(self.state.lose(peer))
+
+    def end(self) -> None:
+        """End the queue."""
+        self._book.ends()
+        self._carry_out(self.state.end(FRESH))
+
+    def _handle(self, client: str, message: Message) -> list[Instruction]:
+        state, book, who = self.state, self._book, (client, message.ticket)
+        match message:
+            case Admit(ticket, max_lag):
+                book.asks(who, max_lag)
+                return state.admit(client, ticket, FRESH, max_lag)
+            case Make(ticket, item, slot):
+                book.puts(who, item, slot)
+                return state.put(client, ticket, FRESH, item, slot=slot)
+            case Take(ticket, num_items, ttl_us):
+                book.takes(who, num_items)
+                limits = Limits(num_items, num_items)
+                if ttl_us:
+                    return state.lease(client, ticket, FRESH, LeaseTerms(ttl_us / 1e6), None, limits)
+                return state.get_batch(client, ticket, FRESH, None, limits)
+            case Say(ticket, version, batch_items, begins):
+                return self._say(who, version, batch_items, begins=begins)
+            case Withdraw(ticket):
+                book.comes_back(who)
+                return state.withdraw(client, ticket)
+            case Taken(ticket):
+                book.settles(who)
+                return state.confirm(client, ticket)
+            case Settle(_, generation, done):
+                return self._settle(who, generation, done=done)
+
+    def _say(
+        self, who: tuple[str, int], version: int, batch_items: int, *, begins: bool
+    ) -> list[Instruction]:
+        self._book.moves(who, version, batch_items, begins=begins)
+        try:
+            return self.state.set_version(*who, FRESH, version, batch_items, begins=begins)
+        except ValueError as error:  # another trainer has begun meanwhile
+            return [Refuse(*who, Reason.TOO_EARLY, str(error))]
+
+    def _settle(self, who: tuple[str, int], generation: int, *, done: bool) -> list[Instruction]:
+        settle = self.state.acknowledge if done else self.state.give_back
+        if generation in self._leases:
+            (self._book.settles if done else self._book.comes_back)(who)
+        return settle(who[0], generation) or []
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, StartClock):
+                self._leases[each.generation] = each.client, each.ticket
+                self.host.later(int(each.after_s * 1e6), self._lapse, each.generation)
+            elif isinstance(each, StopClock):
+                self._leases.pop(each.generation, None)
+            elif each.client not in self._gone:
+                self.host.world.note(self.host.name, "says", type(each).__name__, *each[:2])
+                self.host.send(each.client, ADMISSION, [each])
+        self._book.follow(each for each in instructions if not isinstance(each, StartClock | StopClock))
+
+    def _lapse(self, generation: int) -> None:
+        who = self._leases.pop(generation, None)
+        if who is not None:
+            self._book.comes_back(who)
+            self._carry_out(self.state.lapse(generation))
+
+
+class _Ending:
+    """How an operation ended."""
+
+    ending: Ending | None = None
+    detail: Any = None
+
+    def __call__(self, ending: Ending, detail: Any) -> None:
+        self.ending, self.detail = ending, detail
+
+
+class AdmissionPart:
+    """In some stories there is a queue that admits: makers everywhere, a trainer, and another one who takes."""
+
+    kinds: tuple[str, ...] = ()
+
+    def __init__(self, cluster: Cluster, script: Script) -> None:
+        draw = self._draw = Random(f"admission {script.seed}")  # noqa: S311 - not for secrets
+        self._cluster = cluster
+        self._is_told = draw.random() < 0.4
+        self._batch_items = draw.randint(1, 4)
+        self._mean_us = draw.choice((1_000, 10_000, 100_000))
+        self._max_lags = draw.choice(((0,), (1,), (2,), (0, 1), (1, 3), (0, 0, 4)))
+        self._book = AdmissionBook()
+        self._server = AdmissionServer(cluster, self._book) if self._is_told else None
+        if self._server is not None and draw.random() < 0.3:
+            self._server.host.later(draw.randrange(300_000), self._server.end)
+        self._next_number = itertools.count(1).__next__
+        self._agents: list[tuple[Host, Maker | Taker]] = []
+        self._clients: list[AdmissionClient] = []
+
+    def start(self, host: Host, number: int) -> None:
+        """See `Part`."""
+        if not self._is_told:
+            return
+        client = self._client(host)
+        if number < 0:
+            return
+        for name in range(self._draw.randint(1, 3)):
+            num_items = self._draw.randint(1, 12)
+            self._agents.append((host, Maker(client, name, num_items, self._mean_us, self._max_lags)))
+        num_steps = self._draw.randint(1, 12)
+        if number == 0:
+            # A successor goes on from a checkpoint.
+            begins_at = max(0, self._book.version - self._draw.randint(0, 2))
+            self._agents.append((host, Taker(client, self._batch_items, num_steps, begins_at)))
+        elif number == 1:
+            self._agents.append((host, Taker(client, self._batch_items, num_steps)))
+
+    def call(self, host: Host, step: Call) -> None:
+        """See `Part`."""
+
+    def died(self, host: Host) -> None:
+        """See `Part`."""
+
+    def restarted(self) -> None:
+        """See `Part`."""
+
+    def close(self) -> None:
+        """See `Part`."""
+
+    def finish(self) -> Iterator[None]:
+        """See `Part`."""
+        server = self._server
+        if server is None:
+            return
+        for host, agent in self._agents:
+            if host.alive:
+                agent.stop()
+        yield
+        if self._cluster.server.alive:
+            self._book.check_rest()
+            yield from self._drain(server)
+        for host, agent in self._agents:
+            if host.alive and not agent.over:
+                message = f"a {type(agent).__name__.lower()} of {host.name} never ends"
+                raise Violation(message, (host.name,))
+
+    def _client(self, host: Host) -> AdmissionClient:
+        client = AdmissionClient(host, self._cluster.machines.client(0), self._next_number)
+        self._clients.append(client)
+        return client
+
+    def _drain(self, server: AdmissionServer) -> Iterator[None]:
+        """Let a process that nothing has happened to take what is left, version by version."""
+        auditor = self._client(self._cluster.start(-2, "admission auditor"))
+        server.end()
+        version, batch_items = max(0, self._book.version), self._book.batch_items or 1
+        for _ in range(MAX_VERSIONS):
+            for _ in range(batch_items):
+                taken = _Ending()
+                ticket = auditor.begin(Take(self._next_number(), 1, 0), taken)
+                yield
+                if taken.ending is not Ending.DELIVERED:
+                    auditor.drop(ticket)
+                    yield
+                    break
+                auditor.take(ticket)
+                yield
+            if not self._book.open:
+                break
+            version += 1
+            said = _Ending()
+            auditor.begin(Say(self._next_number(), version, 0, False), said)
+            yield
+            if said.ending is not Ending.ACCEPTED:
+                raise Violation(
+                    f"version {version} does not come: {said.detail}; {server.state.describe(FRESH)}"
+                )
+        book = self._book
+        if book.open or book.num_taken != book.num_accepted or server.state.num_items(FRESH):
+            raise Violation(f"of {book.num_accepted} items {book.num_taken} are taken", list(book.open))

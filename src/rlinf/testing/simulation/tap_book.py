@@ -1,0 +1,82 @@
+"""What a subscription must hold, by what its server has heard and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+
+from rlinf.scheduler.queueing import TapTerms
+from rlinf.testing.simulation.queue_book import Known, QueueBook
+from rlinf.testing.simulation.script import TAP
+
+
+class TapBook(QueueBook):
+    """The queue of one subscription, from its first member to its end.
+
+    Args:
+        terms: what it is.
+        sources: returns the queues that it sees.
+
+    Attributes:
+        members: who reads it, by client and number.
+        until_us: how long the last member may be succeeded.
+        gone: nobody does any more.
+        num_dropped: how many it gave up.
+        seen: every item that entered it, by number.
+    """
+
+    def __init__(self, terms: TapTerms, sources: Callable[[], Iterable[QueueBook]]) -> None:
+        super().__init__()
+        self.terms = terms
+        self.members: set[tuple[str, int]] = set()
+        self.until_us = 0
+        self.gone = False
+        self.num_dropped = 0
+        self.seen: dict[int, Known] = {}
+        self._sources = sources
+
+    def leave(self, members: set[tuple[str, int]], until_us: int) -> None:
+        """Members read it no more."""
+        if self.members & members:
+            self.members -= members
+            self.until_us = until_us
+
+    def see(self, item: Known) -> None:
+        """An item has entered a queue."""
+        twin = copy(item)
+        twin.queue = TAP
+        twin.order, twin.attempts, twin.taken_by, twin.marked_by = -1, 0, [], ""
+        self.seen[item.number] = twin
+        self.push(twin)
+        while self.terms.drops and self.num_items and self._is_over():
+            oldest = min(self, key=lambda each: each.order)
+            self.take_these([oldest])
+            oldest.taken_by.append("nobody")
+            self.num_dropped += 1
+
+    def has_room(self, item: Known) -> bool:
+        """Whether puts need not wait for it."""
+        terms, held = self.terms, self.num_held
+        if terms.drops:
+            return True
+        has_bytes = not (terms.max_bytes and held) or self.held_bytes + item.size_bytes <= terms.max_bytes
+        return has_bytes and not 0 < terms.maxsize <= held
+
+    def is_last(self, closed: bool) -> bool:
+        """See `QueueBook`."""
+        return (closed or self.ended) and not any(source.line for source in self._sources())
+
+    def is_stuck(self) -> bool:
+        """Whether nothing can enter before something is taken here."""
+        terms = self.terms
+        if terms.drops or self.granted or self.num_leases:
+            return False
+        if 0 < terms.maxsize <= self.num_items or 0 < terms.max_bytes <= self.size_bytes:
+            return True
+        return any(not self.has_room(item) for source in self._sources() for item in source.waiting_first())
+
+    def _is_over(self) -> bool:
+        num_held = self.num_held - len(self.granted)
+        held_bytes = self.held_bytes - self.granted_bytes
+        terms = self.terms
+        return 0 < terms.maxsize < num_held or (num_held > 1 and 0 < terms.max_bytes < held_bytes)

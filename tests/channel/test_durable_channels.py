@@ -1,0 +1,501 @@
+"""Channels that survive their process: `kill -9` of whoever holds them, and everybody goes on."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from durable_roles import hold
+
+from rlinf.scheduler import Channel
+from rlinf.scheduler.channel import ChannelReport, DurableChannel, channels_of, durable, unheld_channels
+from rlinf.scheduler.channel.checkpoint import read_channel
+from rlinf.scheduler.channel.image import ChannelImage
+from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.errors import (
+    ChannelArgumentError,
+    ChannelClosed,
+    ChannelJournalError,
+    ChannelLost,
+    ChannelNotFound,
+    ChannelUnanswered,
+    LeaseExpired,
+)
+from rlinf.testing import LocalRuntime
+from waits import wait_until
+
+DEADLINE_S = 30.0
+_numbers = itertools.count()
+
+
+class Holders:
+    """One durable channel, and the processes that hold it one after the other."""
+
+    def __init__(self, runtime, folder):
+        self.context = multiprocessing.get_context("forkserver")
+        self.runtime = runtime
+        self.folder = str(folder)
+        self.name = f"durable-{next(_numbers)}"
+        self.options = {}
+        self.process = self.pipe = None
+
+    def start(self, **options):
+        self.options = options or self.options
+        self.pipe, theirs = self.context.Pipe()
+        arguments = (self.runtime.address, theirs, self.name, self.folder, self.options)
+        self.process = self.context.Process(target=hold, args=arguments, daemon=True)
+        self.process.start()
+        theirs.close()
+        assert self.pipe.poll(DEADLINE_S)
+        error = self.pipe.recv()
+        if error is not None:
+            raise error
+        return Channel.connect(self.name, timeout_s=DEADLINE_S)
+
+    def kill(self):
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+
+    def restart(self):
+        self.kill()
+        self.start()
+
+
+@pytest.fixture
+def holders(tmp_path):
+    with LocalRuntime() as runtime:
+        holders = Holders(runtime, tmp_path / "journal")
+        yield holders
+    if holders.process is not None:
+        holders.kill()
+
+
+def drain(channel, count):
+    return [channel.get(timeout_s=DEADLINE_S) for _ in range(count)]
+
+
+def put_for_ever(channel, put):
+    for number in itertools.count():
+        channel.put((number, bytes(1_000)))
+        put.append(number)
+
+
+@pytest.mark.parametrize("survives", ["machine", "process"])
+def test_what_was_put_is_there_after_the_death_of_its_process_in_order(holders, survives):
+    channel = holders.start(survives=survives)
+    large = np.arange(100_000)
+    for item in range(5):
+        channel.put(item, weight=item)
+    channel.put(large)
+    assert drain(channel, 2) == [0, 1]
+    holders.restart()
+    assert drain(channel, 3) == [2, 3, 4]
+    np.testing.assert_array_equal(channel.get(timeout_s=DEADLINE_S), large)
+    assert channel.empty()
+
+
+def test_what_was_under_way_goes_on_when_another_process_holds_the_channel(holders):
+    channel = holders.start(maxsize=2)
+    getting = channel.get(queue_name="later", async_op=True)
+    channel.put("a")
+    channel.put("b")
+    putting = channel.put("c", async_op=True)
+    holders.kill()
+    meanwhile = [channel.put(item, queue_name="meanwhile", async_op=True) for item in range(2)]
+    holders.start()
+    for handle in meanwhile:
+        handle.wait(DEADLINE_S)
+    assert drain(channel, 2) == ["a", "b"]
+    putting.wait(DEADLINE_S)
+    assert drain(channel, 1) == ["c"]
+    channel.put("d", queue_name="later", timeout_s=DEADLINE_S)
+    assert getting.wait(DEADLINE_S) == "d"
+    assert [channel.get(queue_name="meanwhile", timeout_s=DEADLINE_S) for _ in range(2)] == [0, 1]
+
+
+def test_a_lease_outlives_the_process_and_is_acknowledged_to_the_next(holders):
+    channel = holders.start()
+    channel.put("kept")
+    channel.put("given back")
+    with channel.lease(timeout_s=DEADLINE_S) as lease:
+        assert lease.item == "kept"
+        holders.restart()
+        assert channel.stats().num_leased == 1
+    assert channel.stats().num_leased == 0
+    with channel.lease(timeout_s=DEADLINE_S) as lease:
+        holders.restart()
+        lease.nack()
+    with channel.lease(timeout_s=DEADLINE_S) as lease:
+        assert (lease.item, lease.attempt) == ("given back", 2)
+
+
+def test_a_lease_that_is_not_kept_alive_lapses_after_a_restart_too_and_its_number_is_not_given_again(holders):
+    channel = holders.start()
+    channel.put("item")
+    context = channel.lease(ttl_s=30.0, work_deadline_s=0.5, timeout_s=DEADLINE_S)
+    lease = context.__enter__()
+    holders.restart()
+    with channel.lease(timeout_s=DEADLINE_S) as again:
+        assert again.attempt == 2
+        with pytest.raises(LeaseExpired):
+            lease.ack()
+
+
+def test_the_state_of_the_channel_is_kept_ends_dead_letters_counters_and_steps(holders):
+    channel = holders.start(max_attempts=1, producers=1)
+    with (
+        pytest.raises(ZeroDivisionError),
+        channel.lease(timeout_s=1) if channel.put("dead") else channel.lease(),
+    ):
+        raise ZeroDivisionError
+    for item in range(4):
+        channel.put(item, queue_name="steps")
+    shard = channel.shard(0, 1, queue_name="steps", batch_items=2)
+    assert shard.next_batch(timeout_s=DEADLINE_S).step == 0
+    channel.put("last", queue_name="ended")
+    channel.end("ended")
+    holders.restart()
+    assert [letter.item for letter in channel.dead_letters()] == ["dead"]
+    assert shard.next_batch(timeout_s=DEADLINE_S).step == 1
+    assert channel.get("ended", timeout_s=DEADLINE_S) == "last"
+    with pytest.raises(ChannelClosed):
+        channel.get("ended", timeout_s=DEADLINE_S)
+    assert channel.stats().num_puts == 6
+    with channel.producer():
+        holders.restart()
+    with pytest.raises(ChannelClosed):
+        channel.put("too late", timeout_s=DEADLINE_S)
+
+
+def test_a_journal_that_was_written_whole_says_the_same(holders):
+    channel = holders.start()
+    for item in range(100):
+        channel.put(item)
+    getting = channel.get(queue_name="later", async_op=True)
+    with channel.lease(timeout_s=DEADLINE_S) as lease:
+        assert lease.item == 0
+        assert drain(channel, 89) == list(range(1, 90))
+        size = os.path.getsize(f"{holders.folder}/journal")
+        holders.pipe.send("write whole")
+        deadline = time.monotonic() + DEADLINE_S
+        while os.path.getsize(f"{holders.folder}/journal") >= size:
+            assert time.monotonic() < deadline
+            channel.put("more", queue_name="other", timeout_s=DEADLINE_S)
+        holders.restart()
+    assert drain(channel, 10) == list(range(90, 100))
+    channel.put("x", queue_name="later")
+    assert getting.wait(DEADLINE_S) == "x"
+    assert channel.stats().num_leased == 0
+
+
+def test_a_journal_that_was_written_whole_knows_who_is_admitted(holders):
+    channel = holders.start()
+    channel.set_version(0, batch_items=2)
+    slots = [channel.admit(max_lag=0, timeout_s=DEADLINE_S).__enter__() for _ in range(2)]
+    channel.put("first", slot=slots[0])
+    write_whole(holders, channel)
+    holders.restart()
+    channel.put("second", slot=slots[1])
+    assert channel.get_batch(max_items=2, min_items=2, timeout_s=DEADLINE_S) == ["first", "second"]
+    channel.set_version(1, batch_items=2)
+    with channel.admit(max_lag=0, timeout_s=DEADLINE_S) as slot:
+        channel.put("third", slot=slot)
+
+
+def write_whole(holders, channel):
+    file = os.stat(f"{holders.folder}/journal").st_ino
+    holders.pipe.send("write whole")
+    deadline = time.monotonic() + DEADLINE_S
+    while os.stat(f"{holders.folder}/journal").st_ino == file:
+        assert time.monotonic() < deadline
+        channel.qsize()
+
+
+def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less_often(tmp_path, monkeypatch):
+    tried = []
+
+    def too_deep(_image):
+        tried.append(None)
+        raise RecursionError
+
+    def no_room(_journal, fd, _since):
+        tried.append(None)
+        os.close(fd)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
+    for owner, name, failing in ((ChannelImage, "write", too_deep), (Journal, "finish", no_room)):
+        with LocalRuntime():
+            channel = Channel.create("grows", durable=tmp_path / name)
+            tried.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, failing)
+                for number in itertools.count():
+                    channel.put(number, timeout_s=DEADLINE_S)
+                    if len(tried) == 3:
+                        break
+            assert number > 15  # after 4, 8 and 16 turns more
+        with LocalRuntime():
+            channel = Channel.create("grows", durable=tmp_path / name)
+            assert drain(channel, number + 1) == list(range(number + 1))
+
+
+def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
+    channel = holders.start()
+    assert channel.qsize() == 0
+    holders.kill()
+    began = time.monotonic()
+    with pytest.raises(ChannelUnanswered, match="its process is gone since"):
+        channel.get(timeout_s=0.5)
+    assert time.monotonic() - began < 2.0
+    with pytest.raises(ChannelUnanswered, match="no other one holds the channel yet"):
+        channel.put("item", timeout_s=0.5)
+    holders.start()
+    # Whether that was put is not known, and it was.
+    assert channel.get(timeout_s=DEADLINE_S) == "item"
+
+
+def test_a_full_disk_ends_the_channel_with_the_reason_and_loses_nothing_that_was_answered(holders):
+    channel = holders.start(disk_bytes=100_000)
+    put = []
+    with pytest.raises(ChannelLost, match=r"its journal cannot be written: .*File too large"):
+        put_for_ever(channel, put)
+    holders.kill()
+    again = holders.start(disk_bytes=None)
+    assert [number for number, _ in drain(again, len(put))] == put
+    assert again.empty()
+
+
+def test_it_is_saved_as_any_other_and_a_new_one_is_restored_from_a_checkpoint(holders, tmp_path):
+    channel = holders.start()
+    for item in range(4):
+        channel.put(item)
+    with channel.lease(timeout_s=DEADLINE_S) as lease:
+        channel.save(tmp_path / "saved", acknowledge=lease)
+    holders.restart()
+    channel.save(tmp_path / "again")
+    assert drain(channel, 3) == [1, 2, 3]
+    holders.kill()
+    with pytest.raises(ChannelJournalError, match="is there already"):
+        holders.start(restore=str(tmp_path / "saved"))
+    restored = Holders(holders.runtime, tmp_path / "other")
+    channel = restored.start(restore=str(tmp_path / "saved"))
+    assert drain(channel, 1) == [1]
+    restored.options = {}
+    restored.restart()
+    assert drain(channel, 2) == [2, 3]
+    restored.kill()
+    with pytest.raises(ChannelArgumentError, match="does not survive them"):
+        Channel.create("never", durable=tmp_path / "never", holds="node")
+
+
+@pytest.mark.parametrize("with_others", [False, True], ids=["channel.save", "cluster.save"])
+def test_what_a_plain_get_took_is_not_saved_again(holders, tmp_path, with_others):
+    channel = holders.start(survives="process")
+    other = Channel.create(f"{holders.name}-beside")
+    for number in range(10):
+        channel.put(number)
+        other.put(number)
+        assert (channel.get(timeout_s=DEADLINE_S), other.get(timeout_s=DEADLINE_S)) == (number, number)
+        path = tmp_path / str(number)
+        if with_others:
+            holders.runtime.save(path, channels=[channel, other], extra=number + 1)
+            notes = holders.runtime.load(path)
+            files = [notes.file_of(holders.name), notes.file_of(other.name)]
+        else:
+            files = [path, tmp_path / f"beside-{number}"]
+            channel.save(files[0])
+            other.save(files[1])
+        assert [num_items(file) for file in files] == [0, 0]
+
+
+def test_a_save_waits_for_the_next_process_no_longer_than_it_may_and_hears_that_there_is_none(
+    holders, tmp_path
+):
+    channel = holders.start()
+    channel.put("item")
+    kill_and_notice(holders, channel)
+    with pytest.raises(ChannelUnanswered, match="no other one holds the channel yet"):
+        channel.save(tmp_path / "late", timeout_s=0.3)
+    with ThreadPoolExecutor() as pool:
+        saves = [pool.submit(channel.save, tmp_path / "saved", timeout_s=each) for each in (None, 600)]
+        # Behind what they have said.
+        with pytest.raises(ChannelUnanswered):
+            channel.save(tmp_path / "late", timeout_s=0.3)
+        anew(holders).start()
+        for save in saves:
+            with pytest.raises(ChannelLost, match="another channel has its name now"):
+                save.result(DEADLINE_S)
+    for ask in (lambda: channel.save(tmp_path / "saved"), channel.qsize):
+        with pytest.raises(ChannelLost, match="another channel has its name now"):
+            ask()
+
+
+def anew(holders):
+    """The same name, and nothing of what was."""
+    holders.folder += "-anew"
+    return holders
+
+
+def test_a_save_that_has_waited_for_the_next_process_is_behind_what_was_said_before_it(holders, tmp_path):
+    channel = holders.start()
+    channel.put("taken")
+    channel.put("left")
+    handle = channel.get(async_op=True)
+    assert handle.wait(DEADLINE_S) == "taken"
+    kill_and_notice(holders, channel)
+    putting = channel.put("said meanwhile", async_op=True)
+    with ThreadPoolExecutor() as pool:
+        saving = pool.submit(channel.save, tmp_path / "saved")
+        holders.start()
+        saving.result(DEADLINE_S)
+    putting.wait(DEADLINE_S)
+    assert num_items(tmp_path / "saved") == 2
+
+
+def test_a_channel_that_no_process_holds_is_listed_and_said_to_be_so(holders):
+    holders.start()
+    assert not unheld_channels(holders.runtime)
+    holders.kill()
+    wait_until(lambda: unheld_channels(holders.runtime))
+    assert holders.name in channels_of(holders.runtime)
+    assert "no process holds it now" in ChannelReport.unheld(holders.name).headline
+    with pytest.raises(ChannelNotFound, match="whoever creates it again holds it"):
+        Channel.connect(holders.name, timeout_s=0)
+    holders.start()
+    assert not unheld_channels(holders.runtime)
+    assert holders.name in channels_of(holders.runtime)
+
+
+def kill_and_notice(holders, channel):
+    """Until then a save is asked of the process that dies, and is not begun again."""
+    holders.kill()
+    wait_until(lambda: channel._connection()._shell.condition)
+
+
+def num_items(file):
+    return read_channel(file).head.num_items
+
+
+def test_two_processes_that_live_do_not_hold_one_channel(holders):
+    holders.start()
+    other = Holders(holders.runtime, holders.folder)
+    other.name = holders.name
+    with pytest.raises(
+        ChannelJournalError, match=f"is held by a process that lives: pid {holders.process.pid}"
+    ):
+        other.start()
+
+
+def test_a_child_of_its_process_that_outlives_it_does_not_hold_it(holders):
+    channel = holders.start()
+    channel.put("item")
+    holders.pipe.send("fork")
+    child = holders.pipe.recv()
+    try:
+        holders.restart()
+        assert drain(channel, 1) == ["item"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_deleted_channel_leaves_nothing_behind(holders):
+    channel = holders.start()
+    channel.put("item")
+    channel.delete(timeout_s=DEADLINE_S)
+    assert not os.path.exists(holders.folder)
+    with pytest.raises(ChannelLost, match="deleted"):
+        channel.put("item")
+
+
+def test_what_was_being_deleted_when_its_process_died_is_deleted(tmp_path, monkeypatch):
+    with LocalRuntime(), monkeypatch.context() as patched:
+        patched.setattr(DurableChannel, "_on_freed", lambda *_: None)
+        with pytest.raises(ChannelUnanswered):
+            Channel.create("deleted", durable=tmp_path / "journal").delete(timeout_s=0.2)
+    with LocalRuntime():
+        with pytest.raises(ChannelLost, match="is deleted now"):
+            Channel.create("deleted", durable=tmp_path / "journal")
+        assert Channel.create("deleted", durable=tmp_path / "journal").empty()
+
+
+def test_a_channel_of_another_name_or_bound_is_refused_with_what_is_there(holders):
+    holders.start(maxsize=3)
+    holders.kill()
+    with pytest.raises(ChannelJournalError, match="created with maxsize=3 and not 4"):
+        holders.start(maxsize=4)
+    holders.name = "another"
+    with pytest.raises(ChannelJournalError, match="created with name='durable"):
+        holders.start(maxsize=3)
+
+
+def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("rlinf.scheduler.channel.durable._version", lambda: "0.0.1")
+        with LocalRuntime():
+            Channel.create(holders.name, durable=holders.folder).put("item")
+    with pytest.raises(ChannelJournalError, match=r"was written by version 0\.0\.1 of this library"):
+        holders.start()
+
+
+def test_a_process_that_is_stopped_and_killed_leaves_its_channel_to_the_next(holders):
+    channel = holders.start()
+    channel.put("item")
+    os.kill(holders.process.pid, signal.SIGSTOP)
+    waiting = channel.put("more", async_op=True)
+    holders.restart()
+    waiting.wait(DEADLINE_S)
+    assert drain(channel, 2) == ["item", "more"]
+
+
+def test_a_job_that_begins_anew_finds_what_the_last_one_had_not_acknowledged(holders, tmp_path):
+    channel = holders.start()
+    for item in range(3):
+        channel.put(item)
+    assert channel.get() == 0
+    lease = channel.lease(ttl_s=600.0, timeout_s=DEADLINE_S)
+    assert lease.__enter__().item == 1
+    holders.kill()
+    with LocalRuntime() as runtime:
+        successor = Holders(runtime, holders.folder)
+        successor.name = holders.name
+        again = successor.start()
+        with again.lease(timeout_s=DEADLINE_S) as first:
+            assert (first.item, first.attempt) == (1, 2)
+        assert drain(again, 1) == [2]
+        again.delete(timeout_s=DEADLINE_S)
+        successor.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"durable": ""}, "durable is the path of a folder"),
+        ({"durable": 7}, "durable is the path of a folder"),
+        ({"durable": "x", "survives": "all"}, "survives is 'machine' or 'process'"),
+        ({"durable": "x", "own_process": False}, "has a process of its own"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(holders, options, problem):
+    with pytest.raises(ChannelArgumentError, match=problem):
+        Channel.create("never", **options)
+
+
+def test_slots_and_versions_survive_it_and_whoever_waits_for_leave_goes_on(holders):
+    channel = holders.start()
+    channel.set_version(4, batch_items=1, timeout_s=DEADLINE_S)
+    slot = channel.admit(max_lag=0, timeout_s=DEADLINE_S)
+    waiting = channel.admit(max_lag=0, async_op=True, timeout_s=DEADLINE_S)
+    holders.restart()
+    channel.put("made before", slot=slot, timeout_s=DEADLINE_S)
+    assert channel.get_batch(max_items=1, timeout_s=DEADLINE_S).versions == [4]
+    assert not waiting.done()
+    channel.set_version(5, timeout_s=DEADLINE_S)
+    assert waiting.wait().version == 5

@@ -1,0 +1,177 @@
+"""The file of a durable channel: whole, cut off, damaged, of somebody else, and written anew."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.errors import ChannelJournalError
+
+HEADS = [b"one", b"two", b"three"]
+
+
+def write(folder, heads=HEADS):
+    journal = Journal(str(folder), "name")
+    journal.finish(journal.begin(b"header"), 0)
+    for head in heads:
+        journal.append(head, [head * 3, b"", memoryview(bytearray(20_000))])
+    journal.close()
+    return folder / "journal"
+
+
+def read(folder):
+    journal = Journal(str(folder), "name")
+    try:
+        return [(block.head, bytes(block.frames)) for block in journal.read()][2:]
+    finally:
+        journal.close()
+
+
+def expected(heads=HEADS):
+    return [(head, head * 3 + bytes(20_000)) for head in heads]
+
+
+def test_what_was_appended_is_read_and_can_be_appended_to(tmp_path):
+    write(tmp_path)
+    journal = Journal(str(tmp_path), "name")
+    assert len(list(journal.read())) == 5
+    journal.append(b"four", [b"four" * 3, bytes(20_000)])
+    journal.close()
+    assert read(tmp_path) == expected([*HEADS, b"four"])
+
+
+@given(st.data())
+def test_a_tail_that_was_cut_off_anywhere_is_dropped_and_nothing_before_it(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("journal")
+    path = write(folder)
+    whole = path.read_bytes()
+    first = write(tmp_path_factory.mktemp("journal"), HEADS[:1]).stat().st_size
+    size = data.draw(st.integers(first, len(whole)))
+    zeros = data.draw(st.integers(0, 100))
+    path.write_bytes(whole[:size] + bytes(zeros))
+    found = read(folder)
+    assert found == expected()[: len(found)]
+    assert len(found) >= 1
+    assert read(folder) == found
+
+
+@given(st.data())
+def test_damage_with_something_whole_behind_it_is_refused(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("journal")
+    path = write(folder)
+    last = write(tmp_path_factory.mktemp("journal"), HEADS[:2]).stat().st_size
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, last - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    with pytest.raises(ChannelJournalError):
+        read(folder)
+    assert path.read_bytes() == bytes(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"RLINF", b"something else altogether", b"RLINFCH\x01"])
+def test_what_is_no_journal_is_refused(tmp_path, content):
+    (tmp_path / "journal").write_bytes(content)
+    with pytest.raises(ChannelJournalError):
+        read(tmp_path)
+
+
+def test_it_is_held_once_and_says_by_whom(tmp_path):
+    journal = Journal(str(tmp_path), "name")
+    with pytest.raises(ChannelJournalError, match=f"is held by a process that lives: pid {os.getpid()}"):
+        Journal(str(tmp_path), "name")
+    journal.close()
+    Journal(str(tmp_path), "name").close()
+
+
+def test_it_is_written_anew_with_what_happened_meanwhile(tmp_path):
+    path = write(tmp_path)
+    journal = Journal(str(tmp_path), "name")
+    list(journal.read())
+    since = journal.size_bytes
+    fd = journal.begin(b"header", b"image", [b"frame"])
+    journal.append(b"meanwhile", [b"m" * 20_000])
+    # A death now leaves the present one as it is.
+    assert len(read_copy(path, tmp_path / "copy")) == 4
+    journal.finish(fd, since)
+    assert journal.size_bytes == path.stat().st_size
+    journal.append(b"after", [])
+    journal.close()
+    assert read(tmp_path) == [(b"meanwhile", b"m" * 20_000), (b"after", b"")]
+
+
+@pytest.mark.parametrize("call", ["fsync", "fstat"])
+def test_one_that_cannot_be_finished_is_closed_and_the_present_one_goes_on(tmp_path, monkeypatch, call):
+    write(tmp_path)
+    journal = Journal(str(tmp_path), "name")
+    list(journal.read())
+    fd = journal.begin(b"header", b"image", [b"frame"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, no_room)
+        with pytest.raises(OSError, match="No space left"):
+            journal.finish(fd, journal.size_bytes)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    journal.append(b"after", [])
+    journal.close()
+    assert read(tmp_path) == [*expected(), (b"after", b"")]
+
+
+def test_one_that_cannot_be_begun_is_closed(tmp_path, monkeypatch):
+    journal = Journal(str(tmp_path), "name")
+    open_before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "writev", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        journal.begin(b"header")
+    assert os.listdir("/proc/self/fd") == open_before
+    journal.close()
+
+
+def test_nothing_is_appended_to_one_whose_name_may_not_be_on_the_disk(tmp_path, monkeypatch):
+    journal = Journal(str(tmp_path), "name")
+    journal.finish(journal.begin(b"header"), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(OSError, match="No space left"):
+            journal.append(b"one", [])
+    journal.append(b"two", [])
+    journal.close()
+
+
+def no_room(*_args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def read_copy(path, folder):
+    folder.mkdir()
+    Path(folder / "journal").write_bytes(path.read_bytes())
+    return read(folder)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_says_why(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ChannelJournalError, match=r"cannot be used: .*Not a directory"):
+        Journal(str(tmp_path / "file" / "folder"), "name")
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    for mode in (0o770, 0o707, 0o1777):
+        tmp_path.chmod(mode)
+        with pytest.raises(ChannelJournalError, match=rf"others may write to \(mode {mode:04o}\); chmod 700"):
+            Journal(str(tmp_path), "name")
+    tmp_path.chmod(0o755)
+    Journal(str(tmp_path), "name").close()
+
+
+def test_a_folder_of_another_user_is_refused_and_one_that_is_made_is_private(tmp_path, monkeypatch):
+    Journal(str(tmp_path / "made"), "name").close()
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(ChannelJournalError, match="of another user"):
+        Journal(str(tmp_path), "name")

@@ -1,0 +1,27 @@
+"""`rlinf devices`: what it does where there is nothing to ask."""
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf.cli.main import app
+from rlinf.scheduler import cluster
+from rlinf.scheduler.engine import addresses
+
+
+@pytest.mark.parametrize("simulate", [None, "2x4"])
+def test_without_a_cluster_it_says_so_and_starts_none(monkeypatch, simulate):
+    import ray
+
+    def start(**_):
+        raise AssertionError("a Ray was started")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(addresses, "_announced_here", list)
+    monkeypatch.setattr(cluster, "Cluster", start)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RLINF_SIMULATE", raising=False)
+    if simulate:
+        monkeypatch.setenv("RLINF_SIMULATE", simulate)
+    done = CliRunner().invoke(app, ["devices"])
+    assert done.exit_code == 2
+    assert "no cluster runs here" in done.stderr

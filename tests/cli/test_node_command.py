@@ -1,0 +1,150 @@
+"""`rlinf node`: what is asked, what is told, and how it exits. Ray itself is a small program here."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf.cli.main import app
+from rlinf.scheduler.engine.node import folders, records, starting
+from rlinf.scheduler.engine.node.processes import living
+
+FAKE_RAY = Path(__file__).parents[1] / "engine" / "node" / "fake_ray.py"
+HEAD = ("start", "--head", "--interface", "127.0.0.8", "--port", "6557")
+
+
+@pytest.fixture
+def rlinf_node(tmp_path, monkeypatch):
+    """Runs `rlinf node` on a machine of its own; what was started ends with the test."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    monkeypatch.setattr(folders, "private_directory", lambda longest=None: private)
+    monkeypatch.setattr(starting, "_RAY", (sys.executable, str(FAKE_RAY)))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FAKE_RAY_SAYS", str(tmp_path / "said"))
+    monkeypatch.setenv("FAKE_RAY_STARTS", "ends")
+    monkeypatch.setenv("FAKE_RAY_ENDS", "0")
+
+    def run(*arguments, **options):
+        return CliRunner().invoke(app, ["node", *arguments], **options)
+
+    yield run
+    run("stop")
+
+
+def alive(pids):
+    return {process.pid for process in living()} & set(pids)
+
+
+def said(tmp_path):
+    return json.loads((tmp_path / "said").read_text())
+
+
+def test_a_head_says_how_the_others_join_and_never_the_token(rlinf_node, tmp_path):
+    done = rlinf_node(*HEAD, "--rank", "0", "--", "--num-gpus", "4")
+    assert done.exit_code == 0, done.output
+    assert "started node 0 (127.0.0.8) of the Ray at 127.0.0.8:6557" in done.output
+    assert "rlinf node start --address 127.0.0.8:6557 --rank 1" in done.output
+    assert (tmp_path / ".ray" / "auth_token").read_text() not in done.output
+    assert said(tmp_path)["arguments"][-2:] == ["--num-gpus", "4"]
+
+
+def test_a_token_from_the_standard_input_is_kept_for_this_user_alone(rlinf_node, tmp_path):
+    done = rlinf_node(*HEAD, "--token-file", "-", input="given-by-ssh\n")
+    assert done.exit_code == 0, done.output
+    path = tmp_path / ".ray" / "auth_token"
+    assert path.read_text() == "given-by-ssh"
+    assert path.stat().st_mode & 0o777 == 0o600
+    rlinf_node("stop")
+    other = rlinf_node(*HEAD, "--token-file", "-", input="another")
+    assert other.exit_code == 2
+    assert f"another token lies in {path}" in other.output
+    assert rlinf_node(*HEAD, "--token-file", "-", input="").exit_code == 2
+
+
+def test_a_token_in_a_file_is_told_to_ray_by_its_path(rlinf_node, tmp_path):
+    (tmp_path / "mine").write_text("of-a-file")
+    rlinf_node(*HEAD, "--token-file", str(tmp_path / "mine"))
+    assert said(tmp_path)["environment"]["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "mine")
+    assert not (tmp_path / ".ray").exists()
+
+
+def test_a_cluster_that_anybody_may_join_says_so(rlinf_node):
+    assert "anybody who reaches it can run programs on it" in rlinf_node(*HEAD, "--auth", "off").output
+
+
+def test_what_was_started_is_stopped_and_the_second_time_there_is_nothing(rlinf_node):
+    started = json.loads(rlinf_node(*HEAD, "--json").stdout)
+    assert started["token_fingerprint"]
+    assert rlinf_node("stop", "--address", "10.0.0.1:6379").exit_code == 1
+    done = rlinf_node("stop")
+    assert done.exit_code == 0
+    assert "stopped node (127.0.0.8) of the Ray at 127.0.0.8:6557: 1 process" in done.output
+    assert not alive(process["pid"] for process in started["processes"])
+    done = rlinf_node("stop")
+    assert done.exit_code == 1
+    assert "no node that `rlinf node start` started runs here" in done.output
+
+
+@pytest.mark.parametrize("options", [(), ("--head", "--address", "10.0.0.1:6379")])
+def test_it_is_either_a_head_or_one_that_joins(rlinf_node, options):
+    done = rlinf_node("start", *options)
+    assert done.exit_code == 2
+    assert "either --head, for a new cluster, or --address HOST:PORT" in done.output
+
+
+def test_a_start_that_fails_shows_rays_last_words(rlinf_node, monkeypatch):
+    monkeypatch.setenv("FAKE_RAY_ENDS", "1")
+    done = rlinf_node(*HEAD)
+    assert done.exit_code == 2
+    assert "the last words of ray start" in done.output
+
+
+BLOCKING = """
+import sys
+from pathlib import Path
+from rlinf.cli.main import main
+from rlinf.scheduler.engine.node import folders, records, starting
+private, fake_ray = Path(sys.argv.pop(1)), sys.argv.pop(1)
+folders.private_directory = lambda longest=None: private
+starting._RAY = (sys.executable, fake_ray)
+main()
+"""
+
+
+@pytest.fixture
+def in_the_foreground(rlinf_node, tmp_path):
+    """A node whose command stays: the command, and the node's processes."""
+    command = [sys.executable, "-c", BLOCKING, str(tmp_path / "private"), str(FAKE_RAY), "node", *HEAD]
+    with subprocess.Popen(
+        [*command, "--block", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        lines = iter(started.stdout.readline, "}\n")
+        pids = [int(line.split(":")[1].strip(" ,\n")) for line in lines if '"pid"' in line]
+        assert len(pids) == 1
+        yield started, pids
+        started.kill()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_node_in_the_foreground_ends_with_its_command(in_the_foreground, number, status):
+    started, pids = in_the_foreground
+    assert alive(pids)
+    started.send_signal(number)
+    assert started.wait(30) == status
+    assert not alive(pids)
+    assert records.read_records() == []
+
+
+def test_a_node_in_the_foreground_that_ends_by_itself_is_told(in_the_foreground):
+    started, pids = in_the_foreground
+    os.kill(pids[0], signal.SIGKILL)
+    assert started.wait(30) == 1
+    assert "has ended by itself; its log: " in started.stderr.read()

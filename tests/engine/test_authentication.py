@@ -1,0 +1,116 @@
+"""Joining a Ray in every mode of authentication, its own and this process's."""
+
+import time
+
+import pytest
+
+from fake_gcs import as_ray, listening
+from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+
+RIGHT, WRONG = "right-" * 8, "wrong-" * 8
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """What a process has: a token in a variable, in a file that a variable names, or in its home folder."""
+
+    def make(mode=None, **tokens):
+        made = {"HOME": str(tmp_path)}
+        if mode is not None:
+            made["RAY_AUTH_MODE"] = mode
+        for place, token in tokens.items():
+            if place == "variable":
+                made["RAY_AUTH_TOKEN"] = token
+                continue
+            path = tmp_path / ("named" if place == "file" else ".ray/auth_token")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(token)
+            if place == "file":
+                made["RAY_AUTH_TOKEN_PATH"] = str(path)
+        return made
+
+    return make
+
+
+def joined(wanted, environment):
+    with listening(as_ray(wanted)) as (host, port):
+        return authentication_at(f"{host}:{port}", environment, 5)
+
+
+@pytest.mark.parametrize("mode", [None, "token", "TOKEN"])
+@pytest.mark.parametrize("place", ["variable", "file", "home"])
+def test_a_ray_with_a_token_is_joined_with_that_token_wherever_it_lies(environment, mode, place):
+    assert joined(RIGHT, environment(mode, **{place: RIGHT})) == "token"
+
+
+@pytest.mark.parametrize("mode", [None, "disabled"])
+@pytest.mark.parametrize("place", ["variable", "file", "home", None])
+def test_a_ray_without_a_token_is_joined_without_whatever_lies_there(environment, mode, place):
+    assert joined(None, environment(mode, **({place: RIGHT} if place else {}))) == "disabled"
+
+
+@pytest.mark.parametrize("mode", [None, "token"])
+def test_without_a_token_the_refusal_says_mode_and_where_one_was_looked_for(environment, mode):
+    with pytest.raises(
+        ClusterError, match=r"asks for a token \(mode 'token'\).*RAY_AUTH_TOKEN_PATH and ~/.ray"
+    ):
+        joined(RIGHT, environment(mode))
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [("variable", "the variable RAY_AUTH_TOKEN"), ("file", "named"), ("home", "auth_token")],
+)
+def test_a_wrong_token_is_named_by_mode_place_and_fingerprint(environment, place, named):
+    with pytest.raises(ClusterError, match=rf"\(mode 'token'\) refuses the token of .*{named} \(fingerprint"):
+        joined(RIGHT, environment(**{place: WRONG}))
+
+
+def test_a_variable_is_what_counts_even_where_the_home_folder_has_the_right_one(environment):
+    with pytest.raises(ClusterError, match="refuses the token of the variable RAY_AUTH_TOKEN"):
+        joined(RIGHT, environment(variable=WRONG, home=RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mode", "told"),
+    [
+        (RIGHT, "disabled", "asks for a token .*RAY_AUTH_MODE=disabled is set: unset it"),
+        (None, "token", r"without authentication \(mode 'disabled'\), and here RAY_AUTH_MODE=token is set"),
+    ],
+)
+def test_a_mode_that_this_user_has_set_is_not_changed_behind_his_back(environment, wanted, mode, told):
+    with pytest.raises(ClusterError, match=told):
+        joined(wanted, environment(mode, home=RIGHT))
+
+
+def test_a_refusal_does_not_wait(environment):
+    begun = time.monotonic()
+    with pytest.raises(ClusterError, match="token"), listening(as_ray(RIGHT)) as (host, port):
+        authentication_at(f"{host}:{port}", environment(), 120)
+    assert time.monotonic() - begun < 10
+
+
+def test_who_is_no_ray_is_told_at_the_deadline(environment):
+    with (
+        listening(lambda question: b"HTTP/1.1 400 Bad Request\r\n\r\n") as (host, port),
+        pytest.raises(ClusterTimeout, match=f"what listens at {host}:{port} does not answer as a Ray does"),
+    ):
+        authentication_at(f"{host}:{port}", environment(), 0.3)
+    with pytest.raises(ClusterTimeout, match=r"no Ray answers at 127\.0\.0\.1:1"):
+        authentication_at("127.0.0.1:1", environment(), 0)
+
+
+@pytest.mark.parametrize("variable", ["RAY_USE_TLS", "RAY_ENABLE_K8S_TOKEN_AUTH"])
+def test_what_others_check_is_left_to_them(environment, variable):
+    assert authentication_at("127.0.0.1:1", {**environment(), variable: "1"}, 0) == ""
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1", "host:port", ":1", "ray://h:1", "h:99999"])
+def test_what_is_no_address_is_told(text):
+    with pytest.raises(ClusterError, match="'HOST:PORT'"):
+        host_and_port(text)
+
+
+def test_an_address_of_version_six_has_brackets():
+    assert host_and_port("[fd00::1]:6379") == ("fd00::1", 6379)

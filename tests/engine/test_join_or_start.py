@@ -1,0 +1,64 @@
+"""What is looked at before Ray is joined, and in which order."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fake_gcs import as_ray, listening
+from rlinf.scheduler.engine import addresses, engine, raylets
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A process without a Ray, of a user who has no token."""
+    own_ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: None, init=pytest.fail)
+    monkeypatch.setattr(engine, "ray", own_ray)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_ray_that_refuses_is_not_joined(monkeypatch):
+    with (
+        listening(as_ray("right")) as (host, port),
+        pytest.raises(ClusterError, match="mode 'token'") as caught,
+    ):
+        engine.join_or_start(f"{host}:{port}", None, 60)
+    assert "address='local'" not in str(caught.value)
+
+
+def test_one_that_was_found_and_refuses_can_be_passed_over(monkeypatch):
+    with listening(as_ray("right")) as (host, port):
+        monkeypatch.setattr(addresses, "_announced_here", lambda: [f"{host}:{port}"])
+        with pytest.raises(ClusterError, match="address='local' starts a Ray of this program's own"):
+            engine.join_or_start(None, None, 60)
+
+
+def test_one_that_accepts_and_has_no_node_here_is_told_at_the_deadline(tmp_path, monkeypatch):
+    monkeypatch.setattr(raylets, "_PROC", tmp_path)
+    with (
+        listening(as_ray()) as (host, port),
+        pytest.raises(ClusterTimeout, match="this machine is no node of"),
+    ):
+        engine.join_or_start(f"{host}:{port}", None, 0.5)
+
+
+def test_a_join_that_fails_puts_the_mode_back(monkeypatch):
+    done = []
+
+    def init(**_options):
+        raise RuntimeError("Ray's own")
+
+    engine.ray.init = init
+    monkeypatch.setattr(engine, "wait_for_raylet", lambda address, timeout_s: None)
+    # Another Ray of this process's may be in use.
+    monkeypatch.setattr(
+        engine, "use_mode", lambda mode: done.append(mode) or (lambda: done.append("as before"))
+    )
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
+    for wanted, mode in (("right", "token"), (None, "disabled")):
+        with listening(as_ray(wanted)) as (host, port), pytest.raises(ClusterError, match="Ray's own"):
+            engine.join_or_start(f"{host}:{port}", None, 60)
+        assert done == [mode, "as before"]
+        done.clear()

@@ -1,0 +1,58 @@
+"""Which Rays this machine is a node of, as its processes say."""
+
+import time
+
+import pytest
+
+from rlinf.scheduler.engine import raylets
+from rlinf.scheduler.errors import ClusterTimeout
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine on which these command lines run."""
+
+    def make(*command_lines):
+        for pid, line in enumerate(command_lines, 100):
+            (tmp_path / str(pid)).mkdir()
+            (tmp_path / str(pid) / "cmdline").write_bytes(b"\0".join(word.encode() for word in line) + b"\0")
+        (tmp_path / "99").mkdir()  # one that has ended while we look
+        (tmp_path / "self").mkdir()
+        monkeypatch.setattr(raylets, "_PROC", tmp_path)
+
+    return make
+
+
+def raylet(address):
+    return ("/site-packages/ray/core/src/ray/raylet/raylet", "--node_id=1", f"--gcs-address={address}")
+
+
+def test_raylets_are_told_by_their_program_and_say_whose_they_are(machine):
+    machine(raylet("10.0.0.1:6379"), ("vim", "raylet", "--gcs-address=10.0.0.9:1"), raylet("10.0.0.2:7000"))
+    assert sorted(raylets.raylets_here()) == ["10.0.0.1:6379", "10.0.0.2:7000"]
+
+
+@pytest.mark.parametrize(
+    "wanted", ["10.0.0.1:6379", "127.0.0.1:6379", "localhost:6379", "no-such-host.invalid:6379"]
+)
+def test_a_node_is_found_by_each_of_its_heads_names(machine, wanted):
+    machine(raylet("10.0.0.1:6379"))
+    raylets.wait_for_raylet(wanted, 0)
+
+
+@pytest.mark.parametrize("wanted", ["10.0.0.1:6380", "10.0.0.2:6379"])
+def test_a_node_of_another_ray_does_not_count(machine, wanted):
+    machine(raylet("10.0.0.1:6379"))
+    with pytest.raises(
+        ClusterTimeout, match=f"no node of the Ray at {wanted}, after 0 s: .*rlinf node start"
+    ):
+        raylets.wait_for_raylet(wanted, 0)
+
+
+def test_a_node_that_is_just_starting_is_waited_for(machine, monkeypatch):
+    machine()
+    looks = iter([[], [], ["10.0.0.1:6379"]])
+    monkeypatch.setattr(raylets, "raylets_here", lambda: next(looks))
+    begun = time.monotonic()
+    raylets.wait_for_raylet("10.0.0.1:6379", 60)
+    assert time.monotonic() - begun < 30

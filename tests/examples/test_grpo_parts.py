@@ -1,0 +1,172 @@
+"""The parts of the post-training that wait for nobody."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from post_training.grpo import (
+    Learner,
+    TokenBatch,
+    group_advantages,
+    micro_batches,
+    objective,
+    proximal_log_probs,
+)
+from post_training.model import Transformer
+from post_training.progress import Progress
+from post_training.records import Group, Request
+from post_training.settings import parse_settings
+from post_training.task import SortingTask
+from post_training.writer import Writer
+from rlinf.scheduler.channel import ShardBatch, Slot
+from rlinf.scheduler.errors import ConfigErrors
+
+BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
+CPU = torch.device("cpu")
+
+
+def plain_settings():
+    return OmegaConf.to_container(OmegaConf.load(BASE).training)
+
+
+@pytest.fixture
+def settings():
+    loaded = parse_settings(plain_settings())
+    return replace(loaded, model=replace(loaded.model, width=16))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def task(settings):
+    return SortingTask(settings.task, seed=0)
+
+
+@pytest.fixture
+def model(settings):
+    model = Transformer(settings.model, settings.task)
+    torch.nn.init.normal_(model.head.weight, std=0.5)  # not all tokens equally likely
+    return model
+
+
+def written(model, settings, task, num_prompts, group_size=4, num_slots=5):
+    writer = Writer(model, settings.model, task, num_slots, CPU)
+    slot = Slot("", "default", 1, 0)
+    requests = [
+        Request(prompt, sample, slot) for prompt in range(num_prompts) for sample in range(group_size)
+    ]
+    answers = {}
+    while requests or writer.is_busy:
+        while requests and writer.num_free:
+            writer.begin(requests.pop(0), version=3)
+        for answer in writer.write():
+            answers.setdefault(answer.prompt, []).append(answer)
+    groups = []
+    for prompt in sorted(answers):
+        its = tuple(sorted(answers[prompt], key=lambda answer: answer.sample))
+        symbols = np.array(task.prompt(prompt), np.int64)
+        rewards = [task.reward(symbols.tolist(), answer.tokens.tolist()) for answer in its]
+        proximal = np.concatenate([answer.log_probs for answer in its])
+        rewards, advantages = np.array(rewards, np.float32), group_advantages(rewards)
+        groups.append(Group(prompt, symbols, its, rewards, advantages, proximal, 3))
+    return groups
+
+
+def test_each_answer_is_written_in_whole_with_the_probabilities_of_one_pass(model, settings, task):
+    groups = written(model, settings, task, num_prompts=6)
+    assert [(group.prompt, len(group.answers)) for group in groups] == [(prompt, 4) for prompt in range(6)]
+    for group, log_probs in zip(groups, proximal_log_probs(model, groups, task.start, CPU), strict=True):
+        np.testing.assert_allclose(log_probs, group.proximal, atol=1e-5)
+        for answer in group.answers:
+            ends = np.flatnonzero(answer.tokens == task.end).tolist()
+            assert ends == [len(answer.tokens) - 1] or (not ends and len(answer.tokens) == task.max_answer)
+            assert answer.version == 3
+
+
+def test_lengths_of_prompts_are_heavy_tailed_and_prompts_are_a_function_of_their_number(settings):
+    task, again = SortingTask(settings.task, seed=5), SortingTask(settings.task, seed=5)
+    lengths = [len(task.prompt(number)) for number in range(2000)]
+    assert [again.prompt(number) for number in (7, 3)] == [task.prompt(7), task.prompt(3)]
+    assert np.median(lengths) == settings.task.median_length
+    assert max(lengths) == settings.task.max_length
+    assert np.mean(lengths) > 1.2 * np.median(lengths)
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_step_whatever_the_ranks_have(model, settings, task):
+    groups = written(model, settings, task, num_prompts=7)
+    num_written = sum(group.num_written for group in groups)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    def gradient(parts):
+        total = 0
+        for part in parts:
+            model.load_state_dict(start)
+            learner = Learner(model, settings.grpo, task.start, CPU)
+            model.zero_grad()
+            for batch in micro_batches(ShardBatch(part, weights=[g.num_tokens for g in part]), 100):
+                learner.add_gradient(batch, num_written)
+            total = total + learner.gradient()
+        return total
+
+    whole, two_ranks, lone = gradient([groups]), gradient([groups[:2], groups[2:]]), gradient([groups, []])
+    assert whole.abs().max() > 1e-4
+    torch.testing.assert_close(whole, two_ranks, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(whole, lone, atol=1e-6, rtol=1e-4)
+
+
+def test_a_step_makes_good_answers_likelier_and_bad_ones_less_likely(model, settings, task):
+    groups = written(model, settings, task, num_prompts=8)
+    learner = Learner(model, settings.grpo, task.start, CPU)
+    advantage = torch.from_numpy(np.concatenate([group.advantages for group in groups]))
+    batch = TokenBatch.of(groups, task.start, CPU)
+    advantage = advantage.repeat_interleave(batch.lengths)
+    before = batch.log_probs(model).detach()
+    learner.add_gradient(groups, sum(group.num_written for group in groups))
+    learner.step(learner.gradient())
+    assert ((batch.log_probs(model).detach() - before) * advantage).sum() > 0
+
+
+def test_objective_gives_no_gradient_beyond_the_clip_and_caps_old_tokens(settings):
+    new = torch.tensor([0.5, -0.5, 0.5, -0.5, 0.0], requires_grad=True)
+    advantage = torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0])
+    behaviour = torch.tensor([0.0, 0.0, 0.0, 0.0, -9.0])
+    value = objective(new, torch.zeros(5), behaviour, advantage, settings.grpo)
+    value.sum().backward()
+    assert (new.grad == 0).tolist() == [True, False, False, True, False]
+    assert value[-1].item() == pytest.approx(settings.grpo.importance_cap)
+
+
+def test_a_group_of_equal_rewards_teaches_nothing():
+    assert group_advantages([0.5] * 8).tolist() == [0.0] * 8
+
+
+def test_progress_knows_each_prompt_that_was_learned_from():
+    progress = Progress()
+    progress.add([1, 0, 4])
+    progress.add([6, 2])
+    assert (progress.num_steps, progress.first_left, progress.ahead) == (2, 3, {4, 6})
+    prompts = iter(progress.prompts_left())
+    assert [next(prompts) for _ in range(4)] == [3, 5, 7, 8]
+    for again in (0, 4):
+        with pytest.raises(ValueError, match="before"):
+            progress.add([again])
+
+
+def test_mistakes_in_the_settings_are_told_all_at_once():
+    section = plain_settings()
+    section["grpo"]["group_size"] = 0
+    section["policy"] = "fair"
+    with pytest.raises(ConfigErrors) as caught:
+        parse_settings(section)
+    assert {error.path for error in caught.value.each()} == {"training.grpo.group_size", "training.policy"}

@@ -1,0 +1,177 @@
+"""A post-training in small, all components against each other in this process: no Ray, no other process."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from post_training import channels
+from post_training.actor_worker import ActorWorker
+from post_training.component import ModelWorker
+from post_training.inference_worker import InferenceWorker
+from post_training.launch import open_channels
+from post_training.reward_worker import RewardWorker
+from post_training.rollout_worker import RolloutWorker
+from post_training.settings import parse_settings
+from post_training.training import Training
+from rlinf.scheduler import Channel, Topology
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import ChannelTimeout, ConfigError
+from rlinf.testing import LocalRuntime
+
+BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def settings():
+    loaded = parse_settings(OmegaConf.to_container(OmegaConf.load(BASE).training))
+    return replace(
+        loaded,
+        num_steps=4,
+        checkpoint_every=2,
+        timeout_s=DEADLINE_S,
+        task=replace(loaded.task, max_length=6, median_length=3.0),
+        model=replace(loaded.model, width=16, num_layers=1),
+        rollout=replace(loaded.rollout, num_slots=6),
+        grpo=replace(loaded.grpo, prompts_per_step=4, group_size=3, token_budget=64),
+    )
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    # The workers of one process share its threads for torch: they set one, as they do in processes of their own.
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+class Called:
+    """The result of a call that runs on a thread of this process; as `GroupResult`, of one rank."""
+
+    def __init__(self, future):
+        self._future = future
+        self.settled = Promise()
+        future.add_done_callback(lambda done: self.settled.set_result(done))
+
+    def wait(self, timeout_s=None):
+        return [self._future.result(timeout_s)]
+
+    def done(self):
+        return self._future.done()
+
+    def durations(self, reduce, timeout_s):
+        return {"serve": 0.0}
+
+
+class Local:
+    """A group of one rank in this process: methods run on its thread, in the order of their calls."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self._thread = ThreadPoolExecutor(max_workers=1)
+
+    def __getattr__(self, name):
+        return lambda *args: Called(self._thread.submit(getattr(self.worker, name), *args))
+
+    def stop(self):
+        self._thread.shutdown()
+
+
+class Job:
+    """All parts of a training, on channels that this process holds."""
+
+    def __init__(self, settings):
+        self.requests, groups = open_channels(1, 1, 1)
+        self.groups = {
+            "rollout": Local(RolloutWorker(settings)),
+            "reward": Local(RewardWorker(settings)),
+            "inference": Local(InferenceWorker(settings)),
+            "actor": Local(ActorWorker(settings)),
+        }
+        self.parts = SimpleNamespace(**self.groups, requests=self.requests, groups=groups)
+
+    def stop(self):
+        for name in channels.ALL:
+            Channel.connect(name).close()
+        for group in self.groups.values():
+            group.stop()
+
+
+def train(settings, *, max_lag, checkpoint=None, resume=False, on_step=lambda _: None):
+    with LocalRuntime() as runtime:
+        runtime.provide(Topology, Topology.parse("1x4"))  # who saves asks for the cluster
+        job = Job(settings)
+        try:
+            training = Training(job.parts, settings, max_lag, checkpoint, on_step)
+            training.run(resume=resume)
+        finally:
+            job.stop()
+    return training
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2])
+def test_every_prompt_is_learned_from_once_and_none_is_staler_than_allowed(settings, max_lag):
+    training = train(settings, max_lag=max_lag)
+    assert [step.version for step in training.steps] == [1, 2, 3, 4]
+    assert training.progress.first_left == 4 * settings.grpo.prompts_per_step
+    assert not training.progress.ahead
+    assert max(step.lag for step in training.steps) <= max_lag
+    assert all(len(step.lengths) == 4 * 3 for step in training.steps)
+    assert set(training.phases) == {"rollout", "reward", "inference", "actor"}
+    assert all(0 <= step.reward <= 1 for step in training.steps)
+
+
+def test_a_training_that_goes_on_from_a_checkpoint_learns_from_what_the_first_one_has_not(settings, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+
+    class Killed(Exception):
+        pass
+
+    def killed_after_the_third(step):
+        if step.version == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(settings, max_lag=1, checkpoint=checkpoint, on_step=killed_after_the_third)
+    # The third step was not saved: it is made again.
+    resumed = train(settings, max_lag=1, checkpoint=checkpoint, resume=True)
+    assert [step.version for step in resumed.steps] == [3, 4]
+    assert resumed.progress.first_left == 4 * settings.grpo.prompts_per_step
+    assert os.listdir(tmp_path) == ["checkpoint"]
+
+
+def test_a_checkpoint_of_another_training_is_refused(settings, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    train(replace(settings, num_steps=2), max_lag=0, checkpoint=checkpoint)
+    with pytest.raises(ConfigError, match="another training"):
+        train(replace(settings, seed=1), max_lag=0, checkpoint=checkpoint, resume=True)
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        train(settings, max_lag=0, checkpoint=tmp_path / "none", resume=True)
+
+
+def test_the_failure_of_a_component_ends_the_training_at_once(settings, monkeypatch):
+    def fails(self, taken):
+        raise ArithmeticError("no score")
+
+    monkeypatch.setattr(RewardWorker, "_score", fails)
+    with pytest.raises(ArithmeticError, match="no score"):
+        train(settings, max_lag=1)
+
+
+def test_a_device_that_is_not_there_is_named(settings):
+    with pytest.raises(ConfigError, match="'cuda'"):
+        ModelWorker(replace(settings, device="cuda"))
+
+
+def test_an_actor_that_gets_nothing_says_what_it_waits_for(settings):
+    with LocalRuntime():
+        open_channels(1, 1, 1)
+        actor = ActorWorker(replace(settings, timeout_s=0.2))
+        with pytest.raises(ChannelTimeout, match="groups"):
+            actor.take()

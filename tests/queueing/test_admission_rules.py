@@ -1,0 +1,517 @@
+"""What a queue that admits gives, to whom, and when its version moves on."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlinf.scheduler.queueing import (
+    Accept,
+    ChannelState,
+    Deliver,
+    LeaseTerms,
+    Limits,
+    Reason,
+    Refuse,
+    ShardPlan,
+)
+
+
+class Queue:
+    """A queue whose version takes two items, with everything that was said since."""
+
+    def __init__(self, batch_items=2, **options):
+        self.state = ChannelState(**options)
+        self.said = []
+        self.ticket = 0
+        self.do("set_version", "trainer", 0, batch_items, begins=True)
+
+    def do(self, operation, client, *args, **options):
+        """Begin an operation, and return its ticket."""
+        self.ticket += 1
+        self.said += getattr(self.state, operation)(client, self.ticket, "q", *args, **options)
+        return self.ticket
+
+    def admit(self, client="maker", max_lag=1):
+        return self.do("admit", client, max_lag)
+
+    def answer(self, ticket):
+        """What was last said of an operation; None if it waits."""
+        return next((each for each in reversed(self.said) if each[1] == ticket), None)
+
+    def slot(self, ticket):
+        answer = self.answer(ticket)
+        return answer and answer.slot
+
+    def leased(self, ticket):
+        return next(each for each in self.said if isinstance(each, Deliver) and each.ticket == ticket)
+
+    def make(self, payload, max_lag=1):
+        self.do("put", "maker", payload, slot=self.slot(self.admit(max_lag=max_lag)).number)
+
+    def take(self, client="trainer", wait=False):
+        """Take an item for good; None if none may be taken."""
+        ticket = self.do("get", client, wait=wait)
+        answer = self.answer(ticket)
+        if not isinstance(answer, Deliver):
+            return None
+        self.said += self.state.confirm(client, ticket)
+        return answer.items[0].payload
+
+    def step(self, version):
+        return self.answer(self.do("set_version", "trainer", version))
+
+
+def test_slots_are_given_as_long_as_their_items_will_be_taken_in_time():
+    queue = Queue()
+    tickets = [queue.admit(max_lag=1) for _ in range(5)]
+    assert [queue.slot(ticket) is not None for ticket in tickets] == [True, True, True, True, False]
+    assert queue.slot(tickets[0]).version == 0
+    queue.do("put", "maker", "a", slot=queue.slot(tickets[0]).number)
+    queue.do("put", "maker", "b", slot=queue.slot(tickets[1]).number)
+    assert (queue.take(), queue.take(), queue.take()) == ("a", "b", None)
+    assert queue.slot(tickets[4]) is None
+    assert isinstance(queue.step(1), Accept)
+    assert queue.slot(tickets[4]).version == 1
+
+
+def test_nothing_is_admitted_before_the_first_version():
+    state = ChannelState()
+    assert state.admit("maker", 1, "q", 0) == []
+    assert "no version yet" in state.describe("q")
+    accept, deliver = state.set_version("trainer", 2, "q", 7, 4, begins=True)
+    assert accept == Accept("trainer", 2)
+    assert deliver.slot.version == 7
+
+
+def test_without_lag_a_version_takes_what_was_made_with_it():
+    queue = Queue()
+    tickets = [queue.admit(max_lag=0) for _ in range(3)]
+    assert queue.slot(tickets[2]) is None
+    for ticket in tickets[:2]:
+        queue.do("put", "maker", ticket, slot=queue.slot(ticket).number)
+    assert {queue.take(), queue.take()} == set(tickets[:2])
+    assert queue.slot(tickets[2]) is None
+    queue.step(1)
+    assert queue.slot(tickets[2]).version == 1
+
+
+def test_what_is_late_is_waited_for_before_others_have_taken_its_place():
+    queue = Queue()
+    late = queue.admit(max_lag=1)
+    queue.make("a"), queue.make("b")
+    assert (queue.take(), queue.take()) == ("a", "b")
+    queue.step(1)
+    queue.make("c"), queue.make("d")
+    waiting = queue.do("get_batch", "trainer", None, Limits(2, 2))
+    assert queue.answer(waiting) is None
+    assert "1 item in the making, the oldest of version 0" in queue.state.describe("q")
+    queue.do("put", "maker", "late", slot=queue.slot(late).number)
+    assert [item.payload for item in queue.answer(waiting).items] == ["late", "c"]
+
+
+def test_places_are_kept_long_before_they_are_needed():
+    # With room for two versions more, four old items in the making need both of them.
+    queue = Queue()
+    old = [queue.admit(max_lag=2) for _ in range(6)]
+    for ticket in old[:2]:
+        queue.do("put", "maker", ticket, slot=queue.slot(ticket).number)
+    queue.take(), queue.take()
+    queue.step(1)
+    queue.make("new", max_lag=2)
+    assert queue.take() is None
+    queue.do("put", "maker", "old", slot=queue.slot(old[2]).number)
+    assert (queue.take(), queue.take()) == ("old", None)
+
+
+def test_a_version_gives_no_more_than_its_items_and_a_batch_is_of_one_version():
+    queue = Queue(3)
+    for each in "abcde":
+        queue.make(each)
+    first = queue.do("get_batch", "trainer", None, Limits(2, 2))
+    second = queue.do("get_batch", "trainer", None, Limits(2, 2))
+    third = queue.do("get_batch", "trainer", None, Limits(2, 2))
+    assert [item.payload for item in queue.answer(first).items] == ["a", "b"]
+    assert [item.payload for item in queue.answer(second).items] == ["c"]
+    assert not queue.answer(second).complete
+    assert queue.answer(third) is None
+    queue.said += queue.state.confirm("trainer", first) + queue.state.confirm("trainer", second)
+    queue.step(1)
+    assert [item.payload for item in queue.answer(third).items] == ["d", "e"]
+
+
+def test_batches_by_weight_stop_where_the_version_does():
+    queue = Queue(3)
+    for each in "abcd":
+        slot = queue.slot(queue.admit()).number
+        queue.do("put", "maker", each, 2, slot=slot)
+    first = queue.do("get_batch", "trainer", 4)
+    second = queue.do("get_batch", "trainer", 4)
+    assert ([item.payload for item in queue.answer(first).items], queue.answer(first).complete) == (
+        ["a", "b"],
+        True,
+    )
+    assert ([item.payload for item in queue.answer(second).items], queue.answer(second).complete) == (
+        ["c"],
+        False,
+    )
+
+
+def test_a_batch_by_weight_of_which_a_part_is_held_back_takes_nothing_yet():
+    queue = Queue(3)
+    late = queue.admit(max_lag=0)
+    for each in "abc":
+        queue.do("put", "maker", each, 2, slot=queue.slot(queue.admit()).number)
+    waiting = queue.do("get_batch", "trainer", 6)
+    assert queue.answer(waiting) is None
+    queue.do("put", "maker", "late", 2, slot=queue.slot(late).number)
+    assert [item.payload for item in queue.answer(waiting).items] == ["late", "a", "b"]
+
+
+@pytest.mark.parametrize("way", ["withdraw", "lose"])
+def test_a_slot_that_is_dropped_or_whose_owner_dies_goes_to_the_next_one(way):
+    queue = Queue()
+    tickets = [queue.admit(client=f"maker{n}") for n in range(5)]
+    number = queue.slot(tickets[1]).number
+    if way == "withdraw":
+        queue.said += queue.state.withdraw("maker1", tickets[1])
+    else:
+        queue.said += queue.state.lose("maker1")
+    assert queue.slot(tickets[4]) is not None
+    with pytest.raises(ValueError, match="is over"):
+        queue.do("put", "maker1", "x", slot=number)
+
+
+def test_what_nobody_makes_any_more_is_not_waited_for():
+    queue = Queue()
+    late = queue.admit(client="dies", max_lag=0)
+    queue.make("a"), queue.make("b")
+    waiting = queue.do("get_batch", "trainer", None, Limits(2, 2))
+    assert queue.answer(waiting) is None
+    queue.said += queue.state.lose("dies")
+    assert [item.payload for item in queue.answer(waiting).items] == ["a", "b"]
+    assert queue.slot(late)
+
+
+def test_a_slot_is_for_one_put():
+    queue = Queue()
+    slot = queue.slot(queue.admit()).number
+    queue.do("put", "maker", "a", slot=slot)
+    with pytest.raises(ValueError, match="is over: an item was put with it"):
+        queue.do("put", "maker", "b", slot=slot)
+    with pytest.raises(ValueError, match=r"this queue admits: put\(item, slot="):
+        queue.do("put", "maker", "b")
+    with pytest.raises(ValueError, match="gives none"):
+        queue.state.put("maker", 99, "other", "b", slot=slot)
+
+
+def test_a_put_that_is_withdrawn_leaves_its_slot_as_it_was():
+    queue = Queue()
+    slot = queue.slot(queue.admit()).number
+    queue.said += queue.state.reserve("maker", 50, "q", 0, 10, slot=slot)
+    with pytest.raises(ValueError, match="used by another put"):
+        queue.do("put", "maker", "b", slot=slot)
+    queue.state.withdraw("maker", 50)
+    queue.do("put", "maker", "b", slot=slot)
+    assert queue.take() == "b"
+
+
+def test_another_process_may_put_with_a_slot_and_its_owner_may_go_meanwhile():
+    queue = Queue()
+    ticket = queue.admit(client="driver")
+    queue.state.reserve("maker", 50, "q", 0, 10, slot=queue.slot(ticket).number)
+    queue.said += queue.state.lose("driver")
+    queue.said += queue.state.fill("maker", 50, "a")
+    assert queue.take() == "a"
+
+
+def test_a_slot_of_a_lost_owner_goes_when_the_put_with_it_fails():
+    queue = Queue()
+    ticket = queue.admit(client="driver")
+    queue.state.reserve("maker", 50, "q", 0, 10, slot=queue.slot(ticket).number)
+    queue.state.lose("driver")
+    queue.state.withdraw("maker", 50)
+    with pytest.raises(ValueError, match="is over"):
+        queue.do("put", "maker", "b", slot=queue.slot(ticket).number)
+
+
+def test_an_item_may_be_newer_than_its_slot_and_never_older():
+    queue = Queue()
+    queue.make("a"), queue.make("b")
+    slot = queue.slot(queue.admit()).number
+    queue.take(), queue.take()
+    queue.step(1)
+    with pytest.raises(ValueError, match="version -1 is too old for slot"):
+        queue.do("put", "maker", "c", slot=slot, version=-1)
+    queue.do("put", "maker", "c", slot=slot, version=1)
+    taken = queue.answer(queue.do("get", "trainer"))
+    assert [item.version for item in taken.items] == [1]
+
+
+def test_the_version_moves_on_when_what_it_has_taken_cannot_come_back():
+    queue = Queue()
+    queue.make("a", max_lag=0), queue.make("b", max_lag=0)
+    tickets = [queue.do("get", "trainer"), queue.do("get", "other")]
+    moving = queue.do("set_version", "trainer", 1)
+    assert queue.answer(moving) is None
+    assert "set_version(1) waits for 2 items to be settled" in queue.state.describe("q")
+    queue.said += queue.state.confirm("trainer", tickets[0])
+    assert queue.answer(moving) is None
+    queue.said += queue.state.confirm("other", tickets[1])
+    assert queue.answer(moving) == Accept("trainer", moving)
+
+
+def test_what_comes_back_meanwhile_is_to_be_taken_first():
+    queue = Queue()
+    queue.make("a", max_lag=0), queue.make("b", max_lag=0)
+    tickets = [queue.do("get", "trainer"), queue.do("get", "other")]
+    queue.said += queue.state.confirm("trainer", tickets[0])
+    moving = queue.do("set_version", "trainer", 1)
+    queue.said += queue.state.lose("other")
+    assert queue.answer(moving).reason is Reason.TOO_EARLY
+    assert "has to take 1 more" in queue.answer(moving).state
+    assert queue.take() == "b"
+    assert isinstance(queue.step(1), Accept)
+
+
+def test_what_may_wait_is_no_obstacle_to_the_next_version():
+    queue = Queue()
+    queue.make("a", max_lag=2)
+    held = queue.do("get", "other")
+    assert isinstance(queue.step(1), Accept)
+    queue.make("b", max_lag=0)
+    # It needs a place again, and has the first one that is needed least.
+    queue.said += queue.state.lose("other")
+    assert queue.answer(held).items[0].payload == "a"
+    assert {queue.take(), queue.take()} == {"a", "b"}
+
+
+def test_a_version_that_has_taken_too_little_does_not_go():
+    queue = Queue()
+    queue.make("a"), queue.make("b"), queue.make("c"), queue.make("d")
+    assert queue.take() == "a"
+    refused = queue.step(1)
+    assert refused.reason is Reason.TOO_EARLY
+    assert "has taken 1 of its 2 items, and has to take 1 more" in refused.state
+    assert queue.take() == "b"
+    assert isinstance(queue.step(1), Accept)
+
+
+def test_a_version_may_take_less_where_little_is_made():
+    queue = Queue()
+    queue.make("a")
+    assert queue.take() == "a"
+    assert isinstance(queue.step(1), Accept)
+    assert isinstance(queue.step(5), Accept)
+
+
+def test_all_ranks_may_say_the_same_version():
+    queue = Queue()
+    assert isinstance(queue.step(1), Accept)
+    assert isinstance(queue.step(1), Accept)
+
+
+def test_a_version_goes_back_only_with_a_trainer_that_begins_anew():
+    queue = Queue()
+    for version in range(1, 4):
+        queue.make(version), queue.make(version)
+        queue.take(), queue.take()
+        queue.step(version)
+    queue.make("future")
+    with pytest.raises(ValueError, match="is 3, and does not go back to 2"):
+        queue.step(2)
+    again = queue.do("set_version", "trainer", 1, begins=True)
+    assert isinstance(queue.answer(again), Accept)
+    assert queue.slot(queue.admit()).version == 1
+    assert queue.take() == "future"
+
+
+def test_a_trainer_that_begins_anew_has_all_items_of_its_version_again():
+    queue = Queue()
+    for each in "abcd":
+        queue.make(each)
+    assert (queue.take(), queue.take(), queue.take()) == ("a", "b", None)
+    queue.do("set_version", "trainer", 0, begins=True)
+    assert (queue.take(), queue.take()) == ("c", "d")
+
+
+def test_the_bound_may_change_with_every_slot():
+    queue = Queue()
+    first = queue.admit(max_lag=0)
+    queue.make("later", max_lag=3)
+    queue.do("put", "maker", "first", slot=queue.slot(first).number)
+    assert (queue.take(), queue.take()) == ("first", "later")
+
+
+def test_how_many_items_a_version_takes_may_change():
+    queue = Queue()
+    tickets = [queue.admit(max_lag=0) for _ in range(3)]
+    assert queue.slot(tickets[2]) is None
+    queue.do("set_version", "trainer", 0, 3)
+    assert queue.slot(tickets[2]) is not None
+    fewer = queue.do("set_version", "trainer", 0, 2)
+    assert queue.answer(fewer).reason is Reason.TOO_EARLY
+
+
+def test_a_part_of_a_step_is_taken_when_the_step_is_cut():
+    queue = Queue()
+    for each in "abcd":
+        queue.make(each)
+    plan = ShardPlan(2, batch_items=2)
+
+    def ask(index, done):
+        queue.ticket += 1
+        queue.said += queue.state.get_part(f"rank{index}", queue.ticket, "q", plan, index, done)
+        return queue.ticket
+
+    first = [ask(0, -1), ask(1, -1)]
+    assert [queue.answer(ticket).items[0].payload for ticket in first] == ["a", "b"]
+    # Rank 1 is faster than rank 0 with its announcement: its next part is of the next version.
+    ahead = ask(1, 0)
+    assert queue.answer(ahead) is None
+    assert isinstance(queue.step(1), Accept)
+    assert queue.answer(ahead).items[0].payload == "d"
+    assert queue.answer(ask(0, 0)).items[0].payload == "c"
+
+
+def test_leased_items_that_come_back_keep_their_versions():
+    queue = Queue(max_attempts=2)
+    queue.make("a", max_lag=0), queue.make("b", max_lag=0)
+    ticket = queue.do("lease", "trainer", LeaseTerms(9.0), None, Limits(2, 2))
+    generation = queue.leased(ticket).lease.generation
+    moving = queue.do("set_version", "trainer", 1)
+    assert queue.answer(moving) is None
+    queue.said += queue.state.acknowledge("trainer", generation, [0])
+    assert queue.answer(moving) is None
+    queue.said += queue.state.give_back("trainer", generation, delay_s=5.0)
+    assert queue.answer(moving) is None
+    delayed = max(each.generation for each in queue.said if each.__class__.__name__ == "StartClock")
+    queue.said += queue.state.lapse(delayed)
+    assert queue.answer(moving).reason is Reason.TOO_EARLY
+    assert queue.take() == "b"
+    assert isinstance(queue.step(1), Accept)
+
+
+def test_a_dead_letter_is_waited_for_no_more_and_does_not_come_back_too_late():
+    queue = Queue(max_attempts=1)
+    queue.make("a", max_lag=0)
+    ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
+    queue.said += queue.state.give_back("trainer", queue.leased(ticket).lease.generation)
+    (letter,) = queue.state.leases.dead_letters()
+    queue.said += queue.state.put_back(letter.number)
+    ticket = queue.do("lease", "trainer", LeaseTerms(9.0))
+    queue.said += queue.state.give_back("trainer", queue.leased(ticket).lease.generation)
+    assert isinstance(queue.step(1), Accept)
+    (letter,) = queue.state.leases.dead_letters()
+    with pytest.raises(ValueError, match="version 0 is the last that may take it, and 1 is the present one"):
+        queue.state.put_back(letter.number)
+    assert queue.state.leases.dead_letters() == [letter]
+
+
+def test_a_slot_has_room_in_a_bounded_queue():
+    queue = Queue(maxsize=2)
+    tickets = [queue.admit() for _ in range(3)]
+    assert queue.slot(tickets[2]) is None
+    for ticket in tickets[:2]:
+        queue.do("put", "maker", ticket, slot=queue.slot(ticket).number, wait=False)
+    assert queue.slot(tickets[2]) is None
+    assert queue.take() == tickets[0]
+    assert queue.slot(tickets[2]) is not None
+
+
+def test_a_bound_in_bytes_does_not_keep_out_what_is_waited_for():
+    queue = Queue(max_bytes=100)
+    late = queue.admit(max_lag=0)
+    queue.do("put", "maker", "a", 0, 90, slot=queue.slot(queue.admit()).number)
+    assert queue.take() == "a"
+    queue.do("put", "maker", "b", 0, 90, slot=queue.slot(queue.admit()).number)
+    blocked = queue.do("put", "maker", "c", 0, 90, slot=queue.slot(queue.admit()).number)
+    assert queue.answer(blocked) is None
+    waiting = queue.do("get", "trainer")
+    # It waits for the late one: neither that nor what stands in line before it may wait for room.
+    assert queue.answer(blocked) == Accept("maker", blocked)
+    queue.do("put", "maker", "late", 0, 90, slot=queue.slot(late).number)
+    assert [item.payload for item in queue.answer(waiting).items] == ["late"]
+
+
+def test_a_batch_that_can_never_come_is_refused():
+    queue = Queue(8, maxsize=4)
+    for each in "abcd":
+        queue.make(each, max_lag=0)
+    assert queue.answer(queue.do("get_batch", "trainer", None, Limits(8, 8))).reason is Reason.IMPOSSIBLE
+
+
+@pytest.mark.parametrize("how", ["end", "close"])
+def test_at_the_end_nothing_is_waited_for_that_cannot_come(how):
+    queue = Queue()
+    queue.admit(max_lag=0)
+    queue.make("a"), queue.make("b"), queue.make("c")
+    waiting = queue.admit(max_lag=0)
+    assert queue.slot(waiting) is None
+    queue.said += queue.state.end("q") if how == "end" else queue.state.close()
+    assert queue.answer(waiting).reason is (Reason.ENDED if how == "end" else Reason.CLOSED)
+    assert isinstance(queue.answer(queue.admit()), Refuse)
+    assert (queue.take(), queue.take(), queue.take()) == ("a", "b", None)
+    next_one = queue.do("get", "trainer")
+    assert queue.answer(next_one) is None
+    queue.step(1)
+    assert queue.answer(next_one).items[0].payload == "c"
+    queue.state.confirm("trainer", next_one)
+    assert queue.answer(queue.do("get", "trainer")).reason in (Reason.ENDED, Reason.CLOSED)
+    assert how == "close" or queue.state.depths() == ()
+    assert isinstance(queue.step(2), Accept)
+
+
+def test_admission_begins_with_an_empty_queue():
+    state = ChannelState()
+    state.put("maker", 1, "q", "x")
+    with pytest.raises(ValueError, match="holds what was put without a slot: 1 items"):
+        state.admit("maker", 2, "q", 1)
+    state.get_group("reward", 3, "groups", 2)
+    with pytest.raises(ValueError, match="collect groups in another queue"):
+        state.set_version("trainer", 4, "groups", 0, 2)
+    state.set_version("trainer", 5, "other", 0, 2)
+    with pytest.raises(ValueError, match="collect groups before"):
+        state.get_group("reward", 6, "other", 2)
+    with pytest.raises(ValueError, match="how many items does a version take"):
+        ChannelState().set_version("trainer", 7, "q", 0)
+
+
+def test_whoever_does_not_wait_is_refused():
+    queue = Queue()
+    for _ in range(4):
+        queue.admit()
+    refused = queue.answer(queue.do("admit", "maker", 1, wait=False))
+    assert refused.reason is Reason.EMPTY
+    assert "4 items in the making" in refused.state
+
+
+def test_who_waits_no_longer_leaves_the_line():
+    queue = Queue()
+    tickets = [queue.admit() for _ in range(6)]
+    assert queue.state.withdraw("maker", tickets[4])[0].reason is Reason.CANCELLED
+    queue.said += queue.state.withdraw("maker", tickets[0])
+    assert queue.slot(tickets[5]) is not None
+
+
+def test_an_item_that_is_lost_with_its_node_leaves_its_place_to_another():
+    queue = Queue()
+    for each in "abcd":
+        queue.make(each)
+    waiting = queue.admit()
+    assert queue.slot(waiting) is None
+    queue.said += queue.state.lose_items(lambda payload: "was on node 1" if payload == "b" else "")
+    assert queue.slot(waiting) is not None
+    assert queue.answer(queue.do("get", "trainer")).reason is Reason.LOST
+    assert (queue.take(), queue.take()) == ("a", "c")
+    assert isinstance(queue.step(1), Accept)
+
+
+def test_an_item_that_is_lost_on_its_way_back_leaves_its_place_to_another():
+    queue = Queue(1)
+    queue.make("a", max_lag=0)
+    ticket = queue.do("get", "trainer")
+    queue.said += queue.state.lose_items(lambda payload: "was on node 1")
+    moving = queue.do("set_version", "trainer", 1)
+    assert queue.answer(moving) is None
+    queue.said += queue.state.withdraw("trainer", ticket)
+    assert queue.answer(moving) == Accept("trainer", moving)

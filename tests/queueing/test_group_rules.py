@@ -1,0 +1,242 @@
+"""Items of a group come together, once there are enough of them, wherever they stand."""
+
+import random
+from collections import Counter, defaultdict
+from time import process_time
+
+import pytest
+
+from rlinf.scheduler.queueing import ChannelState, Deliver, Reason, Refuse
+from rlinf.scheduler.queueing.groups import MIN_STALE as STALE_GROUPS
+from rlinf.scheduler.queueing.groups import GroupIndex
+from rlinf.scheduler.queueing.ranked import MIN_STALE
+
+Q = "default"
+
+
+def filled(*groups, maxsize=0):
+    state = ChannelState(maxsize)
+    for number, group in enumerate(groups):
+        state.put("p", number, Q, number, group=group)
+    return state
+
+
+def got(out):
+    (deliver,) = out
+    assert isinstance(deliver, Deliver)
+    return deliver.group, [item.payload for item in deliver.items], deliver.complete
+
+
+def test_the_group_that_is_complete_first_comes_first_with_its_items_in_order():
+    state = filled("a", "b", "b", "a")
+    assert got(state.get_group("c", 1, Q, 2)) == ("b", [1, 2], True)
+    assert got(state.get_group("c", 2, Q, 2)) == ("a", [0, 3], True)
+    assert state.get_group("c", 3, Q, 2) == []
+
+
+def test_a_getter_waits_for_the_last_item_of_a_group():
+    state = filled("a", "b", "a")
+    assert state.get_group("c", 1, Q, 3) == []
+    *_, deliver = state.put("p", 9, Q, 9, group="a")
+    assert got([deliver]) == ("a", [0, 2, 9], True)
+
+
+def test_of_a_larger_group_the_first_items_come():
+    state = filled("a", "a", "a")
+    assert got(state.get_group("c", 1, Q, 2)) == ("a", [0, 1], True)
+    assert state.get_group("c", 2, Q, 2) == []
+
+
+def test_a_group_that_comes_back_is_the_first_again():
+    state = filled("a", "a", "b", "b")
+    state.get_group("c", 1, Q, 2)
+    state.withdraw("c", 1)
+    assert got(state.get_group("c", 2, Q, 2)) == ("a", [0, 1], True)
+    assert got(state.get_group("c", 3, Q, 2)) == ("b", [2, 3], True)
+
+
+def test_a_get_may_break_a_group_up():
+    state = filled("a", "a", None, "b", "b")
+    assert state.get_group("c", 9, Q, 3) == []
+    state.withdraw("c", 9)
+    state.get("c", 1, Q)
+    assert got(state.get_group("c", 2, Q, 2)) == ("b", [3, 4], True)
+    assert [item.payload for item in state.get_batch("c", 3, Q, None)[0].items] == [1, 2]
+
+
+def test_at_the_end_what_is_left_comes_group_by_group_and_what_has_none_stays():
+    state = filled("b", "a", None, "b")
+    assert state.get_group("c", 1, Q, 3) == []
+    assert got(state.end(Q)) == ("b", [0, 3], False)
+    assert got(state.get_group("c", 2, Q, 3)) == ("a", [1], False)
+    state.confirm("c", 1)
+    state.confirm("c", 2)
+    (refused,) = state.get_group("c", 3, Q, 3)
+    assert refused.reason is Reason.ENDED
+    assert state.num_items(Q) == 1
+
+
+def test_a_flush_gives_groups_that_were_begun_before_it():
+    state = filled("a")
+    state.flush(Q)
+    state.put("p", 8, Q, 8, group="b")
+    assert got(state.get_group("c", 1, Q, 3)) == ("a", [0], False)
+    assert state.get_group("c", 2, Q, 3) == []
+
+
+def test_a_full_queue_without_a_complete_group_says_so():
+    state = filled("a", "b", maxsize=2)
+    (refused,) = state.get_group("c", 1, Q, 2)
+    assert refused.reason is Reason.IMPOSSIBLE
+    assert "in 2 groups (the largest, 'a', has 1)" in refused.state
+
+
+def test_what_is_there_of_each_group_can_be_seen():
+    state = filled("a", 7, "a", None, ("x", 1))
+    (depth,) = state.depths()
+    assert dict(depth.groups) == {"a": 2, 7: 1, ("x", 1): 1}
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_group_of_nothing_is_refused(size):
+    with pytest.raises(ValueError, match="at least 1"):
+        ChannelState().get_group("c", 1, Q, size)
+
+
+def test_groups_that_pass_one_that_is_stuck_leave_nothing_behind():
+    state = filled("stuck")
+    for number in range(1000):
+        state.put("p", 2 * number + 10, Q, number, group=number)
+        state.put("p", 2 * number + 11, Q, number, group=number)
+        (deliver,) = state.get_group("c", number, Q, 2)
+        state.confirm("c", number)
+        assert deliver.group == number
+    fifo = state._queues[Q].fifo
+    assert len(fifo._ranked._by_rank) <= MIN_STALE + 3
+    assert len(fifo._ranked._by_age) <= MIN_STALE + 3
+
+
+class Naive:
+    """Groups once more, obviously right."""
+
+    def __init__(self):
+        self.items = []  # (order, group)
+
+    def group(self, size, *, over):
+        members = defaultdict(list)
+        for order, group in sorted(self.items):
+            if group is not None:
+                members[group].append((order, group))
+        complete = [(each[size - 1][0], each[:size]) for each in members.values() if len(each) >= size]
+        if complete:
+            return min(complete)[1]
+        return min(members.values())[:size] if over and members else []
+
+
+class Story:
+    """Puts, gets and returns in any order, beside the naive model."""
+
+    def __init__(self, seed):
+        self.dice = random.Random(seed)
+        self.state, self.naive = ChannelState(), Naive()
+        self.sizes, self.priorities = self.dice.choice([(2,), (2, 3)]), self.dice.choice([(0,), (0, 1)])
+        self.held = {}
+        self.num_put = 0
+        self.over = False
+
+    def put(self, ticket):
+        if not self.over:
+            group = self.dice.choice([None, "a", "b", "c", 1, 2])
+            priority = self.dice.choice(self.priorities)
+            self.state.put("p", ticket, Q, self.num_put, group=group, priority=priority)
+            self.naive.items.append((self.num_put, group))
+            self.num_put += 1
+
+    def end(self, ticket):
+        if ticket > 250:
+            self.over = True
+            self.state.end(Q)
+
+    def settle(self, _ticket):
+        if self.held:
+            ticket = self.dice.choice(sorted(self.held))
+            items = self.held.pop(ticket)
+            if self.dice.random() < 0.5:
+                self.state.withdraw("c", ticket)
+                self.naive.items += items
+            else:
+                self.state.confirm("c", ticket)
+
+    def get(self, ticket):
+        self.follow(ticket, self.state.get("c", ticket, Q, wait=False))
+
+    def get_group(self, ticket):
+        size = self.dice.choice(self.sizes)
+        out = self.state.get_group("c", ticket, Q, size, wait=False)
+        expected = self.naive.group(size, over=self.over)
+        if expected:
+            assert got(out)[1:] == ([order for order, _ in expected], len(expected) == size)
+        else:
+            assert isinstance(out[0], Refuse)
+        self.follow(ticket, out)
+
+    def follow(self, ticket, out):
+        if isinstance(out[0], Deliver):
+            self.held[ticket] = [(item.payload, item.group) for item in out[0].items]
+            self.naive.items = [each for each in self.naive.items if each not in self.held[ticket]]
+
+    def check(self):
+        (depth,) = self.state.depths() or (None,)
+        assert (depth.num_items if depth else 0) == len(self.naive.items)
+        counts = Counter(group for _, group in self.naive.items if group is not None)
+        assert dict(depth.groups if depth else ()) == counts
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_in_any_order_of_puts_gets_and_returns_it_is_as_the_rules_say(seed):
+    story = Story(seed)
+    steps = [story.put] * 3 + [story.get_group] * 2 + [story.get, story.settle, story.settle, story.end]
+    for ticket in range(300):
+        story.dice.choice(steps)(ticket)
+        story.check()
+
+
+def test_a_put_does_not_look_at_every_group_while_somebody_waits_for_one(monkeypatch):
+    state = ChannelState()
+    assert state.get_group("c", 1, Q, 2) == []
+    looked = []
+    monkeypatch.setattr(GroupIndex, "oldest", looked.append)
+    for number in range(100):
+        state.put("p", number, Q, number, group=number)
+    assert looked == []
+
+
+def test_a_size_that_somebody_asked_for_once_leaves_nothing_behind():
+    state = filled("waits")
+    state.get_group("c", 1, Q, 2, wait=False)
+    for number in range(1000):
+        for sample in range(4):
+            state.put("p", 4 * number + sample, Q, sample, group=number)
+        state.get_group("c", 2 + number, Q, 4)
+        state.confirm("c", 2 + number)
+    (complete, _) = state._queues[Q].fifo.groups._complete.values()
+    assert len(complete._heap) <= STALE_GROUPS + 3
+
+
+def cost_of_draining(num_groups):
+    best = 1e9
+    for _ in range(3):
+        state = ChannelState()
+        for number in range(num_groups):
+            state.put("p", number, Q, number, group=number)
+        state.end(Q)
+        began = process_time()
+        for number in range(num_groups):
+            state.get_group("c", number, Q, 2)
+            state.confirm("c", number)
+        best = min(best, process_time() - began)
+    return best
+
+
+def test_what_a_group_costs_at_the_end_does_not_depend_on_how_many_are_incomplete():
+    assert cost_of_draining(4000) < 20 * cost_of_draining(500)

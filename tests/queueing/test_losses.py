@@ -1,0 +1,217 @@
+"""Items whose bytes are gone: which of them are lost, who is told, and what stays as it was."""
+
+import pytest
+
+from rlinf.scheduler.queueing import (
+    Accept,
+    Bury,
+    ChannelState,
+    Deliver,
+    LeaseTerms,
+    Limits,
+    Reason,
+    Refuse,
+    ShardPlan,
+)
+
+TERMS = LeaseTerms(60.0, "actor:0")
+
+
+def why(*gone):
+    return lambda payload: "went" if payload in gone else ""
+
+
+def put(state, *payloads, queue="q", **terms):
+    for ticket, payload in enumerate(payloads):
+        assert Accept("env", ticket) in state.put("env", ticket, queue, payload, 1, 10, **terms)
+
+
+def delivered(out):
+    (deliver,) = (each for each in out if isinstance(each, Deliver))
+    return [item.payload for item in deliver.items]
+
+
+def refused(out):
+    return [(each.client, each.ticket, each.reason, each.state) for each in out if isinstance(each, Refuse)]
+
+
+def test_one_getter_is_told_of_all_that_are_lost_and_the_next_goes_on():
+    state = ChannelState()
+    put(state, "a", "b", "c", "d")
+    assert state.lose_items(why("a", "c")) == []
+    assert state.num_items("q") == 2
+    assert refused(state.get("actor", 1, "q")) == [("actor", 1, Reason.LOST, "2 items went")]
+    assert delivered(state.get("actor", 2, "q")) == ["b"]
+    assert (state.num_lost, state.lost_bytes, state.num_accepted) == (2, 20, 4)
+
+
+def test_a_getter_that_waits_is_told_at_once():
+    state = ChannelState()
+    put(state, "a", "b")
+    state.get_batch("actor", 1, "q", 3)
+    assert refused(state.lose_items(why("b"))) == [("actor", 1, Reason.LOST, "1 item went")]
+    assert state.lose_items(why("b")) == []
+    assert delivered(state.get("actor", 2, "q")) == ["a"]
+
+
+def test_a_queue_that_has_lost_something_stays_until_somebody_is_told():
+    state = ChannelState()
+    put(state, "a")
+    state.lose_items(why("a"))
+    assert [(depth.num_items, depth.num_lost) for depth in state.depths()] == [(0, 1)]
+    assert refused(state.get("actor", 1, "q", wait=False))[0][2] is Reason.LOST
+    assert state.depths() == ()
+
+
+def test_room_is_free_again():
+    state = ChannelState(maxsize=1)
+    put(state, "a")
+    assert state.put("env", 9, "q", "b", 1, 10) == []
+    assert state.lose_items(why("a")) == [Accept("env", 9)]
+
+
+def test_an_unfinished_put_is_refused():
+    state = ChannelState(maxsize=1)
+    put(state, "a")
+    state.put("env", 9, "q", "b", 1, 10)
+    assert refused(state.lose_items(why("b"))) == [("env", 9, Reason.LOST, "its item went")]
+    assert state.num_lost == 0
+
+
+def test_what_was_delivered_is_not_lost_if_it_is_confirmed():
+    state = ChannelState()
+    put(state, "a")
+    state.get("actor", 1, "q")
+    assert state.lose_items(why("a")) == []
+    state.confirm("actor", 1)
+    assert (state.num_lost, state.depths()) == (0, ())
+
+
+def test_what_was_delivered_and_did_not_arrive_is_refused_and_the_rest_goes_back():
+    state = ChannelState()
+    put(state, "a", "b", "c")
+    state.get_batch("actor", 1, "q", None, Limits(3))
+    state.lose_items(why("b"))
+    assert refused(state.deliver_again("actor", 1)) == [("actor", 1, Reason.LOST, "1 item went")]
+    assert delivered(state.get_batch("actor", 2, "q", None, Limits(2))) == ["a", "c"]
+    assert state.deliver_again("actor", 1) == []
+
+
+def test_what_a_dead_consumer_had_not_taken_is_lost_when_it_comes_back():
+    state = ChannelState()
+    put(state, "a", "b")
+    state.get("actor", 1, "q")
+    state.lose_items(why("a"))
+    assert state.num_lost == 0
+    state.lose("actor")
+    assert state.num_lost == 1
+    assert refused(state.get("other", 1, "q"))[0][3] == "1 item went"
+    assert delivered(state.get("other", 2, "q")) == ["b"]
+
+
+@pytest.mark.parametrize("max_attempts", [0, 1])
+@pytest.mark.parametrize("delay_s", [0, 5])
+def test_what_is_on_lease_is_lost_if_it_is_given_back_and_is_no_dead_letter(max_attempts, delay_s):
+    state = ChannelState(max_attempts=max_attempts)
+    put(state, "a", "b")
+    (deliver, _) = state.lease("actor", 1, "q", TERMS, None, Limits(2))
+    state.lose_items(why("a", "b"))
+    generation = deliver.lease.generation
+    state.acknowledge("actor", generation, [1])
+    out = state.give_back("actor", generation, delay_s=delay_s)
+    for each in out:
+        if getattr(each, "after_s", None) == delay_s:
+            state.lapse(each.generation)
+    assert state.num_lost == 1
+    assert [(depth.num_leased, depth.num_dead, depth.num_lost) for depth in state.depths()] == [(0, 0, 1)]
+
+
+def test_a_lease_whose_items_did_not_arrive_is_no_attempt():
+    state = ChannelState(max_attempts=1)
+    put(state, "a", "b")
+    state.lease("actor", 1, "q", TERMS, None, Limits(2))
+    state.lose_items(why("a"))
+    assert refused(state.deliver_again("actor", 1)) == [("actor", 1, Reason.LOST, "1 item went")]
+    out = state.lease("actor", 2, "q", TERMS)
+    assert delivered(out) == ["b"]
+    assert out[0].lease.attempts == [1]
+
+
+def test_a_dead_letter_is_lost_when_it_is_put_back():
+    state = ChannelState(max_attempts=1)
+    put(state, "a")
+    (deliver, _) = state.lease("actor", 1, "q", TERMS)
+    state.give_back("actor", deliver.lease.generation)
+    state.lose_items(why("a"))
+    (letter,) = state.leases.dead_letters()
+    assert (letter.item.lost, state.num_lost) == ("went", 0)
+    state.put_back(letter.number)
+    assert state.num_lost == 1
+
+
+def test_the_asker_of_a_lost_question_is_told():
+    state = ChannelState()
+    put(state, "a", question=7)
+    out = state.lose_items(why("a"))
+    assert out == [Bury("env", 7, 0, "", "went")]
+
+
+def test_lost_items_of_groups_and_priorities_leave_their_places():
+    state = ChannelState()
+    put(state, "a", "b", group="g")
+    put(state, "c", "d", priority=3)
+    state.lose_items(why("a", "d"))
+    state.get("actor", 1, "q")
+    assert delivered(state.get("actor", 2, "q")) == ["c"]
+    assert delivered(state.get_group("actor", 3, "q", 1)) == ["b"]
+
+
+def test_parts_that_no_rank_has_shrink_and_one_rank_is_told():
+    state = ChannelState()
+    plan = ShardPlan(2, "round_robin", batch_items=4)
+    state.get_part("rank0", 1, "q", plan, 0)
+    put(state, "a", "b", "c", "d")
+    state.lose_items(why("a", "b"))
+    assert refused(state.get_part("rank1", 1, "q", plan, 1)) == [("rank1", 1, Reason.LOST, "1 item went")]
+    assert delivered(state.get_part("rank1", 2, "q", plan, 1)) == ["d"]
+    # The first rank has its part, whatever happened since.
+    assert state.num_lost == 1
+    state.lose("rank0")
+    assert refused(state.get_part("again0", 1, "q", plan, 0)) == [("again0", 1, Reason.LOST, "1 item went")]
+    assert delivered(state.get_part("again0", 2, "q", plan, 0)) == ["c"]
+    assert state.num_lost == 2
+
+
+def test_a_part_that_did_not_arrive_is_refused_and_comes_again_without_what_is_lost():
+    state = ChannelState()
+    plan = ShardPlan(1, batch_items=2)
+    state.get_part("rank", 1, "q", plan, 0)
+    put(state, "a", "b")
+    state.lose_items(why("a"))
+    assert refused(state.deliver_again("rank", 1)) == [("rank", 1, Reason.LOST, "1 item went")]
+    assert delivered(state.get_part("rank", 2, "q", plan, 0)) == ["b"]
+
+
+def test_the_end_of_a_queue_comes_after_its_losses():
+    state = ChannelState()
+    put(state, "a")
+    state.end("q")
+    state.lose_items(why("a"))
+    assert refused(state.get("actor", 1, "q"))[0][2] is Reason.LOST
+    assert refused(state.get("actor", 2, "q"))[0][2] is Reason.ENDED
+
+
+def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_back():
+    state = ChannelState()
+    put(state, "a", "b", "c", "d")
+    state.get("actor", 1, "q")
+    state.lease("actor", 2, "q", LeaseTerms(1.0))
+    state.lose_items(why("a", "b", "c"))
+    assert state.num_lost == 1
+    record, items, *_ = state.snapshot(at_rest=True)
+    assert (record.num_lost, record.lost_bytes) == (3, 30)
+    twin = ChannelState()
+    twin.restore(record, [item.payload for item in items])
+    assert (twin.num_lost, twin.lost_bytes, twin.num_accepted, twin.num_items("q")) == (3, 30, 4, 1)
+    as_it_is = state.snapshot().record
+    assert (as_it_is.num_lost, as_it_is.lost_bytes) == (1, 10)

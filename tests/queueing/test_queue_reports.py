@@ -1,0 +1,64 @@
+"""What a channel reports of itself: who waits for what and since when, by queue."""
+
+from rlinf.scheduler.queueing import ChannelState, LeaseTerms, Limits
+
+
+def state_at(now, **options):
+    state = ChannelState(**options)
+    state.set_clock(now)
+    return state
+
+
+def test_items_waits_and_leases_have_their_ages_on_the_shells_clock():
+    state = state_at(10.0)
+    state.put("producer", 1, "q", "x", 3, 100)
+    state.set_clock(12.0)
+    state.get_batch("consumer", 2, "q", 8)
+    (report,) = state.report()
+    assert report.oldest_since == 10.0
+    assert [tuple(each) for each in report.waiting] == [("consumer", "get_batch of weight 8", 12.0)]
+    assert report.held == []
+
+
+def test_what_a_consumer_has_stands_at_its_own_queue():
+    state = state_at(1.0)
+    for queue in ("a", "b"):
+        state.put("producer", len(queue), queue, queue, 0, 10)
+    state.get("taker", 5, "a")
+    state.lease("holder", 6, "b", LeaseTerms(60.0))
+    held = {report.depth.name: [each[:2] for each in report.held] for report in state.report()}
+    assert held == {
+        "a": [("taker", "delivery of 1 items, on the way")],
+        "b": [("holder", "lease of 1 item")],
+    }
+
+
+def test_the_bound_that_the_first_put_waits_for_is_named():
+    state = state_at(1.0, maxsize=1)
+    state.put("producer", 1, "q", "x")
+    state.put("producer", 2, "q", "y", 0, 7)
+    (report,) = state.report()
+    assert report.limits == ["maxsize 1"]
+    assert [each.operation for each in report.waiting] == ["put of 7 bytes"]
+
+
+def test_whoever_asks_is_named_until_the_question_is_taken():
+    state = state_at(1.0)
+    state.put("asker", 1, "q", "why", question=9)
+    assert [each.client for each in state.report()[0].waiting] == ["asker"]
+    state.lease("server", 2, "q", LeaseTerms(60.0), limits=Limits(max_items=4))
+    (report,) = state.report()
+    assert report.waiting == []
+    assert [each.operation for each in report.held] == ["lease of 1 question"]
+
+
+def test_many_queues_with_a_lease_each_are_looked_through_once():
+    state = state_at(1.0)
+    for number in range(200):
+        state.put("producer", number, ("q", number), "x")
+        state.lease("consumer", 1000 + number, ("q", number), LeaseTerms(60.0))
+    looks = []
+    every = state.leases.all
+    state.leases.all = lambda: looks.append(1) or every()
+    assert sum(len(report.held) for report in state.report()) == 200
+    assert len(looks) == 1

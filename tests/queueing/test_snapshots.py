@@ -1,0 +1,437 @@
+"""Queues that are made of a record behave as those that it was made of, whatever comes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rlinf.scheduler.queueing import (
+    Bury,
+    ChannelState,
+    Deliver,
+    LeaseTerms,
+    Limits,
+    Producers,
+    Refuse,
+    ShardPlan,
+    merged,
+)
+from rlinf.scheduler.queueing.admission import Admission
+from rlinf.scheduler.queueing.fifo import WeightedFifo
+from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.leases import HeldItems
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.ranked import RankedItems
+from rlinf.scheduler.queueing.sharding import Sharding
+
+CLIENTS = st.sampled_from(["a", "b"])
+QUEUES = st.sampled_from(["default", ("a", 1), "shards"])
+OF_GETS = st.sampled_from(["default", ("a", 1), "shards", "fresh", "fresh"])
+PLANS = st.sampled_from([ShardPlan(2, batch_items=2), ShardPlan(2, "balanced", batch_weight=3)])
+WAIT = st.booleans()
+SMALL = st.integers(0, 9)
+
+OPERATIONS = st.one_of(
+    st.tuples(
+        st.just("put"), CLIENTS, QUEUES, st.sampled_from([0, 1, 2, 0.5]), st.integers(-1, 1), SMALL, WAIT
+    ),
+    st.tuples(st.just("put"), CLIENTS, QUEUES, st.just(1), st.just(0), st.just(9), st.just(True)),
+    st.tuples(st.just("put_of_group"), CLIENTS, QUEUES, st.sampled_from([1, ("g", 2)])),
+    st.tuples(st.just("ask"), CLIENTS, QUEUES),
+    st.tuples(st.just("admit"), CLIENTS, st.integers(0, 2), WAIT),
+    st.tuples(st.just("make"), CLIENTS, SMALL),
+    st.tuples(st.just("make"), CLIENTS, SMALL),
+    st.tuples(st.just("move"), CLIENTS, st.integers(-1, 2)),
+    st.tuples(st.just("get"), CLIENTS, OF_GETS, WAIT),
+    st.tuples(st.just("get_batch"), CLIENTS, OF_GETS, st.sampled_from([None, 1, 3]), st.integers(0, 2), WAIT),
+    st.tuples(st.just("get_group"), CLIENTS, QUEUES, st.integers(1, 3), WAIT),
+    st.tuples(st.just("get_part"), CLIENTS, PLANS, st.integers(0, 1), st.integers(-1, 4), WAIT),
+    st.tuples(st.just("lease"), CLIENTS, OF_GETS, st.integers(0, 2), WAIT),
+    st.tuples(st.just("acknowledge"), CLIENTS, SMALL, st.none() | st.sets(st.integers(0, 2))),
+    st.tuples(
+        st.just("give_back"), CLIENTS, SMALL, st.none() | st.sets(st.integers(0, 2)), st.sampled_from([0, 1])
+    ),
+    st.tuples(st.just("lapse"), SMALL),
+    st.tuples(st.just("put_back"), SMALL),
+    st.tuples(st.just("discard"), SMALL),
+    st.tuples(st.just("confirm"), SMALL),
+    st.tuples(st.just("arrive"), SMALL),
+    st.tuples(st.just("withdraw"), SMALL),
+    st.tuples(st.just("deliver_again"), SMALL),
+    st.tuples(st.just("lose"), CLIENTS),
+    st.tuples(st.just("flush"), QUEUES),
+    st.tuples(st.just("rarely"), SMALL, st.sampled_from(["end", "end_all", "close"]), QUEUES),
+)
+
+
+class Life:
+    """What happens to a channel; numbers in the operations choose among what there is."""
+
+    def __init__(self, state, tickets=()):
+        self.state = state
+        self.tickets = list(tickets)  # (client, ticket)
+        self.next_ticket = len(self.tickets)
+
+    def run(self, operation):
+        kind, *args = operation
+        try:
+            return getattr(self, kind)(*args) or []
+        except ValueError as error:  # what makes no sense is refused by both
+            return [("raised", str(error))]
+
+    def new(self, client):
+        self.next_ticket += 1
+        self.tickets.append((client, self.next_ticket))
+        return client, self.next_ticket
+
+    def one_of(self, choices, number):
+        choices = sorted(choices)
+        return choices[number % len(choices)] if choices else None
+
+    def put(self, client, queue, weight, priority, size_bytes, wait):
+        at = self.new(client)
+        return self.state.put(*at, queue, at[1], weight, size_bytes, priority=priority, wait=wait)
+
+    def put_of_group(self, client, queue, group):
+        at = self.new(client)
+        return self.state.put(*at, queue, at[1], 1, 1, group=group)
+
+    def ask(self, client, queue):
+        at = self.new(client)
+        return self.state.put(*at, queue, at[1], 1, 1, question=at[1])
+
+    def admit(self, client, max_lag, wait):
+        return self.state.admit(*self.new(client), "fresh", max_lag, wait=wait)
+
+    def make(self, client, number):
+        queue = self.state._queues.get("fresh")
+        slot = self.one_of(queue.admission.making, number) if queue is not None and queue.admission else None
+        if slot is None:
+            return []
+        at = self.new(client)
+        return self.state.put(*at, "fresh", at[1], 1, 1, slot=slot)
+
+    def move(self, client, by):
+        queue = self.state._queues.get("fresh")
+        version = 0 if queue is None or queue.admission is None else queue.admission.version or 0
+        return self.state.set_version(*self.new(client), "fresh", max(0, version + by), 2, begins=by < 1)
+
+    def get(self, client, queue, wait):
+        return self.state.get(*self.new(client), queue, wait=wait)
+
+    def get_batch(self, client, queue, weight, num_items, wait):
+        return self.state.get_batch(*self.new(client), queue, weight, Limits(max_items=num_items), wait=wait)
+
+    def get_group(self, client, queue, size, wait):
+        return self.state.get_group(*self.new(client), queue, size, wait=wait)
+
+    def get_part(self, client, plan, index, done_step, wait):
+        try:
+            return self.state.get_part(*self.new(client), "shards", plan, index, done_step, wait=wait)
+        except ValueError as error:
+            return [("raised", str(error))]
+
+    def lease(self, client, queue, num_items, wait):
+        limits = Limits(1, num_items) if num_items else None
+        return self.state.lease(*self.new(client), queue, LeaseTerms(1.0, client), None, limits, wait=wait)
+
+    def generation(self, number):
+        return self.one_of([lease.generation for lease in self.state.leases.all()], number)
+
+    def acknowledge(self, client, number, places):
+        return self.state.acknowledge(client, self.generation(number), places)
+
+    def give_back(self, client, number, places, delay_s):
+        return self.state.give_back(client, self.generation(number), places, delay_s=delay_s, reason="r")
+
+    def lapse(self, number):
+        return self.state.lapse(self.generation(number))
+
+    def put_back(self, number):
+        try:
+            return self.state.put_back(self.one_of(self.state.leases.dead, number))
+        except ValueError as error:
+            return [("raised", str(error))]
+
+    def discard(self, number):
+        return self.state.discard(self.one_of(self.state.leases.dead, number))
+
+    def of_ticket(self, method, number):
+        return method(*(self.one_of(self.tickets, number) or ("nobody", 0)))
+
+    def confirm(self, number):
+        return self.of_ticket(self.state.confirm, number)
+
+    def arrive(self, number):
+        return self.of_ticket(self.state.arrive, number)
+
+    def withdraw(self, number):
+        return self.of_ticket(self.state.withdraw, number)
+
+    def deliver_again(self, number):
+        return self.of_ticket(self.state.deliver_again, number)
+
+    def lose(self, client):
+        return self.state.lose(client)
+
+    def flush(self, queue):
+        return self.state.flush(queue)
+
+    def rarely(self, number, method, queue):
+        if number == 0:
+            return getattr(self.state, method)(*([queue] if method == "end" else []))
+        return []
+
+    def stop_waiting(self):
+        """Who waits asks again later, so that is no part of a record; nor is it that a part is on its way."""
+        for client in list(self.state._clients.values()):
+            for each in list(client.operations.values()):
+                if getattr(each, "items", None) is None or each.is_shard:
+                    self.state.withdraw(client.name, each.ticket)
+        for queue in list(self.state._admitting):
+            for at in [*queue.admission.asking, *queue.admission.moving]:
+                self.state.withdraw(*at)
+
+
+def shown(instruction):
+    match instruction:
+        case Deliver(client, ticket, items, complete, part, lease, group, slot):
+            its_items = [(item.payload, item.order, item.attempts, item.question) for item in items]
+            its_part = part and (part.step, part.weight, part.imbalance, part.complete)
+            return ("deliver", client, ticket, its_items, complete, its_part, lease, group, slot)
+        case Refuse(client, ticket, reason, _):
+            return ("refuse", client, ticket, reason)
+    return tuple(instruction)
+
+
+def new_state(maxsize, total_bytes, max_attempts):
+    return ChannelState(maxsize, total_bytes=total_bytes, max_attempts=max_attempts, max_leased=2)
+
+
+def restored(snapshot, *bounds):
+    state = new_state(*bounds)
+    state.restore(snapshot.record, [item.payload for item in snapshot.items])
+    return state
+
+
+def sizes(state):
+    """Of each queue; groups are in no order."""
+    return {
+        depth.name: replace(depth, groups=tuple(sorted(depth.groups, key=repr))) for depth in state.depths()
+    }
+
+
+def payloads_of(record, items):
+    return [items[each.payload].payload for each in record]
+
+
+BOUNDS = st.tuples(st.sampled_from([0, 3]), st.sampled_from([0, 20]), st.sampled_from([0, 2]))
+STORIES = st.lists(OPERATIONS, max_size=40)
+
+
+PUT = ("put", "a", "default", 1, 0, 1, True)
+PUT_OF_20 = ("put", "a", "default", 1, 0, 20, True)
+URGENT = ("put", "a", "default", 1, 1, 1, True)
+GET = ("get", "b", "default", True)
+FREE = (0, 0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(bounds=BOUNDS, before=STORIES, after=STORIES)
+@example(bounds=FREE, before=[PUT, *[URGENT] * 9, *[GET] * 8], after=[URGENT, GET, GET])
+@example(bounds=FREE, before=[PUT, ("flush", "default")], after=[("get_batch", "b", "default", 3, 0, True)])
+@example(bounds=(0, 20, 0), before=[PUT_OF_20, ("put", "a", ("a", 1), 0, 0, 4, False)], after=[])
+@example(
+    bounds=FREE,
+    before=[PUT, GET, ("rarely", 0, "end", "default")],
+    after=[("get", "a", "default", True), ("arrive", 1)],
+)
+def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, before, after):
+    life = Life(new_state(*bounds))
+    for operation in before:
+        life.run(operation)
+    life.stop_waiting()
+    twin = Life(restored(life.state.snapshot(), *bounds), life.tickets)
+    assert sizes(twin.state) == sizes(life.state)
+    assert twin.state.total_held_bytes == life.state.total_held_bytes
+    assert twin.state.bounded_bytes == life.state.bounded_bytes
+    for operation in after:
+        assert list(map(shown, twin.run(operation))) == list(map(shown, life.run(operation)))
+    assert (twin.state.num_accepted, twin.state.accepted_bytes) == (
+        life.state.num_accepted,
+        life.state.accepted_bytes,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(bounds=BOUNDS, before=STORIES, after=STORIES)
+def test_at_rest_everything_is_where_it_is_when_all_clients_are_lost_and_all_delays_are_over(
+    bounds, before, after
+):
+    life = Life(new_state(*bounds))
+    for operation in before:
+        if operation[0] != "ask":
+            life.run(operation)
+    life.stop_waiting()
+    resting = life.state.snapshot(at_rest=True)
+    life.state.leases.max_attempts = 0  # a restart buries nothing
+    for client in ("a", "b"):
+        life.state.lose(client)
+    for lease in list(life.state.leases.all()):
+        life.state.lapse(lease.generation)
+    life.state.leases.max_attempts = bounds[2]
+    twin = Life(restored(resting, *bounds), life.tickets)
+    assert sizes(twin.state) == sizes(life.state)
+    for operation in after:
+        assert list(map(shown, twin.run(operation))) == list(map(shown, life.run(operation)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(before=STORIES, between=STORIES)
+@example(
+    before=[], between=[("ask", "a", "default"), ("lose", "a"), ("get", "b", "default", True), ("confirm", 1)]
+)
+def test_two_looks_have_all_that_was_there_from_one_to_the_other_and_nothing_twice(before, between):
+    life = Life(new_state(0, 0, 2))
+    for operation in before:
+        life.run(operation)
+    first = life.state.snapshot(at_rest=True)
+    life.state.watch(first)
+    for operation in between:
+        life.run(operation)
+    life.state.unwatch(first)
+    second = life.state.snapshot(at_rest=True)
+    both = merged(first, second)
+    entered = [item for _, item in first.entered if item.question is None]
+    wanted = {item.payload for item in (*first.items, *entered, *second.items)}
+    assert Counter(item.payload for item in both.items) == Counter(wanted)
+    twin = restored(both, 0, 0, 2)
+    again = twin.snapshot(at_rest=True)
+    assert Counter(item.payload for item in again.items) == Counter(wanted)
+    for queue in again.record.queues:
+        entered = payloads_of((*queue.returned, *queue.items), again.items)
+        assert len(entered) == len(set(entered))
+
+
+def test_a_lease_that_is_said_to_be_done_with_is_left_out():
+    state = ChannelState()
+    for ticket in (1, 2):
+        state.put("p", ticket, "default", f"item {ticket}")
+        state.lease("c", 10 + ticket, "default", LeaseTerms(1.0))
+    (one, _) = state.leases.all()
+    snapshot = state.snapshot(at_rest=True, done=[one.generation])
+    assert [item.payload for item in snapshot.items] == ["item 2"]
+
+
+def test_what_was_on_lease_has_its_old_place_and_its_attempts_and_is_no_dead_letter():
+    state = ChannelState(max_attempts=1)
+    for ticket in (1, 2):
+        state.put("p", ticket, "default", ticket)
+    state.lease("c", 3, "default", LeaseTerms(1.0))
+    twin = ChannelState(max_attempts=1)
+    snapshot = state.snapshot(at_rest=True)
+    twin.restore(snapshot.record, [item.payload for item in snapshot.items])
+    delivered, _ = twin.lease("d", 1, "default", LeaseTerms(1.0))
+    assert [item.payload for item in delivered.items] == [1]
+    assert delivered.lease.attempts == [2]
+    out = twin.give_back("d", delivered.lease.generation, reason="r")
+    assert [letter.item.payload for letter in twin.leases.dead_letters()] == [1]
+    assert not any(isinstance(each, Bury) for each in out)
+
+
+def test_a_question_is_not_at_rest():
+    state = ChannelState()
+    state.put("asker", 1, "default", "what?", question=5)
+    state.put("p", 1, "default", "item")
+    assert [item.payload for item in state.snapshot(at_rest=True).items] == ["item"]
+    assert [item.payload for item in state.snapshot().items] == ["what?", "item"]
+
+
+def test_a_channel_that_holds_something_takes_no_record():
+    state = ChannelState()
+    state.put("p", 1, "default", "item")
+    with pytest.raises(ValueError, match="it is not empty: 1 items were put, and 1 queues are there"):
+        state.restore(state.snapshot().record, ["item"])
+
+
+def test_producers_that_were_done_stay_done_and_the_others_are_awaited():
+    producers = Producers(2)
+    producers.join("a", 1, "env:0")
+    producers.join("b", 1, "env:1")
+    producers.leave("a", 1, failed=False)
+    again = Producers(2)
+    again.restore(producers.record())
+    assert not again.over
+    assert again.join("c", 1, "env:1")
+    again.leave("c", 1, failed=False)
+    assert again.over
+
+
+def test_a_producer_that_was_done_may_begin_once_more():
+    producers = Producers(1)
+    producers.join("a", 1, "env:0")
+    producers.leave("a", 1, failed=False)
+    again = Producers(1)
+    again.restore(producers.record())
+    assert again.over
+    assert again.join("b", 1, "env:0")
+    assert not again.over
+    assert not again.join("c", 1, "env:1")
+
+
+def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
+    producers = Producers(2)
+    for client in ("a", "b"):
+        producers.join(client, 1, client)
+        producers.leave(client, 1, failed=False)
+    with pytest.raises(ValueError, match="2 of its 2 producers were done, and it is to have 1"):
+        Producers(1).restore(producers.record())
+
+
+# What each part of the queues keeps: in the records, made anew from them, or of those who wait (and ask again).
+KEPT = {
+    NamedQueue: "name fifo flushed sharding admission ended",
+    WeightedFifo: "_items _ranked _returned num_entered",
+    RankedItems: "_items passes",
+    Item: "attempts given_in group latest order payload priority question size_bytes version weight",
+    HeldItems: "generation getter items queue terms",
+    Admission: "version batch_items num_given worst_lag making",
+    ChannelState: "leases closed _all_ended _ended _tally _queues _clients",
+    Sharding: "plan _shards _next_step _num_dealt",
+}
+MADE_ANEW = {
+    NamedQueue: "counted_bytes delivering leased_bytes leased_items max_bytes maxsize num_dead num_leases on_the_way"
+    " tally",
+    WeightedFifo: "groups num_items size_bytes weight",
+    RankedItems: "_by_age _by_rank",
+    Item: "since",
+    HeldItems: "since",
+    Admission: "_epoch _lent _lent_before _next_number _open _owned",
+    ChannelState: "maxsize max_bytes _admitting",
+    Sharding: "wanted",
+}
+# Of items that are lost; they are in no record.
+LEFT_OUT = {NamedQueue: "lost", WeightedFifo: "lost", Item: "lost"}
+OF_THOSE_WHO_WAIT = {
+    NamedQueue: "getters parked putters reserved reserved_bytes streams",
+    Admission: "asking moving",
+    Item: "slot",
+}
+OF_SUBSCRIPTIONS = {NamedQueue: "taps", Item: "shared", ChannelState: "_taps _num_vacancies"}
+
+
+def fields_of(part):
+    if part in (ChannelState, Admission):
+        return set(vars(part()))
+    return set(vars(Sharding(ShardPlan(1)))) if part is Sharding else set(part.__slots__)
+
+
+@pytest.mark.parametrize("part", KEPT, ids=lambda part: part.__name__)
+def test_nothing_of_a_queue_was_forgotten(part):
+    kept = (KEPT, MADE_ANEW, LEFT_OUT, OF_THOSE_WHO_WAIT, OF_SUBSCRIPTIONS)
+    known = " ".join(each.get(part, "") for each in kept).split()
+    assert fields_of(part) == set(known), "say in records.py and snapshot.py how it is kept, and then here"

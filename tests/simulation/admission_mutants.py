@@ -1,0 +1,184 @@
+"""Broken machines of a queue that admits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from feeding_mutants import with_queue
+
+from rlinf.scheduler.queueing.admission import Admission
+from rlinf.scheduler.queueing.lanes import LanedFifo
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.testing.simulation import Machines
+
+
+def _with_admission(admission_type):
+    class Queue(NamedQueue):
+        def begin_admission(self):
+            is_new = self.admission is None
+            admission = super().begin_admission()
+            if is_new:
+                admission.__class__ = admission_type
+            return admission
+
+    return replace(Machines(), server=with_queue(Queue))
+
+
+class _LooksAtTodayOnly(Admission):
+    """Places are kept only for what the present version is the last to take."""
+
+    def num_free(self, fifo):
+        num_free = min(self.num_left, fifo.num_items)
+        due = self._open[self.version] - self._lent[self.version]
+        here = fifo.num_in_lane(self.version)
+        return min(num_free, max(here, self.num_left - (due - here)))
+
+
+class _ForgetsWhatIsInTheMaking(Admission):
+    """What is here may be taken, whatever is not."""
+
+    def num_free(self, fifo):
+        return min(self.num_left, fifo.num_items)
+
+
+class _WaitsForWhatIsInTheMaking(Admission):
+    """Nothing is taken as long as something older is in the making."""
+
+    def num_free(self, fifo):
+        head = fifo.head()
+        is_held = head is not None and any(slot.latest < head.latest for slot in self.making.values())
+        return 0 if is_held else super().num_free(fifo)
+
+
+class _GivesOneTooMany(Admission):
+    """One more slot than there are places."""
+
+    def _may_begin(self, latest):
+        self.batch_items += 1
+        try:
+            return super()._may_begin(latest)
+        finally:
+            self.batch_items -= 1
+
+
+class _GivesOneTooFew(Admission):
+    """A place stays empty."""
+
+    def _may_begin(self, latest):
+        self.num_given += 1
+        try:
+            return super()._may_begin(latest)
+        finally:
+            self.num_given -= 1
+
+
+class _KeepsSlotsOfTheDead(Admission):
+    """Who dies keeps what it had."""
+
+    def lose(self, client):
+        for owner in [*self.asking, *self.moving]:
+            if owner[0] == client:
+                self.withdraw(*owner)
+
+
+class _KeepsDroppedSlots(Admission):
+    """A slot is out until an item is put with it."""
+
+    def _drop_unwanted(self, slot):
+        pass
+
+
+class _KeepsSlotsAfterTheEnd(Admission):
+    """What cannot be put any more is waited for."""
+
+    def end(self, reason, state, out):
+        owned, self._owned = self._owned, {}
+        super().end(reason, state, out)
+        self._owned = owned
+
+
+class _MovesOnTooSoon(Admission):
+    """What was given out does not come back."""
+
+    def _try(self, move):
+        opened, self._open = self._open, self._open - self._lent
+        try:
+            return super()._try(move)
+        finally:
+            self._open = opened
+
+
+class _NeverMovesOnLater(Admission):
+    """A version that waits is forgotten."""
+
+    def serve(self, room, now, out):
+        moving, self.moving = self.moving, {}
+        super().serve(room, now, out)
+        self.moving = moving
+
+
+class _CountsWhatCameBack(Admission):
+    """What comes back was taken all the same."""
+
+    def come_back(self, items):
+        given = self.num_given
+        super().come_back(items)
+        self.num_given = given
+
+
+class _ForgetsWhoHadIt(Admission):
+    """What comes back late gives its place back to the present version."""
+
+    def come_back(self, items):
+        given = self.num_given - len(items)
+        super().come_back(items)
+        self.num_given = given
+
+
+class _BeginsWithWhatItHad(Admission):
+    """A trainer that begins anew has only the places that are left."""
+
+    def _try(self, move):
+        given, was_at = self.num_given, self.version
+        problem = super()._try(move)
+        if problem == "" and move.begins and move.version == was_at:
+            self.num_given = given
+        return problem
+
+
+class _InOrderOfArrival(LanedFifo):
+    def _lane(self, item):
+        latest, item.latest = item.latest, 0
+        try:
+            return super()._lane(item)
+        finally:
+            item.latest = latest
+
+
+class _OneLane(NamedQueue):
+    """Items come in the order in which they were put."""
+
+    def begin_admission(self):
+        is_new = self.admission is None
+        admission = super().begin_admission()
+        if is_new:
+            self.fifo = _InOrderOfArrival()
+        return admission
+
+
+ADMISSION_MUTANTS = {
+    "keeps places only for today": _with_admission(_LooksAtTodayOnly),
+    "forgets what is in the making": _with_admission(_ForgetsWhatIsInTheMaking),
+    "waits for whatever is in the making": _with_admission(_WaitsForWhatIsInTheMaking),
+    "gives one slot too many": _with_admission(_GivesOneTooMany),
+    "gives one slot too few": _with_admission(_GivesOneTooFew),
+    "keeps the slots of the dead": _with_admission(_KeepsSlotsOfTheDead),
+    "keeps slots that were dropped": _with_admission(_KeepsDroppedSlots),
+    "waits for slots after the end": _with_admission(_KeepsSlotsAfterTheEnd),
+    "moves on before all is settled": _with_admission(_MovesOnTooSoon),
+    "never moves on later": _with_admission(_NeverMovesOnLater),
+    "counts what came back as taken": _with_admission(_CountsWhatCameBack),
+    "forgets to which version it gave": _with_admission(_ForgetsWhoHadIt),
+    "begins anew with what is left": _with_admission(_BeginsWithWhatItHad),
+    "takes in order of arrival": replace(Machines(), server=with_queue(_OneLane)),
+}

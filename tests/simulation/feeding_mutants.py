@@ -1,0 +1,403 @@
+"""Broken machines of what feeds consumers: ends, batches, priorities, bounds in bytes, shards, producers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlinf.scheduler.queueing import ChannelState, Producers, WeightedFifo
+from rlinf.scheduler.queueing.groups import GroupIndex
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.ranked import RankedItems
+from rlinf.scheduler.queueing.sharding import Sharding
+from rlinf.scheduler.queueing.wanted import Wanted
+from rlinf.testing.simulation import Machines
+
+
+def with_queue(queue_type):
+    """A server whose queues are of another type."""
+
+    class WithQueue(ChannelState):
+        queue_type = None
+
+    WithQueue.queue_type = queue_type
+    return WithQueue
+
+
+# -- ends -------------------------------------------------------------------------------------------
+
+
+class TakesPutsAfterTheEnd(ChannelState):
+    """Only getters are told that a queue has ended."""
+
+    def end(self, queue_name):
+        out = super().end(queue_name)
+        self._ended.pop(queue_name, None)
+        return out
+
+
+class _EndsBeforeThePuts(NamedQueue):
+    """What waits for room when a queue ends does not count."""
+
+    def _is_last(self, closed):
+        return closed or self.ended
+
+
+class _EndsBeforeDeliveries(NamedQueue):
+    """What is on its way cannot come back."""
+
+    def _hopeless(self, getter, closed):
+        return self.why_over(closed) if self._is_last(closed) else super()._hopeless(getter, closed)
+
+
+class _KeepsTheRest(NamedQueue):
+    """An end gives no batch that is not complete."""
+
+    def _match_batch(self, getter, wanted, closed):
+        return super()._match_batch(getter, wanted, False) if self.ended else None
+
+
+class _FlushesNothing(NamedQueue):
+    """A flush is forgotten."""
+
+    def flush(self):
+        pass
+
+
+class _FlushesForEver(NamedQueue):
+    """A flush concerns also what comes later."""
+
+    def flush(self):
+        self.flushed = 1 << 60
+
+
+# -- batches ----------------------------------------------------------------------------------------
+
+
+class _AlwaysComplete(NamedQueue):
+    """What is left is called complete."""
+
+    def _match_batch(self, getter, wanted, closed):
+        items = super()._match_batch(getter, wanted, closed)
+        getter.complete = True
+        return items
+
+
+class _LimitsForgotten(NamedQueue):
+    """A batch has no bounds."""
+
+    def _match_batch(self, getter, wanted, closed):
+        limits = wanted.limits._replace(max_items=0, max_bytes=0)
+        return super()._match_batch(getter, Wanted(wanted.weight, limits), closed)
+
+
+class _OneMore(NamedQueue):
+    """A batch may have an item too many."""
+
+    def _match_batch(self, getter, wanted, closed):
+        max_items = wanted.limits.max_items
+        limits = wanted.limits._replace(max_items=max_items and max_items + 1)
+        return super()._match_batch(getter, Wanted(wanted.weight, limits), closed)
+
+
+class NeverRipens(ChannelState):
+    """How long a batch was to wait is forgotten."""
+
+    def ripen(self, client, ticket):
+        return []
+
+
+class _RipensAtOnce(NamedQueue):
+    """A batch that may wait does not."""
+
+    def _match_batch(self, getter, wanted, closed):
+        limits = wanted.limits
+        waits = limits.max_wait_s is not None and self.fifo.num_items >= limits.min_items
+        getter.waited = getter.waited or waits
+        return super()._match_batch(getter, wanted, closed)
+
+
+class _LeastForgotten(NamedQueue):
+    """A batch may have less than its least."""
+
+    def _match_batch(self, getter, wanted, closed):
+        limits = wanted.limits._replace(min_items=1)
+        return super()._match_batch(getter, Wanted(wanted.weight, limits), closed)
+
+
+class _WaitsThoughFull(NamedQueue):
+    """A full queue lets a batch wait for ever."""
+
+    def _is_stuck(self):
+        return False
+
+
+class _JoinsTheOversize(NamedQueue):
+    """An item that is more than a batch is to be is like any other."""
+
+    def _match_batch(self, getter, wanted, closed):
+        limits = wanted.limits._replace(oversize="")
+        return super()._match_batch(getter, Wanted(wanted.weight, limits), closed)
+
+
+# -- priorities -------------------------------------------------------------------------------------
+
+
+class IgnoresPriorities(ChannelState):
+    """Items come in their order."""
+
+    def put(self, *args, priority=0, **options):
+        return super().put(*args, **options)
+
+    def reserve(self, *args, priority=0, **options):
+        return super().reserve(*args, **options)
+
+
+class _Starving(RankedItems):
+    def _next(self):
+        self.passes = 0
+        return super()._next()
+
+
+class _LatestOfItsPriority(RankedItems):
+    def push(self, item):
+        super().push(item)
+        self._by_rank.sort(key=lambda entry: (entry[0], -entry[1]))
+
+
+def _with_ranked(ranked_type):
+    class Fifo(WeightedFifo):
+        def _rank(self):
+            self._ranked = ranked_type()
+            for item in self._items:
+                self._ranked.push(item)
+            self._items.clear()
+
+    return _with_fifo(Fifo)
+
+
+# -- groups -----------------------------------------------------------------------------------------
+
+
+class _OneIsMissing(NamedQueue):
+    """A group is complete with one item less."""
+
+    def _match_group(self, getter, size, closed):
+        return super()._match_group(getter, size - 1, closed)
+
+
+class _KeepsWhatIsLeftOfGroups(NamedQueue):
+    """An end gives no group that is not complete."""
+
+    def _match_group(self, getter, size, closed):
+        groups = self.fifo.groups
+        complete = groups is not None and groups.first(size) is not None
+        return super()._match_group(getter, size, closed) if complete else None
+
+
+class _LatestGroup(GroupIndex):
+    """The group that came last goes first."""
+
+    def first(self, size):
+        complete = [group for group, members in self._members.items() if len(members) >= size]
+        return complete[-1] if complete else None
+
+
+class _TakesOthers(WeightedFifo):
+    """A group is taken from the head, whatever stands there."""
+
+    def take_group(self, group, size):
+        return [self.take() for _ in self.groups.members(group, size)]
+
+
+class _WithLatestGroup(WeightedFifo):
+    def push(self, item):
+        if self.groups is None:
+            self.groups = _LatestGroup()
+        super().push(item)
+
+
+def _with_fifo(fifo_type):
+    class WithFifo(NamedQueue):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.fifo = fifo_type()
+
+    return with_queue(WithFifo)
+
+
+# -- bounds in bytes --------------------------------------------------------------------------------
+
+
+class _HoldsWithoutEnd(NamedQueue):
+    """Only the items of a channel are bounded."""
+
+    def _has_room_in_channel(self, num_held, own_bytes, size_bytes):
+        return True
+
+
+class _WaitsForOthers(NamedQueue):
+    """What somebody waits for waits for what nobody takes."""
+
+    def _has_room_in_channel(self, num_held, own_bytes, size_bytes):
+        held = self.tally.held_bytes - self.counted_bytes + own_bytes
+        return not held or held + size_bytes <= self.tally.max_bytes
+
+
+class RelievesNobody(ChannelState):
+    """Puts do not hear of room in other queues."""
+
+    def _relieve(self, out):
+        pass
+
+
+# -- shards -----------------------------------------------------------------------------------------
+
+
+def _with_sharding(sharding_type):
+    class Sharded(NamedQueue):
+        def get_part(self, getter, plan, *args):
+            if self.sharding is None:
+                self.sharding = sharding_type(plan)
+            super().get_part(getter, plan, *args)
+
+    return with_queue(Sharded)
+
+
+class _ForgetsWhatWasInHand(Sharding):
+    """What a rank had when it died is lost."""
+
+    def ask(self, getter, index, done_step):
+        self._shards[index].in_hand = None
+        return super().ask(getter, index, done_step)
+
+
+class _KeepsWhatWasDone(Sharding):
+    """A rank gets the step again that it has done with."""
+
+    def ask(self, getter, index, done_step):
+        return super().ask(getter, index, done_step - 1)
+
+
+class _DropsEmptyParts(Sharding):
+    """A rank without items has no batch."""
+
+    def cut(self, items, complete):
+        super().cut(items, complete)
+        for shard in self._shards:
+            if not shard.parts[-1].items:
+                shard.parts.pop()
+
+
+class _HoldsNobodyUp(Sharding):
+    """Ranks may lag as far as they like."""
+
+    may_cut = True
+
+
+class _DealsFromTheFirst(Sharding):
+    """Each step is dealt from shard 0 on."""
+
+    def cut(self, items, complete):
+        self._num_dealt = 0
+        super().cut(items, complete)
+
+
+class _FirstComeKeepsIt(Sharding):
+    """Who waits keeps the shard, and the later one is told that it has lost it."""
+
+    def ask(self, getter, index, done_step):
+        earlier = super().ask(getter, index, done_step)
+        if earlier is not None:
+            self._shards[index].waiting = earlier
+            return getter
+        return None
+
+
+class _TellsOneOfTheEnd(NamedQueue):
+    """Who has no part when the queue has ended is told so, though others still have some to come."""
+
+    def _why_no_part(self, sharding, closed):
+        return self.why_over(closed) if self.ended else super()._why_no_part(sharding, closed)
+
+
+# -- producers --------------------------------------------------------------------------------------
+
+
+class CountsTheFailedAsDone(Producers):
+    """Nobody waits for successors."""
+
+    def leave(self, client, number, *, failed):
+        return super().leave(client, number, failed=False)
+
+
+class WaitsForTheDeadForEver(Producers):
+    """Who failed, and has no successor, is waited for."""
+
+    def give_up(self, vacancy):
+        pass
+
+
+class EndsWithTheFirst(Producers):
+    """One that is done is enough."""
+
+    @property
+    def over(self):
+        return self._num_done > 0
+
+
+class ForgetsTheDeadProducer(Producers):
+    """Who died has left its place, and nobody can take it."""
+
+    def lose(self, client):
+        return []
+
+
+class GivesUpSuccessors(Producers):
+    """The time of a vacancy ends also that of whoever has filled it."""
+
+    def give_up(self, vacancy):
+        super().give_up(next(iter(self._vacant), vacancy))
+
+
+def _server(queue_type):
+    return replace(Machines(), server=with_queue(queue_type))
+
+
+FEEDING_MUTANTS = {
+    "takes puts after the end": replace(Machines(), server=TakesPutsAfterTheEnd),
+    "ends before the puts that wait": _server(_EndsBeforeThePuts),
+    "ends before deliveries arrive": _server(_EndsBeforeDeliveries),
+    "keeps the rest at the end": _server(_KeepsTheRest),
+    "flushes nothing": _server(_FlushesNothing),
+    "flushes for ever": _server(_FlushesForEver),
+    "calls every batch complete": _server(_AlwaysComplete),
+    "forgets the bounds of a batch": _server(_LimitsForgotten),
+    "gives a batch one more": _server(_OneMore),
+    "never lets a batch ripen": replace(Machines(), server=NeverRipens),
+    "lets a batch ripen at once": _server(_RipensAtOnce),
+    "forgets the least of a batch": _server(_LeastForgotten),
+    "lets a batch wait though the queue is full": _server(_WaitsThoughFull),
+    "joins what is oversize": _server(_JoinsTheOversize),
+    "ignores priorities": replace(Machines(), server=IgnoresPriorities),
+    "lets low priorities starve": replace(Machines(), server=_with_ranked(_Starving)),
+    "takes the latest of a priority": replace(Machines(), server=_with_ranked(_LatestOfItsPriority)),
+    "misses one of a group": _server(_OneIsMissing),
+    "keeps what is left of groups": _server(_KeepsWhatIsLeftOfGroups),
+    "gives the latest group": replace(Machines(), server=_with_fifo(_WithLatestGroup)),
+    "takes what stands before a group": replace(Machines(), server=_with_fifo(_TakesOthers)),
+    "holds bytes without end": _server(_HoldsWithoutEnd),
+    "lets the awaited wait for others": _server(_WaitsForOthers),
+    "relieves nobody": replace(Machines(), server=RelievesNobody),
+    "forgets what a rank had in hand": replace(Machines(), server=_with_sharding(_ForgetsWhatWasInHand)),
+    "gives a rank its step again": replace(Machines(), server=_with_sharding(_KeepsWhatWasDone)),
+    "drops empty parts": replace(Machines(), server=_with_sharding(_DropsEmptyParts)),
+    "holds nobody up": replace(Machines(), server=_with_sharding(_HoldsNobodyUp)),
+    "deals from the first": replace(Machines(), server=_with_sharding(_DealsFromTheFirst)),
+    "leaves a shard to the first": replace(Machines(), server=_with_sharding(_FirstComeKeepsIt)),
+    "tells one rank of the end": _server(_TellsOneOfTheEnd),
+    "counts failed producers as done": replace(Machines(), producers=CountsTheFailedAsDone),
+    "waits for dead producers": replace(Machines(), producers=WaitsForTheDeadForEver),
+    "ends with the first producer": replace(Machines(), producers=EndsWithTheFirst),
+    "forgets dead producers": replace(Machines(), producers=ForgetsTheDeadProducer),
+    "gives successors up": replace(Machines(), producers=GivesUpSuccessors),
+}

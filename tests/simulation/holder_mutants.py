@@ -1,0 +1,155 @@
+"""Broken machines of items that stay on their nodes: what is lost, who is told, what a holder keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from feeding_mutants import with_queue
+
+from rlinf.scheduler.channel.node_holder import HolderBook
+from rlinf.scheduler.queueing import ChannelState
+from rlinf.scheduler.queueing.client import ClientState
+from rlinf.scheduler.queueing.fifo import WeightedFifo
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.testing.simulation import Machines
+
+
+class ForgetsLosses(ChannelState):
+    """What is lost stays where it was."""
+
+    def lose_items(self, why):
+        return []
+
+
+class LosesWhatConsumersHave(ChannelState):
+    """What was given out is lost at once."""
+
+    def lose_items(self, why):
+        for client in self._clients.values():
+            for operation in list(client.operations.values()):
+                items = getattr(operation, "items", None) or ()
+                lost = [item for item in items if why(item.payload)]
+                if lost and not operation.is_shard and operation.lease is None:
+                    self._tally.num_lost += len(lost)
+        return super().lose_items(why)
+
+
+class DeliversWhatIsLost(ChannelState):
+    """A delivery that cannot be fetched is sent again, whatever became of its items."""
+
+    def deliver_again(self, client, ticket):
+        getter = self._delivery(client, ticket)
+        for item in getter.items if getter is not None else ():
+            item.lost = ""
+        return super().deliver_again(client, ticket)
+
+
+class _TellsNobody(NamedQueue):
+    """Who comes next gets what is left."""
+
+    def _tell_of_lost(self, out):
+        self.lost = []
+
+
+class _TellsEverybody(NamedQueue):
+    """A loss is told to every getter."""
+
+    def _told_of_lost(self, getter):
+        lost = self.lost
+        told = super()._told_of_lost(getter)
+        self.lost = lost
+        return told
+
+
+class _TakesBackWhatIsLost(WeightedFifo):
+    def restore(self, items):
+        for item in items:
+            item.lost = ""
+        super().restore(items)
+
+
+class _TakesBackQueue(NamedQueue):
+    """What comes back is there, whatever became of its bytes."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.fifo = _TakesBackWhatIsLost()
+
+
+class LetsOthersPass(ClientState):
+    """What stands behind a put that is not ready need not wait."""
+
+    def put(self, ticket, queue_name, inline_bytes, *, is_ready=True):
+        name = queue_name if is_ready else (queue_name, "not ready")
+        return super().put(ticket, name, inline_bytes, is_ready=is_ready)
+
+
+class NeverReady(ClientState):
+    """What was not ready stays so."""
+
+    def ready(self, ticket, inline_bytes):
+        return []
+
+
+class ForgetsClaims(HolderBook):
+    """An item is its producer's, whoever has claimed it."""
+
+    def claim(self, keeper, numbers):
+        pass
+
+
+class DiesWithProducers(HolderBook):
+    """What a dead producer handed over goes at once."""
+
+    def lose(self, process):
+        self.expire(super().lose(process))
+        return []
+
+
+class NeverReleases(HolderBook):
+    """What was held once is held for ever."""
+
+    def release(self, keeper, numbers):
+        pass
+
+
+class OutlivesTheChannel(HolderBook):
+    """The end of a channel is nothing to its items."""
+
+    def lose(self, process):
+        kept = {number: each for number, each in self._items.items() if each.keeper == process}
+        out = super().lose(process)
+        self._items.update(kept)
+        return out
+
+
+class KeepsFailedPuts(HolderBook):
+    """Whether a put came to anything does not matter."""
+
+    def drop(self, producer, number):
+        pass
+
+
+def _server(server):
+    return replace(Machines(), server=server)
+
+
+def _holder(book):
+    return replace(Machines(), holder=book)
+
+
+HOLDER_MUTANTS = {
+    "forgets losses": _server(ForgetsLosses),
+    "loses what consumers have": _server(LosesWhatConsumersHave),
+    "delivers what is lost": _server(DeliversWhatIsLost),
+    "tells nobody of a loss": _server(with_queue(_TellsNobody)),
+    "tells everybody of a loss": _server(with_queue(_TellsEverybody)),
+    "takes back what is lost": _server(with_queue(_TakesBackQueue)),
+    "lets others pass a put that is not ready": replace(Machines(), client=LetsOthersPass),
+    "is never ready": replace(Machines(), client=NeverReady),
+    "forgets claims": _holder(ForgetsClaims),
+    "lets items die with their producers": _holder(DiesWithProducers),
+    "never releases a held item": _holder(NeverReleases),
+    "keeps items of a channel that is gone": _holder(OutlivesTheChannel),
+    "keeps the items of failed puts": _holder(KeepsFailedPuts),
+}

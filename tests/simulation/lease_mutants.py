@@ -1,0 +1,198 @@
+"""Broken machines of leases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from feeding_mutants import with_queue
+
+from rlinf.scheduler.queueing import ChannelState
+from rlinf.scheduler.queueing.client import ClientState
+from rlinf.scheduler.queueing.leases import Leases
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.testing.simulation import Machines
+
+
+def _with_leases(leases_type):
+    class WithLeases(ChannelState):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.leases = self._tally.leases = leases_type()
+
+    return replace(Machines(), server=WithLeases)
+
+
+class _TakesLateWords(Leases):
+    """Whoever speaks too late means the lease that is there now."""
+
+    def find(self, client, generation):
+        return super().find(client, generation) or next(
+            (lease for lease in self._open.values() if lease.getter is not None), None
+        )
+
+
+class _LosesWhatLapses(Leases):
+    """What a hung consumer had is gone."""
+
+    def lapse(self, generation, out):
+        lease = self._open.get(generation)
+        if lease is not None:
+            self.acknowledge(lease, None, out)
+        return lease
+
+
+class NeverLapses(ChannelState):
+    """A consumer that hangs has its items for ever."""
+
+    def lapse(self, generation):
+        return []
+
+
+class NeverExtends(ChannelState):
+    """A lease lasts as long as in the beginning, whoever lives."""
+
+    def extend(self, client, generation, for_s=None):
+        return None if self.leases.find(client, generation) is None else []
+
+
+class _KeepsLeasesOfTheDead(Leases):
+    """The death of a consumer is nothing to its leases."""
+
+    def lose(self, lease, out):
+        pass
+
+
+class _CountsWhatNobodyHad(Leases):
+    """Every delivery is an attempt, wanted or not."""
+
+    def withdraw(self, lease, out):
+        for item in lease.items.values():
+            item.attempts += 1
+        super().withdraw(lease, out)
+
+
+class _GivesOutForEver(Leases):
+    """Nothing is ever a dead letter."""
+
+    def give_back(self, lease, places, out, *, reason, delay_s=0):
+        most, self.max_attempts = self.max_attempts, 0
+        super().give_back(lease, places, out, reason=reason, delay_s=delay_s)
+        self.max_attempts = most
+
+
+class _ReturnsToTheTail(Leases):
+    """What comes back stands behind what is there."""
+
+    def give_back(self, lease, places, out, *, reason, delay_s=0):
+        for item in lease.items.values():
+            item.order = lease.queue.fifo.num_entered
+            lease.queue.fifo.num_entered += 1
+        super().give_back(lease, places, out, reason=reason, delay_s=delay_s)
+
+
+class _IgnoresDelays(Leases):
+    """What is to come later comes at once."""
+
+    def give_back(self, lease, places, out, *, reason, delay_s=0):
+        super().give_back(lease, places, out, reason=reason)
+
+
+class _NumbersThemAnew(Leases):
+    """The next lease has the number of one that is over."""
+
+    def _add(self, queue, items):
+        free = next(number for number in range(1, 1 << 30) if number not in self._open)
+        self.last_number = free - 1
+        return super()._add(queue, items)
+
+
+class _ForgetsLeasesInBounds(NamedQueue):
+    """What is on lease takes no room."""
+
+    def has_room(self, size_bytes):
+        leased, self.leased_items = self.leased_items, 0
+        try:
+            return super().has_room(size_bytes)
+        finally:
+            self.leased_items = leased
+
+
+class _EndsBeforeLeases(NamedQueue):
+    """What is on lease cannot come back."""
+
+    def _may_come_back(self):
+        return self.on_the_way > 0
+
+
+class _KnowsNoBound(Leases):
+    """A consumer has as many items on lease as it likes."""
+
+    def is_at_bound(self, client):
+        return False
+
+
+class _SettlesAllForOne(Leases):
+    """Who settles one item of a lease has settled all of them."""
+
+    def _chosen(self, lease, places):
+        return list(lease.items)
+
+
+class PassesOverForEver(ChannelState):
+    """Who had enough on lease is not served any more."""
+
+    def _after_lease(self, lease, out):
+        self._settle({lease.queue: None}, out)
+
+
+class _LetsAllWaitForOne(NamedQueue):
+    """Others wait for a consumer that has enough on lease."""
+
+    def _serve(self, closed, out):
+        first = next(iter(self.getters), None)
+        if first is None or first.terms is None or not self.tally.leases.is_at_bound(first.client):
+            super()._serve(closed, out)
+
+
+class ForgetsThatAPartIsDone(ChannelState):
+    """What a rank has acknowledged comes to its successor."""
+
+    def finish_part(self, client, queue_name, index, step):
+        queue = self._queues.get(queue_name)
+        if queue is None or queue.sharding is None:
+            return None
+        holder = queue.sharding.holder(index, step)
+        return None if holder is None or holder.client.name != client else []
+
+
+class RemembersWhatIsSettled(ClientState):
+    """A process knows of its leases for ever."""
+
+    def settled(self, ticket):
+        return []
+
+
+def _server(queue_type):
+    return replace(Machines(), server=with_queue(queue_type))
+
+
+LEASE_MUTANTS = {
+    "takes late words": _with_leases(_TakesLateWords),
+    "loses what lapses": _with_leases(_LosesWhatLapses),
+    "never lets a lease lapse": replace(Machines(), server=NeverLapses),
+    "never extends a lease": replace(Machines(), server=NeverExtends),
+    "keeps the leases of the dead": _with_leases(_KeepsLeasesOfTheDead),
+    "counts what nobody had as an attempt": _with_leases(_CountsWhatNobodyHad),
+    "gives an item out for ever": _with_leases(_GivesOutForEver),
+    "returns items to the tail": _with_leases(_ReturnsToTheTail),
+    "ignores delays": _with_leases(_IgnoresDelays),
+    "numbers leases anew": _with_leases(_NumbersThemAnew),
+    "forgets leases in its bounds": _server(_ForgetsLeasesInBounds),
+    "ends before leases do": _server(_EndsBeforeLeases),
+    "knows no bound of leases": _with_leases(_KnowsNoBound),
+    "settles all for one": _with_leases(_SettlesAllForOne),
+    "passes over for ever": replace(Machines(), server=PassesOverForEver),
+    "lets all wait for one that has enough": _server(_LetsAllWaitForOne),
+    "forgets that a part is done with": replace(Machines(), server=ForgetsThatAPartIsDone),
+    "remembers what is settled": replace(Machines(), client=RemembersWhatIsSettled),
+}

@@ -1,0 +1,136 @@
+"""A job whose ranks are real processes, launched, watched and killed as on Ray, but forked by the tests' own server."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import NamedTuple
+
+from rlinf.scheduler.channel import Starter
+from rlinf.scheduler.comm import ClusterSecret
+from rlinf.scheduler.config import read_cluster_config
+from rlinf.scheduler.host.host import WorkerHost
+from rlinf.scheduler.host.log_lines import receive_log_lines
+from rlinf.scheduler.planning import Node, Topology
+from rlinf.scheduler.session import Session, SideBySide, set_current
+from rlinf.scheduler.worker.channel_starter import ChannelStarter
+from rlinf.scheduler.worker.device_lock import DeviceDesk
+from rlinf.scheduler.worker.processes import Processes
+from rlinf.scheduler.worker.supervision import groups_in
+
+
+def host(pipe, env_vars):
+    """What such a process runs."""
+    # The worker's, as in a process of Ray's.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(env_vars)
+    spec = pipe.recv()
+    pipe.close()
+    WorkerHost().run(spec)
+
+
+class ForkedProcess:
+    """A process that hosts one rank."""
+
+    target = host
+
+    def __init__(self, environment, watches):
+        self._watches = watches
+        context = multiprocessing.get_context("forkserver")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=type(self).target, args=(theirs, dict(environment.env_vars)), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def run(self, spec):
+        self._pipe.send(spec)
+        ended = Future()
+        if self._watches:
+            threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+        return ended
+
+    def _watch(self, ended):
+        self._process.join()
+        self._pipe.close()
+        status = self._process.exitcode
+        if status == 0:
+            ended.set_result(None)
+        else:
+            ended.set_exception(RuntimeError(f"it ended with status {status}"))
+
+    def kill(self):
+        self._process.kill()
+
+
+class ForkedProcesses(Processes):
+    """Starts them; `started` has them all. If it `watches`, their ends are told, as Ray mostly does."""
+
+    process_class = ForkedProcess
+
+    def __init__(self):
+        self.started = []
+        self.watches = True
+
+    def reserve(self, group, devices, wait_s):
+        """No other job is there."""
+        return lambda: None
+
+    def start(self, node_id, environment):
+        del node_id
+        self.started.append(self.process_class(environment, self.watches))
+        return self.started[-1]
+
+
+class ForkedJob:
+    """A driver with two nodes of four accelerators: what a launch needs of a `Cluster`, and some more of it.
+
+    The second node was started with a mask.
+    """
+
+    def __init__(self, processes=None):
+        self.session = Session(ClusterSecret.generate(), "driver")
+        node = Node(node_id="first", ip="127.0.0.1", num_accelerators=4, accelerator_type="simulated")
+        masked = replace(node, node_id="second", visible=("4", "5", "6", "7"))
+        self.topology = Topology(nodes=(node, masked))
+        self.processes = processes or ForkedProcesses()
+        self.session.provide(Topology, self.topology)
+        self.session.provide(Processes, self.processes)
+        self.session.service(DeviceDesk)
+        receive_log_lines(self.session)
+        self.session.provide(Starter, self.session.service(ChannelStarter))
+        set_current(self.session)
+
+    def view(self, config):
+        """The same, with the node groups of a config."""
+        section = read_cluster_config(config)
+        return View(self.session, self.topology.with_node_groups(section.node_groups))
+
+    def starting(self):
+        return self.session.service(SideBySide).together()
+
+    @property
+    def groups(self):
+        return groups_in(self.session)
+
+    @property
+    def living(self):
+        """How many of its processes run."""
+        return sum(process._process.is_alive() for process in self.processes.started)
+
+    def close(self):
+        for process in self.processes.started:
+            process.kill()
+        self.session.close()
+        for process in self.processes.started:
+            process._process.join(20)
+
+
+class View(NamedTuple):
+    """What a launch needs of a `Cluster`."""
+
+    session: Session
+    topology: Topology

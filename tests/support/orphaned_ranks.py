@@ -1,0 +1,87 @@
+"""Processes of ranks that are started by another one, as Ray's raylet starts them, and that nobody else can end."""
+
+import os
+from pathlib import Path
+
+from forked_job import ForkedProcess, ForkedProcesses, host
+
+
+def call_itself(name):
+    Path("/proc/self/comm").write_text(name)
+
+
+def start_host(pipe, env_vars):
+    """Start a process that hosts a rank; end after it."""
+    child = os.fork()
+    if child == 0:
+        call_itself("python")
+        host(pipe, env_vars)
+        os._exit(0)
+    pipe.close()
+    os.waitpid(child, 0)
+
+
+def raylet(pipe, env_vars):
+    """What Ray has on every node."""
+    call_itself("raylet")
+    start_host(pipe, env_vars)
+
+
+def script(pipe, env_vars):
+    """A program of the user's that runs the interpreter, and does not become it."""
+    call_itself("wrap.sh")
+    start_host(pipe, env_vars)
+
+
+def raylet_with_script(pipe, env_vars):
+    """A raylet that starts such a script."""
+    call_itself("raylet")
+    child = os.fork()
+    if child == 0:
+        script(pipe, env_vars)
+        os._exit(0)
+    pipe.close()
+    os.waitpid(child, 0)
+    # Its script ended, the raylet did not.
+    os.read(os.pipe()[0], 1)
+
+
+class BehindARaylet(ForkedProcess):
+    target = raylet
+
+
+class BehindAScript(ForkedProcess):
+    target = script
+
+
+class BehindARayletAndAScript(ForkedProcess):
+    target = raylet_with_script
+
+
+class BehindRaylets(ForkedProcesses):
+    """Each rank has one for itself."""
+
+    process_class = BehindARaylet
+
+
+class BehindScripts(ForkedProcesses):
+    """Each rank has one for itself, and no raylet above it."""
+
+    process_class = BehindAScript
+
+
+class BehindRayletsAndScripts(ForkedProcesses):
+    """Each rank has a script, and above that a raylet, for itself."""
+
+    process_class = BehindARayletAndAScript
+
+
+class OutOfReach(ForkedProcess):
+    def kill(self):
+        """It does not come through."""
+
+
+class ProcessesOutOfReach(ForkedProcesses):
+    """Ranks on nodes that nothing reaches any more."""
+
+    process_class = OutOfReach

@@ -1,0 +1,46 @@
+"""A job of its own that launches groups on devices; it is told what to do by lines, and answers each by one."""
+
+import os
+import signal
+import sys
+
+import ray
+
+from rlinf.scheduler import Cluster, FlexiblePlacementStrategy, Worker
+
+
+class Idle(Worker):
+    """Does nothing."""
+
+    def pid(self):
+        """Return the process's number."""
+        return os.getpid()
+
+
+def say(*words):
+    """Answer by a line."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def main():
+    where, *shape = sys.argv[1:]
+    with Cluster(simulate=shape[0]) if where == "start" else Cluster(address=where) as cluster:
+        groups = []
+        say("ready", ray.get_runtime_context().gcs_address, os.environ.get("RAY_AUTH_TOKEN"))
+        for line in sys.stdin:
+            command, *args = line.split()
+            if command == "end":
+                break
+            devices, wait_s = [int(device) for device in args[0].split(",")], float(args[1])
+            try:
+                strategy = FlexiblePlacementStrategy([devices])
+                groups.append(Idle.create_group().launch(cluster, strategy, wait_s=wait_s))
+                say("done", *groups[-1].pid().wait(30))
+            except Exception as error:  # noqa: BLE001 - told to who asked
+                say("error", type(error).__name__, str(error).replace("\n", " | "))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main()

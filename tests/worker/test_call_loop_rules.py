@@ -1,0 +1,203 @@
+"""What a rank does with the calls that arrive: every order of events, on this thread, without a messenger."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf.scheduler.comm import encode
+from rlinf.scheduler.comm.failure import load_failure
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.errors import SharedMemoryUnreadable
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.call_loop import CallLoop
+
+CALLERS = ("driver", "actor:0")
+
+
+class Callers:
+    """What a rank has instead of a messenger: those who call it, played by the test."""
+
+    def __init__(self):
+        self.parcels = self
+        self.readable = True
+        self.answers = {}
+        self._services = {}
+        self.loop = CallLoop(self)
+        self.worker = Notes()
+        self.loop.take(self.worker)
+
+    # What a messenger does.
+
+    def serve(self, service, handler, _message_type):
+        self._services[service] = handler
+
+    def on_peer_lost(self, callback):
+        self.lose = callback
+
+    def submit(self, callback):
+        callback()
+
+    def stay_while(self, _busy):
+        pass
+
+    # What its parcels do.
+
+    def see_released(self):
+        pass
+
+    def receive(self, frames):
+        if not self.readable:
+            raise SharedMemoryUnreadable("out of descriptors")
+        return Arrived(frames)
+
+    def pack(self, encoded, _peer, **_options):
+        detached = encoded.detached()
+        frames = [detached.head, *detached.buffers]
+        return SimpleNamespace(in_shared_memory=False, frames_for=lambda _peer: frames)
+
+    # What the test does.
+
+    def call(self, caller, number, method="note", *, readable=True):
+        args = (number,) if method == "note" else ()
+        encoded = encode((args, {})).detached()
+        self.readable = readable
+        self._send(
+            protocol.CALL,
+            caller,
+            protocol.CallRequest(method, number, "call"),
+            [encoded.head, *encoded.buffers],
+        )
+
+    def cancel(self, caller, number):
+        self._send(protocol.CANCEL, caller, protocol.Cancel(number))
+
+    def _send(self, service, caller, head, frames=()):
+        def reply(answer, frames=(), **_options):
+            self.answers.setdefault((caller, head.number), []).append((answer, frames))
+
+        self._services[service](SimpleNamespace(peer_id=caller, head=head, frames=list(frames), reply=reply))
+
+    def kinds(self, caller, number):
+        return [type(answer) for answer, _ in self.answers.get((caller, number), [])]
+
+    def run_all(self):
+        """Run what there is to run, then come back."""
+        self.call(None, -1, "leave")
+        self.loop.run()
+
+
+class Notes:
+    """A worker that notes what it is called with."""
+
+    def __init__(self):
+        self.heard = []
+
+    def note(self, value):
+        self.heard.append(value)
+
+    def fail(self):
+        raise LookupError("no data")
+
+    def fail_as_cancelled(self):
+        raise asyncio.CancelledError
+
+    def leave(self):
+        raise SystemExit
+
+    def _private(self):
+        self.heard.append("private")
+
+
+@pytest.fixture
+def callers():
+    return Callers()
+
+
+def test_calls_run_in_the_order_of_their_arrival_whoever_makes_them(callers):
+    for number in range(6):
+        callers.call(CALLERS[number % 2], number)
+    callers.run_all()
+    assert callers.worker.heard == list(range(6))
+    assert all(callers.kinds(CALLERS[n % 2], n) == [protocol.Returned] for n in range(6))
+
+
+def test_a_call_that_could_not_be_read_keeps_its_place_in_the_line(callers):
+    callers.call("driver", 1, readable=False)
+    callers.call("driver", 2)
+    callers.call("driver", 1)
+    callers.run_all()
+    assert callers.worker.heard == [1, 2]
+    assert callers.kinds("driver", 1) == [protocol.Unread, protocol.Returned]
+
+
+def test_calls_that_stand_in_line_when_it_is_stopped_are_not_run(callers):
+    callers.call("driver", 1)
+    callers.loop.stop()
+    callers.loop.run()
+    assert callers.worker.heard == []
+
+
+@pytest.mark.parametrize(
+    ("method", "told"), [("fail", "no data"), ("_private", "private"), ("fail_as_cancelled", "Cancelled")]
+)
+def test_what_a_method_raises_is_the_answer_and_the_line_goes_on(callers, method, told):
+    callers.call("driver", 1, method)
+    callers.call("driver", 2)
+    callers.run_all()
+    ((answer, frames),) = callers.answers["driver", 1]
+    # That it was cancelled is its caller's word alone.
+    assert type(answer) is protocol.Raised
+    failure = load_failure(frames[0])
+    assert told in failure.text + failure.traceback
+    assert callers.worker.heard == [2]
+
+
+EVENTS = st.tuples(
+    st.sampled_from(["call", "call that cannot be read", "bytes", "cancel", "lose"]),
+    st.sampled_from(CALLERS),
+    st.integers(0, 3),
+)
+
+
+@given(st.lists(EVENTS, max_size=20))
+def test_every_call_runs_once_at_most_in_its_place_and_has_one_answer(events):
+    callers = Callers()
+    line, open_places, waiting, over = [], [], set(), set()
+    for kind, caller, which in events:
+        number = len(line) + 1
+        if kind.startswith("call"):
+            readable = kind == "call"
+            callers.call(caller, number, readable=readable)
+            line.append((caller, number))
+            if readable:
+                waiting.add((caller, number))
+            else:
+                open_places.append((caller, number))
+        elif kind == "bytes" and open_places:
+            key = open_places.pop(which % len(open_places))
+            callers.call(*key)
+            waiting.add(key)
+        elif kind == "cancel" and line:
+            key = line[which % len(line)]
+            callers.cancel(*key)
+            over |= {key} & waiting
+        elif kind == "lose":
+            callers.lose(caller)
+            over |= {key for key in open_places if key[0] == caller}
+            open_places = [key for key in open_places if key[0] != caller]
+    for caller in CALLERS:
+        callers.lose(caller)
+    over |= set(open_places)
+    callers.run_all()
+    assert callers.worker.heard == [number for caller, number in line if (caller, number) not in over]
+    for key in line:
+        answers = [kind for kind in callers.kinds(*key) if kind is not protocol.Unread]
+        if key in waiting:
+            assert answers == [protocol.Cancelled if key in over else protocol.Returned]
+        else:
+            assert answers == []
+    assert callers.loop._jobs == {}
+    assert callers.loop._places == {}

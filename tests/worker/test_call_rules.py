@@ -1,0 +1,232 @@
+"""A call and its result, whatever the ranks answer and in which order: without a process, a thread or a socket."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf.scheduler.comm import Endpoint, Reply, decode, encode
+from rlinf.scheduler.comm.failure import dump_failure
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.errors import (
+    CallCancelled,
+    PeerDied,
+    ResultTimeout,
+    SharedMemoryUnreadable,
+    WorkerDied,
+    WorkerError,
+)
+from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.worker.call import Call, Target
+from rlinf.scheduler.worker.result import GroupResult
+
+
+class Ranks:
+    """What a call has instead of a messenger: the ranks' side, played by the test."""
+
+    def __init__(self, num_ranks):
+        self.targets = [
+            Target(WorkerAddress("g", rank), Endpoint(f"process {rank}", "", "", ""))
+            for rank in range(num_ranks)
+        ]
+        self.parcels = self
+        self.asked = {target.endpoint.process_id: [] for target in self.targets}
+        self.cancelled = []
+        self.distrusted = []
+        self.unreadable = 0
+
+    # What a messenger does.
+
+    def request(self, endpoint, service, head, frames=(), **_options):
+        answer = Future()
+        self.asked[endpoint.process_id].append((service, head, [bytes(frame) for frame in frames], answer))
+        return answer
+
+    def notify(self, endpoint, service, head):
+        assert service == protocol.CANCEL
+        self.cancelled.append(endpoint.process_id)
+
+    def submit(self, callback):
+        callback()
+
+    # What its parcels do.
+
+    def reads_ours(self, _process_id):
+        return True
+
+    def pack(self, encoded, _peer, **_options):
+        detached = encoded.detached()
+        return SimpleNamespace(frames_for=lambda _peer: [detached.head, *detached.buffers])
+
+    def release_dropped(self):
+        pass
+
+    def distrust(self, process_id, reason):
+        self.distrusted.append((process_id, reason))
+
+    def receive(self, frames):
+        if self.unreadable:
+            self.unreadable -= 1
+            raise SharedMemoryUnreadable("out of descriptors")
+        return Arrived(frames)
+
+    # What the test does.
+
+    def call(self, method="act", *args):
+        call = Call(self, method, self.targets, encode((args, {})))
+        call.start()
+        return call, GroupResult(call, lambda address, wait_s, otherwise: "it was killed")
+
+    def answer(self, rank, head, *frames):
+        self.asked[f"process {rank}"][-1][-1].set_result(Reply(head, list(frames)))
+
+    def give(self, rank, value, **durations):
+        encoded = encode(value).detached()
+        self.answer(rank, protocol.Returned(durations), encoded.head, *encoded.buffers)
+
+    def fail(self, rank, error):
+        self.answer(rank, protocol.Raised(), dump_failure(error))
+
+    def give_up(self, rank):
+        self.answer(rank, protocol.Cancelled())
+
+    def die(self, rank):
+        self.asked[f"process {rank}"][-1][-1].set_exception(PeerDied("g", "its connection broke"))
+
+
+def test_every_rank_is_asked_once_with_the_arguments():
+    ranks = Ranks(3)
+    ranks.call("act", 1, "two")
+    for asked in ranks.asked.values():
+        ((service, head, frames, _),) = asked
+        assert (service, head.method, head.kind) == (protocol.CALL, "act", "call")
+        assert decode(frames[0], frames[1:]) == ((1, "two"), {})
+
+
+def test_a_rank_that_cannot_read_its_arguments_gets_them_again_and_is_cancelled_again():
+    ranks = Ranks(2)
+    call, result = ranks.call()
+    call.cancel()
+    ranks.answer(0, protocol.Unread("no room"))
+    assert ranks.distrusted == [("process 0", "no room")]
+    assert [len(asked) for asked in ranks.asked.values()] == [2, 1]
+    assert ranks.cancelled == ["process 0", "process 1", "process 0"]
+    ranks.give_up(0)
+    ranks.give_up(1)
+    assert [type(end) for end in result.results(True, 0.0)] == [CallCancelled] * 2
+
+
+def test_a_result_that_cannot_be_read_where_it_lies_is_asked_for_as_bytes():
+    ranks = Ranks(1)
+    call, result = ranks.call()
+    ranks.unreadable = 1
+    ranks.give(0, "first")
+    service, head, _, _ = ranks.asked["process 0"][-1]
+    assert service == protocol.AGAIN
+    assert head.number == call._head.number
+    assert not result.done()
+    ranks.give(0, "as bytes")
+    assert result.wait(0.0) == ["as bytes"]
+
+
+def test_a_rank_that_was_only_cancelled_says_less_than_one_that_failed():
+    ranks = Ranks(2)
+    _, result = ranks.call()
+    ranks.give_up(0)
+    ranks.fail(1, LookupError("no data"))
+    with pytest.raises(WorkerError, match="rank 1 of 'g' raised in act"):
+        result.wait(0.0)
+
+
+def test_a_death_is_told_with_the_reason_that_is_known_then():
+    ranks = Ranks(2)
+    _, result = ranks.call()
+    ranks.die(1)
+    with pytest.raises(WorkerDied, match=r"rank 1 of 'g' died during act\(\): it was killed") as caught:
+        result.wait(0.0)
+    assert isinstance(caught.value.__cause__, PeerDied)
+
+
+def test_durations_of_ranks_that_failed_count():
+    ranks = Ranks(2)
+    _, result = ranks.call()
+    ranks.give(0, None, act=2.0)
+    ranks.answer(1, protocol.Raised({"act": 5.0}), dump_failure(LookupError("x")))
+    assert result.durations(reduce=None, timeout_s=0.0) == {"act": [2.0, 5.0]}
+    assert result.unread_failure() is not None, "to ask how long it took is not to ask what came of it"
+
+
+ANSWERS = ("give", "fail", "give up", "die")
+
+
+@st.composite
+def stories(draw):
+    """How many ranks there are; what happens in turn: a rank's answer, the group's death, a cancellation."""
+    num_ranks = draw(st.integers(1, 4))
+    events = [(draw(st.sampled_from(ANSWERS)), rank) for rank in draw(st.permutations(range(num_ranks)))]
+    events = events[: draw(st.integers(0, num_ranks))]
+    for what in draw(st.lists(st.sampled_from(["cancel", "abort"]), max_size=2)):
+        events.insert(draw(st.integers(0, len(events))), (what, 0))
+    return num_ranks, events
+
+
+@given(stories())
+def test_whatever_happens_the_first_failure_settles_it_and_all_answers_complete_it(story):
+    num_ranks, events = story
+    ranks = Ranks(num_ranks)
+    call, result = ranks.call()
+    answered, failed, is_cancelled, is_aborted = {}, False, False, False
+    for what, rank in events:
+        if what == "cancel":
+            left = num_ranks - len(answered)
+            before = len(ranks.cancelled)
+            call.cancel()
+            assert len(ranks.cancelled) - before == left
+            is_cancelled |= left > 0
+        elif what == "abort":
+            call.abort(WorkerDied("g", 9, "act", "killed"))
+            is_aborted = True
+        else:
+            answered[rank] = what
+            failed |= what != "give"
+            {
+                "give": lambda rank: ranks.give(rank, rank * 10),
+                "give up": ranks.give_up,
+                "die": ranks.die,
+            }.get(what, lambda rank: ranks.fail(rank, LookupError(f"no data on {rank}")))(rank)
+        everybody = len(answered) == num_ranks
+        assert result.done() == (failed or is_cancelled or is_aborted or everybody)
+        assert call.complete.done() == (everybody or is_aborted)
+    if not result.done():
+        missing = ", ".join(f"g:{rank}" for rank in range(num_ranks) if rank not in answered)
+        with pytest.raises(ResultTimeout, match=missing):
+            result.wait(0.0)
+        return
+    if call.failed:
+        kinds = {"fail": WorkerError, "die": WorkerDied, "give up": CallCancelled}
+        expected = {kinds[what] for what in answered.values() if what != "give"}
+        if call.aborted is not None:
+            expected.add(type(call.aborted))
+        for _ in range(2):
+            with pytest.raises(tuple(expected)):
+                result.wait(0.0)
+    else:
+        assert result.wait(0.0) == result.wait(0.0) == [rank * 10 for rank in range(num_ranks)]
+    if call.complete.done():
+        for rank, outcome in enumerate(result.results(return_exceptions=True, timeout_s=0.0)):
+            kind = answered.get(rank)
+            assert (outcome == rank * 10) if kind == "give" else isinstance(outcome, BaseException)
+
+
+@given(st.permutations(range(4)))
+def test_arguments_are_kept_until_the_last_rank_has_answered_and_no_longer(order):
+    ranks = Ranks(4)
+    call, _ = ranks.call()
+    for rank in order[:-1]:
+        ranks.give(rank, None)
+        assert len(call._parcels) == 4
+    ranks.give(order[-1], None)
+    assert call._parcels == []

@@ -1,0 +1,275 @@
+"""What ranks print and log: attributable, ahead of the answers, in a file each; on real processes without Ray."""
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlinf.scheduler import PackedPlacementStrategy, Worker
+from rlinf.scheduler.errors import ConfigError, LaunchError, WorkerDied, WorkerError
+from rlinf.scheduler.events import WorkerPrinted
+from rlinf.scheduler.host import output
+from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.host.output import LogFolder
+from waits import wait_until
+
+DEADLINE_S = 20
+
+
+class Speaker(Worker):
+    """Prints and logs in many ways."""
+
+    def say(self, *lines):
+        print(*lines, sep="\n")  # noqa: T201
+        return self._rank
+
+    def say_in_c(self):
+        ctypes.CDLL(None).puts(b"from C")
+        ctypes.CDLL(None).fflush(None)
+        os.write(2, b"to standard error\n")
+
+    def fail(self, text):
+        print(text)  # noqa: T201
+        raise ValueError
+
+    def bar(self):
+        for step in range(5):
+            sys.stderr.write(f"\rstep {step}")
+        sys.stderr.write("\n")
+
+    def flood(self, num_lines):
+        for number in range(num_lines):
+            sys.stdout.write(f"line {number} {'x' * 100}\n")
+
+    def log(self):
+        self.log_info("mine")
+        logging.getLogger("some.library").info("theirs")
+        logging.getLogger("some.library").debug("too little")
+
+    def speak_without_end(self):
+        sys.stdout.write("no end of line")
+        sys.stdout.flush()
+
+    def log_in_a_child(self):
+        child = os.fork()
+        if child == 0:
+            self.log_info("from the child")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    def crash(self):
+        sys.stdout.write("just before\n")
+        os.abort()
+
+    def title(self):
+        return Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").decode(), os.getpid()
+
+
+@pytest.fixture
+def speaking(forked_job, tmp_path):
+    """A job whose ranks have files."""
+    forked_job.session.provide(LogFolder, LogFolder(str(tmp_path / "logs" / "job")))
+    return forked_job
+
+
+def launch(job, num_ranks=1, **options):
+    strategy = PackedPlacementStrategy(0, num_ranks - 1)
+    return Speaker.create_group().launch(job, strategy, name="speaker", **options)
+
+
+def shown(capsys, *, until=None):
+    """Lines on the driver's standard output, once some of them are there."""
+    lines = []
+
+    def is_there():
+        lines.extend(capsys.readouterr().out.splitlines())
+        return until is None or any(until in line for line in lines)
+
+    wait_until(is_there)
+    return lines
+
+
+def test_every_line_has_its_rank_and_is_shown_before_the_answer(speaking, capsys):
+    group = launch(speaking, 4)
+    assert group.say("first", "second").wait(DEADLINE_S) == [0, 1, 2, 3]
+    speaking.session.log_bus.flush(DEADLINE_S)
+    lines = capsys.readouterr().out.splitlines()
+    for rank in range(4):
+        assert [line for line in lines if line.startswith(f"[speaker:{rank}]")] == [
+            f"[speaker:{rank}] first",
+            f"[speaker:{rank}] second",
+        ]
+
+
+def test_whoever_writes_is_heard(speaking, capsys):
+    launch(speaking).say_in_c().wait(DEADLINE_S)
+    assert set(shown(capsys, until="error")) == {"[speaker:0] from C", "[speaker:0] to standard error"}
+
+
+def test_what_a_failing_method_printed_is_shown_too(speaking, capsys):
+    with pytest.raises(WorkerError):
+        launch(speaking).fail("just before").wait(DEADLINE_S)
+    assert shown(capsys, until="before") == ["[speaker:0] just before"]
+
+
+def test_an_error_about_a_dead_rank_has_what_it_wrote_last(speaking, tmp_path):
+    group = launch(speaking)
+    for _ in range(2):  # the call that was under way, and a later one
+        with pytest.raises(WorkerDied) as caught:
+            group.crash().wait(DEADLINE_S)
+        head, last, *lines = str(caught.value).splitlines()
+        assert head.startswith("rank 0 of 'speaker' died")
+        assert last == f"it had written last ({tmp_path}/logs/job/speaker-0.log):"
+        assert "  just before" in lines
+
+
+def test_a_progress_bar_is_one_line(speaking, capsys):
+    launch(speaking).bar().wait(DEADLINE_S)
+    assert shown(capsys, until="step") == ["[speaker:0] step 4"]
+
+
+def test_a_line_without_an_end_is_shown_when_the_rank_ends(speaking, capsys):
+    group = launch(speaking)
+    group.speak_without_end().wait(DEADLINE_S)
+    group.terminate()
+    assert shown(capsys, until="no end") == ["[speaker:0] no end of line"]
+
+
+def test_a_flood_is_shown_in_part_and_written_whole(speaking, capsys, tmp_path):
+    num_lines = 40_000
+    launch(speaking).flood(num_lines).wait(DEADLINE_S)
+    lines = shown(capsys, until=f"line {num_lines - 1} ")
+    assert len(lines) < num_lines
+    assert any(line.startswith("[speaker:0] ... ") and "MiB more, in " in line for line in lines)
+    assert (tmp_path / "logs/job/speaker-0.log").read_text().count("line ") == num_lines
+
+
+def test_the_file_has_what_was_printed_and_what_was_logged_and_only_its_user_reads_it(
+    speaking, capsys, tmp_path
+):
+    group = launch(speaking, log_level="info")
+    group.say("printed").wait(DEADLINE_S)
+    group.log().wait(DEADLINE_S)
+    path = tmp_path / "logs/job/speaker-0.log"
+    written = path.read_text()
+    for text in ("printed", "INFO mine", "INFO some.library: theirs"):
+        assert text in written
+    assert "too little" not in written
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert shown(capsys, until="printed") == ["[speaker:0] printed"]  # what was logged is no output
+
+
+def test_libraries_are_heard_from_the_level_that_was_asked_for(speaking, caplog):
+    with caplog.at_level(logging.DEBUG, "rlinf.worker"):
+        launch(speaking, log_level="INFO").log().wait(DEADLINE_S)
+        speaking.session.log_bus.flush(DEADLINE_S)
+    assert caplog.messages == ["[speaker:0] mine", "[speaker:0] some.library: theirs"]
+
+
+@pytest.mark.parametrize("level", ["loud", -1, True])
+def test_a_level_that_there_is_not_is_refused_before_a_process_starts(speaking, level):
+    with pytest.raises(ConfigError, match="log_level="):
+        launch(speaking, log_level=level)
+    assert speaking.processes.started == []
+
+
+def test_listeners_get_lines_as_events(speaking):
+    events = []
+    speaking.session.bus.subscribe(events.append)
+    launch(speaking).say("a", "b").wait(DEADLINE_S)
+    wait_until(lambda: any(isinstance(event, WorkerPrinted) for event in events))
+    (event,) = (event for event in events if isinstance(event, WorkerPrinted))
+    assert (event.group, event.rank, event.lines) == ("speaker", 0, ("a", "b"))
+
+
+def test_a_forked_child_logs_as_its_rank(speaking, capsys):
+    launch(speaking, log_level="INFO").log_in_a_child().wait(DEADLINE_S)
+    assert shown(capsys, until="from the child") == ["[speaker:0] INFO from the child"]
+
+
+def test_a_rank_that_dies_in_its_constructor_has_said_why(speaking):
+    class Crashing(Speaker):
+        def __init__(self):
+            super().__init__()
+            sys.stdout.write("no such simulator\n")
+            os.abort()
+
+    with pytest.raises(LaunchError, match="no such simulator"):
+        Crashing.create_group().launch(speaking, PackedPlacementStrategy(0, 0), name="speaker")
+
+
+def test_what_was_written_in_an_earlier_life_is_not_said_of_a_later_one(speaking):
+    first = launch(speaking)
+    first.say("of the first life").wait(DEADLINE_S)
+    first.terminate()
+    with pytest.raises(WorkerDied) as caught:
+        launch(speaking).crash().wait(DEADLINE_S)
+    assert "just before" in str(caught.value)
+    assert "first life" not in str(caught.value)
+
+
+def test_ps_shows_the_rank_and_its_method(speaking):
+    ((title, pid),) = launch(speaking).title().wait(DEADLINE_S)
+    assert title == "speaker:0 title()"
+    wait_until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") == b"speaker:0")
+
+
+def test_a_full_file_is_put_aside_and_nothing_is_lost(tmp_path, monkeypatch):
+    program = """
+import sys
+from pathlib import Path
+from rlinf.scheduler.host import output
+from rlinf.scheduler.host.info import WorkerAddress
+output.MAX_FILE_BYTES = 1000
+out = output.RankOutput(sys.argv[1], WorkerAddress("g", 0))
+sent = []
+out._send = sent.extend
+for number in range(300):
+    print("line", number)
+    out._send_new()
+Path(sys.argv[1]).with_name("sent").write_text("\\n".join(sent))
+"""
+    path = tmp_path / "logs" / "job" / "g-0.log"
+    path.parent.parent.mkdir()
+    subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)
+    assert path.with_name("sent").read_text().splitlines() == [f"line {number}" for number in range(300)]
+    assert path.with_suffix(".log.1").stat().st_size > 1000
+    assert path.stat().st_size < 1000
+
+
+def test_the_oldest_of_many_jobs_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "NUM_KEPT_JOBS", 3)
+    home = tmp_path / "logs"
+    held = [output.open_folder(home / f"2026010{number}-1") for number in range(2)]
+    os.close(held.pop())
+    for number in range(2, 5):
+        os.close(output.open_folder(home / f"2026010{number}-1"))
+    # The first is still written to.
+    assert sorted(folder.name[:8] for folder in home.iterdir()) == [
+        "20260100",
+        "20260102",
+        "20260103",
+        "20260104",
+    ]
+    os.close(held.pop())
+
+
+def test_a_rank_that_can_have_no_file_runs_all_the_same(forked_job, tmp_path):
+    (tmp_path / "logs").write_text("no folder")
+    forked_job.session.provide(LogFolder, LogFolder(str(tmp_path / "logs" / "job")))
+    assert launch(forked_job).say("heard nowhere").wait(DEADLINE_S) == [0]
+
+
+def test_nested_groups_have_files_too():
+    folder = LogFolder("/logs/job")
+    assert folder.file_of(WorkerAddress("outer:0/inner", 3)) == "/logs/job/outer-0+inner-3.log"
+
+
+def test_ray_may_have_the_output(monkeypatch):
+    monkeypatch.setenv("RLINF_RANK_OUTPUT", "ray")
+    assert LogFolder.fresh().file_of(WorkerAddress("g", 0)) == ""
