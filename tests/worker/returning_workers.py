@@ -1,0 +1,88 @@
+"""Workers of the tests about ranks that come back; in a module of their own, so that workers import them by name."""
+
+import os
+import signal
+import threading
+
+import torch
+
+from rlinf.scheduler import Worker
+from rlinf.scheduler.errors import PeerDied
+
+DEADLINE_S = 20.0
+VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+    "RLINF_GROUP",
+)
+
+
+class Mortal(Worker):
+    """Dies when it is told to, and says who it is."""
+
+    def __init__(self, offset=0, dies_again_until=0):
+        super().__init__()
+        self.offset = offset
+        if 0 < self.num_restarts <= dies_again_until:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.weights = {"w": torch.zeros(4)}
+        self.version = -1
+        self.channel = self.create_channel(f"made by {self.address.rank} of {self.group_name}")
+
+    def who(self):
+        return self.rank, self.world_size, self.num_restarts, self.offset, os.getpid()
+
+    def environment(self):
+        return {name: os.environ.get(name) for name in VARIABLES}
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hold(self):
+        threading.Event().wait(DEADLINE_S)
+
+    def count(self, number):
+        yield from range(number)
+
+    def publish(self, version):
+        self.publish_weights("returning", {"w": torch.full((4,), float(version))}, version)
+
+    def load_weights(self):
+        self.version = self.fetch_weights("returning", self.weights, timeout_s=DEADLINE_S)
+
+    def loaded(self):
+        return self.version, self.weights["w"].tolist()
+
+    def refuse(self):
+        return False
+
+    async def come_later(self):
+        return None
+
+    def put(self, item):
+        self.channel.put(item)
+
+    def take(self):
+        return self.channel.get(timeout_s=DEADLINE_S)
+
+
+class Peer(Worker):
+    """Exchanges messages with ranks that die."""
+
+    def receive(self, group, rank, wait_for_return):
+        """What came; or what the wait ended with."""
+        try:
+            return self.recv(group, rank, timeout_s=DEADLINE_S, wait_for_return=wait_for_return)
+        except PeerDied as error:
+            return str(error)
+
+    def give(self, item, group, rank, wait_for_return):
+        try:
+            self.send(item, group, rank, timeout_s=DEADLINE_S, wait_for_return=wait_for_return)
+        except PeerDied as error:
+            return str(error)
+        return "sent"
