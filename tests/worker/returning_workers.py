@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-import torch
+import numpy as np
 
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import PeerDied
@@ -24,14 +24,14 @@ VARIABLES = (
 class Mortal(Worker):
     """Dies when it is told to, and says who it is."""
 
-    def __init__(self, offset=0, dies_again_until=0):
+    def __init__(self, offset=0, dies_again_until=0, channel=""):
         super().__init__()
         self.offset = offset
         if 0 < self.num_restarts <= dies_again_until:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.weights = {"w": torch.zeros(4)}
+        self.weights = {"w": np.zeros(4)}
         self.version = -1
-        self.channel = self.create_channel(f"made by {self.address.rank} of {self.group_name}")
+        self.channel = self.create_channel(channel or f"made by {self.rank} of {self.group_name}")
 
     def who(self):
         return self.rank, self.world_size, self.num_restarts, self.offset, os.getpid()
@@ -49,7 +49,7 @@ class Mortal(Worker):
         yield from range(number)
 
     def publish(self, version):
-        self.publish_weights("returning", {"w": torch.full((4,), float(version))}, version)
+        self.publish_weights("returning", {"w": np.full(4, float(version))}, version)
 
     def load_weights(self):
         self.version = self.fetch_weights("returning", self.weights, timeout_s=DEADLINE_S)

@@ -243,7 +243,7 @@ class DirectoryServer:
             if keeper and keeper not in self._messenger.peers.lost:
                 self._awaited[name] = Entry(name, entry.endpoint, {**entry.info, AWAITED: True})
                 self._gone.expect([name])
-            else:
+            elif self._gone.reason(name) is None:  # else it was given up before it was gone
                 self._gone.note(name, self._messenger.peers.why_lost(process_id))
         for name in [name for name, entry in self._awaited.items() if entry.info.get(RETURNS) == process_id]:
             self._end_wait(name, "the process that would have started it again is gone")

@@ -27,6 +27,7 @@ from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
 from rlinf.scheduler.worker.node_watch import NodeWatch
@@ -165,6 +166,7 @@ def launch_successor(
         (rank,) = launch.run()
     except BaseException:
         launch.undo()
+        launch.declare_dead()  # before there is another one
         raise
     return rank
 
@@ -261,6 +263,12 @@ class _Launch:
     def undo(self) -> None:
         for rank in self._ranks:
             rank.process.kill()
+
+    def declare_dead(self) -> None:
+        for rank in self._ranks:
+            if rank.endpoint is not None:
+                death = Death(rank.endpoint.process_id, str(rank.address), "it did not become ready")
+                self._session.deaths.declare(death)
 
     # -- the I/O thread --------------------------------------------------------------------------
 

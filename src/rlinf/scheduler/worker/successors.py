@@ -152,7 +152,7 @@ class Successors:
             except (SchedulerError, RayError) as error:
                 problem = str(error)
                 _log.warning("'%s' does not come back yet: %s", before.address, problem)
-        often = f"it died {count.most} times in {count.within_s:.0f} s"
+        often = f"it was started again {count.most} times in {count.within_s:.0f} s already (max_restarts)"
         raise _GivenUp(f"{often}; {problem}" if problem else often)
 
     def _install(self, successor: LaunchedRank, away_s: float) -> bool:
