@@ -90,6 +90,33 @@ def test_streams_and_scattered_calls_wait_for_the_successor_too(forked_job):
     assert list(group.scatter([2, 2]).count()) == [[0, 0], [1, 1]]
 
 
+def test_a_call_that_retries_is_made_again_on_the_successor_and_on_no_other_rank(forked_job):
+    group = launch(forked_job, "retry")
+    held = group.retrying().die_once()
+    assert held.wait(20) == [(0, 0, 1), (1, 1, 1)]
+    with pytest.raises(WorkerDied):  # without it, it is not
+        group.execute_on(0).die().wait(20)
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])
+def test_a_call_that_retries_ends_when_nobody_comes_back(forked_job, on_failure):
+    group = launch(forked_job, "no retry", 0, 99, on_failure=on_failure, max_restarts=1)
+    with pytest.raises(WorkerDied, match=r"rank 1 of 'no retry' died during die\(\)"):
+        group.execute_on(1).retrying().die().wait(20)
+
+
+def test_a_call_that_retries_ends_with_its_group_and_when_it_is_cancelled(forked_job):
+    group = launch(forked_job, "cancelled", 0, 99, max_restarts=99)
+    calls = [group.retrying().execute_on(1).die() for _ in range(2)]
+    wait_until(lambda: group.health()[1].state == "restarting")
+    calls[0].cancel()
+    with pytest.raises(CallCancelled):
+        calls[0].wait(20)
+    group.terminate()
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        calls[1].wait(20)
+
+
 def test_what_waits_for_a_successor_can_be_given_up(forked_job):
     group = launch(forked_job, "given up", 0, 9, max_restarts=50)
     kill(group, 1)
@@ -162,12 +189,12 @@ def test_a_function_decides_what_a_death_means(forked_job, verdict, caplog):
 
     group = launch(forked_job, "decided", on_failure=decide)
     kill(group, 1)
-    call = group.execute_on(1).who()  # waits until it is decided
+    ask = group.execute_on(1).who  # waits until it is decided
     if verdict == "restart":
-        assert call.wait(20)[0][:3] == (1, 2, 1)
+        assert ask().wait(20)[0][:3] == (1, 2, 1)
     else:
         with pytest.raises(WorkerDied, match="status -9"):
-            call.wait(20)
+            ask().wait(20)
     assert [(each.group, each.rank) for each in asked] == [("decided", 1)]
     if verdict in ("restart", "ignore"):
         assert group.execute_on(0).who().wait(20)[0][:3] == (0, 2, 0)

@@ -12,7 +12,7 @@ from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
-from rlinf.scheduler.errors import CallCancelled, SharedMemoryUnreadable, WorkerDied
+from rlinf.scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
 
@@ -50,6 +50,8 @@ class Call:
         targets: the ranks.
         encoded: the arguments: one for all ranks, or one a rank.
         kind: what is to be done with `method`.
+        next_target: given a rank that died with its part, says where that is sent again: nowhere (None), or to another
+            process, which may not be there yet; without this nothing is sent again.
 
     Attributes:
         method: what is called.
@@ -68,6 +70,7 @@ class Call:
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
         kind: protocol.CallKind = "call",
+        next_target: Callable[[WorkerAddress], Target | None] = lambda _: None,
     ) -> None:
         self.method = method
         self.addresses = tuple(target.address for target in targets)
@@ -79,6 +82,7 @@ class Call:
         self.messenger = messenger
         self._head = protocol.CallRequest(method, next_number(), kind)
         self._targets = list(targets)
+        self._next_target = next_target
         self._left = len(targets)
         self._is_cancelled = False
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
@@ -187,7 +191,12 @@ class Call:
     def _on_answer(self, index: int, answer: Future[Reply]) -> None:
         error = answer.exception()
         if error is not None:
-            self._note(index, error)
+            target = self._target_after(index, error)
+            if target is None:
+                self._note(index, error)
+            else:
+                self._targets[index] = target
+                self._send(index)
             return
         frames = answer.result().frames
         match answer.result().head:
@@ -207,6 +216,11 @@ class Call:
             case protocol.Returned(durations):
                 self.durations[index] = durations or self.durations[index]
                 self._take_result(index, frames)
+
+    def _target_after(self, index: int, error: BaseException) -> Target | None:
+        """Where the part of a rank that failed to answer is sent again; None if it is not."""
+        goes_on = isinstance(error, PeerDied) and not self._is_cancelled and self.aborted is None
+        return self._next_target(self.addresses[index]) if goes_on else None
 
     def _take_result(self, index: int, frames: list[Buffer]) -> None:
         """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""

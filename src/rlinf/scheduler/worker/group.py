@@ -295,6 +295,7 @@ class WorkerGroup(Generic[T]):
         self._worker_class = worker_class
         self._world_size = world_size
         self._selected: tuple[int, ...] = tuple(range(world_size))
+        self._retries = False
 
     @property
     def name(self) -> str:
@@ -365,16 +366,26 @@ class WorkerGroup(Generic[T]):
                 problem = f"{name} has {len(column)} values for {len(self._selected)} ranks"
                 raise CallArgumentError(f"{self.name}.scatter()", problem, "one value a rank")
         view = ScatteredGroup(self._name, self._worker_class, self._world_size, self._launched)
-        view._selected = self._selected
+        view._selected, view._retries = self._selected, self._retries
         view._first = tuple(
             (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
             for index in range(len(self._selected))
         )
         return view
 
+    def retrying(self) -> WorkerGroup[T]:
+        """A view whose calls are made again, on its successor, where a rank dies during them: `retrying().serve()`.
+
+        For a group with `on_failure="restart"`, and for methods that may be begun again at any point: the dead rank may
+        have done a part. A call still ends with WorkerDied when a rank does not come back. Streams are not made again.
+        """
+        view = self._view(self._selected)
+        view._retries = True
+        return view
+
     def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
         view = WorkerGroup(self._name, self._worker_class, self._world_size, self._launched)
-        view._selected = ranks
+        view._selected, view._retries = ranks, self._retries
         return view
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Arguments]:
@@ -458,6 +469,8 @@ class WorkerGroup(Generic[T]):
         call: Call
         if kind == "stream":
             call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
+        elif self._retries:
+            call = Call(session.messenger, method, targets, arguments, kind, shared.next_target)
         else:
             call = Call(session.messenger, method, targets, arguments, kind)
         reason_of_death = partial(shared.reason_of_death, call)

@@ -211,6 +211,11 @@ class Supervision:
             return Target(rank.address, None)
         return Target(rank.address, endpoint, rank.gone)
 
+    def next_target(self, address: WorkerAddress) -> Target | None:
+        """Where a call is sent again whose rank died; None if that does not come back."""
+        comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
+        return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
     def _leave(self) -> None:
         """Free the group's name, once."""
         if self._has_left:
