@@ -223,8 +223,8 @@ def _training_section(example: str) -> Any:
 
 
 def _placement(cluster: Any, components: dict[str, Any]) -> ComponentPlacement:
-    config = {"cluster": {"num_nodes": 1, "component_placement": components}}
-    return ComponentPlacement(config, cluster)
+    config = {"cluster": {"component_placement": components}}
+    return ComponentPlacement(config, cluster.topology)
 
 
 def _end(channels: Any, *groups: WorkerGroup[Any]) -> None:
