@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
@@ -205,9 +204,7 @@ class Session:
         set_current(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fail(self, _error: BaseException) -> None:
