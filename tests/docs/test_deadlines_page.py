@@ -21,6 +21,7 @@ from rlinf.scheduler.host.host import LEAVE_GRACE_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
+from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
 from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S, UNSAID_GRACE_S
 from rlinf.testing import LocalRuntime
 
@@ -77,6 +78,7 @@ def test_fixed_waits_are_those_of_the_code():
         "threads of a driver that was interrupted are left behind": THREADS_GRACE_S,
         "a rank whose connection is gone and of whose process Ray says nothing is dead": UNSAID_GRACE_S,
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,
+        "a rank that is to come back is started, whether or not the one before is seen to end": ENDED_WITHIN_S,
     }
 
 

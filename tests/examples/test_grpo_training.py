@@ -79,6 +79,9 @@ class Local:
     def __getattr__(self, name):
         return lambda *args: Called(self._thread.submit(getattr(self.worker, name), *args))
 
+    def retrying(self):
+        return self
+
     def stop(self):
         self._thread.shutdown()
 

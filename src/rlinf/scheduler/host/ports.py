@@ -26,18 +26,19 @@ class ReservedPort:
     such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(self, host: str = "", *, bound: bool = True) -> None:
+    def __init__(self, host: str = "", *, bound: bool = True, wanted: int = 0) -> None:
         """Reserve one.
 
         Args:
             host: the address that the port must be free on; "" for every address.
             bound: whether a socket is bound to it.
+            wanted: that one and no other; 0: any.
 
         Raises:
-            ClusterError: no port in the range is free.
+            ClusterError: no port in the range is free; or the one that is wanted is not.
         """
         folder = _lock_folder()
-        for port in _candidates():
+        for port in [wanted] if wanted else _candidates():
             lock = _try_lock(folder / f"{port}.lock")
             if lock is None:
                 continue
@@ -50,6 +51,8 @@ class ReservedPort:
                     holder.close()
                 return
             lock.close()
+        if wanted:
+            raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
         raise ClusterError(f"no free TCP port between {_RANGE.start} and {_RANGE.stop - 1} on this node")
 
     def release(self) -> None:

@@ -27,6 +27,7 @@ RUNNING = "running"
 CHECKING = "checking"
 IMPORTING = "importing"
 CONSTRUCTING = "in __init__"
+CATCHING_UP = "catching up"
 READY = "ready"
 FAILED = "failed"
 
@@ -225,6 +226,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         unresponsive_after_s: how long this one may be stopped or stuck before it is dead, in seconds; None: for ever.
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
+        master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
     """
 
     launch: str
@@ -245,6 +247,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     unresponsive_after_s: float | None = None
     log_folder: str = ""
     library_level: int = 0
+    master_port: int = 0
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -259,6 +262,9 @@ class Assignment(msgspec.Struct, frozen=True):
         master_port: rank 0's port for rendezvous.
         hardware: what the worker finds in `self.hardware`.
         units: the declared pieces among it, to be checked before the worker is constructed.
+        num_restarts: how many processes had its place before.
+        returns: whether another process may take its place if this one dies.
+        ready_when: the method that a rank that comes back runs before it is called; "" for none.
     """
 
     placement: Placement
@@ -269,6 +275,9 @@ class Assignment(msgspec.Struct, frozen=True):
     master_port: int
     hardware: tuple[object, ...] = ()
     units: tuple[HardwareUnit, ...] = ()
+    num_restarts: int = 0
+    returns: bool = False
+    ready_when: str = ""
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):
