@@ -116,11 +116,12 @@ class WorkerLogged:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrinted:
-    """A worker's process wrote lines to its standard output or error."""
+    """A worker's process wrote lines to its standard output or error: `stream` is "stdout" or "stderr"."""
 
     group: str
     rank: int
     lines: tuple[str, ...]
+    stream: str = "stdout"
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,12 @@ class NodeGone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputLines(msgspec.Struct, frozen=True, array_like=True):
-    """Lines that a worker's process wrote to its standard output or error."""
+    """Lines that a worker's process wrote to its standard output or error; `stream` says which."""
 
     group: str
     rank: int
     lines: list[str]
+    stream: str = "stdout"
 
 
 # What a call is: of a method, of a method that streams its values, or a look at an attribute.

@@ -22,7 +22,7 @@ from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress, job_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
-from rlinf.scheduler.host.output import LogFolder, last_lines
+from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
@@ -382,9 +382,7 @@ class _Launch:
 
     def _last_words(self, rank: LaunchedRank) -> str:
         """What a rank that is gone had written last, as far as it can be read here, as further lines."""
-        path = LogFolder(self._log_folder).file_of(rank.address)
-        lines = last_lines(path) if path else []
-        return "\n  ".join([f"\nit had written last ({path}):", *lines]) if lines else ""
+        return LogFolder(self._log_folder).last_words(rank.address)
 
     def _assign(self) -> None:
         """Every rank has a process: tell each what it is."""
