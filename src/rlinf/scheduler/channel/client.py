@@ -392,15 +392,10 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             key: another name of `queue_name`.
 
         Raises:
-            ChannelArgumentError: there is a subscription of this name with other options; or the channel is durable.
+            ChannelArgumentError: there is a subscription of this name with other options.
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         queue = None if queue_name is None and key is None else self._queue(queue_name, key)
-        if self._where.spec.durable:
-            problem = (
-                "a durable channel has no subscriptions: these are of processes that live, and in no journal"
-            )
-            raise ChannelArgumentError(self._name, problem)
         if when_full not in WHEN_FULL:
             problem = f"when_full is one of {', '.join(WHEN_FULL)}, not {when_full!r}"
             raise ChannelArgumentError(self._name, problem)
