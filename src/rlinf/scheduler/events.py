@@ -37,13 +37,14 @@ class GroupLaunched:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """One rank has finished `__init__`."""
+    """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known."""
 
     group: str
     rank: int
     node_rank: int
     pid: int
     took_s: float
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

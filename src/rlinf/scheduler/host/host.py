@@ -16,17 +16,18 @@ from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
+from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.planning import Topology
+from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.wording import clock_text
@@ -76,6 +77,7 @@ class Hosting:
         self._output = output
         self._started_at = time.monotonic()
         self._phase = protocol.RUNNING
+        self._devices: tuple[str, ...] = ()
         self._leaving = False
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
         self.session = Session(
@@ -110,7 +112,8 @@ class Hosting:
             if worker is not None:
                 # Before anybody can call it.
                 self.calls.take(worker)
-                self._report(protocol.READY, took_s=time.monotonic() - self._started_at)
+                took_s = time.monotonic() - self._started_at
+                self._report(protocol.READY, took_s=took_s, devices=self._devices)
                 self.calls.run(assignment.max_concurrency)
         finally:
             if self._leaving:
@@ -144,6 +147,8 @@ class Hosting:
                 check_reachable(assignment.units)
             self._enter(protocol.IMPORTING)
             factory: WorkerFactory = decode(frames[1], frames[2:])
+            # Now: what the class's module imports may have changed what is seen.
+            self._devices = self._look(assignment.placement)
             self._enter(protocol.CONSTRUCTING)
             return factory.worker_class(*factory.args, **factory.kwargs)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
@@ -178,6 +183,14 @@ class Hosting:
             # Now and not later: peers may look for this worker while it is still in __init__.
             about = {"placement": pickle.dumps(assignment.placement)}
             self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
+
+    def _look(self, placement: Placement) -> tuple[str, ...]:
+        """The accelerators that this process sees, which are those of its placement."""
+        node = job_topology(self.session).nodes[placement.node_rank]
+        if not node.num_accelerators:
+            return ()
+        self._enter(protocol.LOOKING)
+        return check_seen(placement, node, os.environ)
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

@@ -26,6 +26,7 @@ STARTING = "starting"
 RUNNING = "running"
 CHECKING = "checking"
 IMPORTING = "importing"
+LOOKING = "looking at its devices"
 CONSTRUCTING = "in __init__"
 READY = "ready"
 FAILED = "failed"
@@ -57,12 +58,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
+        devices: with READY, the accelerators that its process sees, by UUID where that is known, else by name.
     """
 
     rank: int
     reached: str
     took_s: float = 0.0
     failed_in: str = ""
+    devices: tuple[str, ...] = ()
 
 
 # What hosts tell the launch that they belong to, which serves it under its own name.

@@ -39,6 +39,7 @@ _WAITS = {
     protocol.RUNNING: "its process runs and waits for the other ranks",
     protocol.CHECKING: "checking that its hardware can be reached",
     protocol.IMPORTING: "importing the worker's class",
+    protocol.LOOKING: "looking which devices it sees",
     protocol.CONSTRUCTING: "still in __init__",
     protocol.READY: "waiting for the other ranks to be ready",
 }
@@ -47,6 +48,7 @@ _PHASES = {
     protocol.RUNNING: "to join the job",
     protocol.CHECKING: "to reach its hardware",
     protocol.IMPORTING: "to import its class",
+    protocol.LOOKING: "to see its devices",
 }
 
 
@@ -230,8 +232,11 @@ class _Launch:
         rank.progress = progress.reached
         if progress.reached == protocol.READY:
             node_rank = rank.placement.node_rank
-            event = WorkerStarted(self._name, progress.rank, node_rank, rank.pid, progress.took_s)
-            self._session.bus.emit(event)
+            self._session.bus.emit(
+                WorkerStarted(
+                    self._name, progress.rank, node_rank, rank.pid, progress.took_s, progress.devices
+                )
+            )
             self._missing_ready -= 1
             if self._missing_ready == 0:
                 self._settled.set_result(None)
