@@ -397,7 +397,8 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: Cluste
         DRIVER_NAME,
         host=own_address(),
         tcp=crosses_machines,
-        encryption=config.encryption,
+        encryption=config.network.encryption,
+        ports=config.network.ports,
         unreachable_after_s=config.unreachable_after_s,
     )
     # Last of all, when what it started has ended.
@@ -413,7 +414,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: Cluste
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
         session.service(NodeWatch).follow(why_lost)
-        announce(session, encryption=config.encryption)
+        announce(session, encryption=config.network.encryption)
         set_current(session)
     except BaseException:
         session.close()

@@ -87,6 +87,7 @@ class Hosting:
             host=spec.node_ip,
             tcp=spec.crosses_machines,
             encryption=spec.encryption,
+            ports=spec.ports,
             unreachable_after_s=spec.unreachable_after_s,
             unresponsive_after_s=spec.unresponsive_after_s,
         )
@@ -124,7 +125,7 @@ class Hosting:
         """The group's port for rendezvous; 0 on other ranks than the first."""
         if self._spec.rank != 0:
             return 0
-        port = ReservedPort()
+        port = ReservedPort(ports=self._spec.ports)
         self.session.on_close(port.release)
         return port.port
 

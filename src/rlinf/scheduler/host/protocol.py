@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
@@ -218,6 +219,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         node_ip: its node's address.
         crosses_machines: whether peers may be on other machines.
         encryption: whether what goes from machine to machine is encrypted.
+        ports: the first and the last of the ports that the job takes; None: any.
         sys_path: the launching process's import path, for modules that lie beside its script.
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
@@ -247,6 +249,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     unresponsive_after_s: float | None = None
     log_folder: str = ""
     library_level: int = 0
+    ports: PortRange | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True):

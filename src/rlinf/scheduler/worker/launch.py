@@ -291,6 +291,7 @@ class _Launch:
             node_ip=self._node_of(rank.placement).ip,
             crosses_machines=session.crosses_machines,
             encryption=session.messenger.encryption,
+            ports=session.messenger.ports,
             sys_path=tuple(sys.path),
             log_level=level_to_forward(),
             timeout_s=self._options.timeout_s,
