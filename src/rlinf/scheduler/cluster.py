@@ -24,6 +24,7 @@ from rlinf.scheduler.channel import (
     save_job,
 )
 from rlinf.scheduler.comm import ClusterSecret, local_machine_id
+from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
 from rlinf.scheduler.engine.engine import (
@@ -47,6 +48,7 @@ from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
 from rlinf.scheduler.session.job_file import announce
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
@@ -169,6 +171,14 @@ class Cluster:
         """Where each rank has a file of what it printed and logged, on its own node; "" where Ray has all of it."""
         folder = self.session.fact(LogFolder)
         return folder.path if folder is not None else ""
+
+    @property
+    def links(self) -> dict[tuple[int, int], LinkSpeed]:
+        """What was measured of the network, by the ranks of two nodes, the lower first; the driver knows.
+
+        Each pair of nodes is probed once, in the background, after a first group was launched on both.
+        """
+        return dict(self.session.service(LinkWatch).speeds)
 
     def starting(self) -> AbstractContextManager[None]:
         """A block in which groups and channels start side by side; at its end all of them are ready.

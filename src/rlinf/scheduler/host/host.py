@@ -30,6 +30,7 @@ from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
+from rlinf.scheduler.session.links import answer_probes
 from rlinf.scheduler.wording import clock_text
 
 # A rank that nobody is left for ends within it, whatever it is at.
@@ -105,6 +106,7 @@ class Hosting:
         messenger.on_peer_lost(self._leave_without)
         messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
         messenger.connect(self._spec.home)  # to be told of its end
+        answer_probes(self.session)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:

@@ -27,6 +27,7 @@ from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
 from rlinf.scheduler.worker.node_watch import NodeWatch
@@ -104,6 +105,7 @@ def launch_ranks(
         give_back()
         raise
     session.bus.emit(GroupLaunched(name, len(ranks), launch.elapsed_s))
+    session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 
 
@@ -219,6 +221,8 @@ class _Launch:
         rank.endpoint = started.endpoint
         rank.pid, rank.born = started.pid, started.born
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
+        place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
+        self._session.service(LinkWatch).note(place, ip, str(rank.address), started.endpoint)
         rank.progress = protocol.RUNNING
         rank.report = request
         if started.rank == 0:

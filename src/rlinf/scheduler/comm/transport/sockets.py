@@ -93,7 +93,7 @@ class Sockets:
     def _open_tcp_door(self, host: str, ports: PortRange | None, judge: Judge) -> None:
         server_tls = None
         try:
-            listener = _listen_tcp(host, ports)
+            listener = listen_tcp(host, ports)
         except OSError as error:
             self.unix_door.close()
             tried = listening_ports(ports) if ports else ()
@@ -239,7 +239,12 @@ def _listen_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _listen_tcp(host: str, ports: PortRange | None) -> socket.socket:
+def listen_tcp(host: str, ports: PortRange | None) -> socket.socket:
+    """A socket bound to a port of the range, or without one to any port, at an address.
+
+    Raises:
+        OSError: what the kernel says.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
