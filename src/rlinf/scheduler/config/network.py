@@ -44,7 +44,7 @@ def read_network(value: Any) -> NetworkConfig:
     for key in value:
         if key not in _KEYS:
             raise unknown_key(key, _KEYS, f"{_PATH}.{key}")
-    return NetworkConfig(_encryption(value.get("encryption")), _ports(value.get("ports")))
+    return NetworkConfig(_encryption(value.get("encryption")), read_ports(value.get("ports")))
 
 
 def _encryption(setting: Any) -> bool:
@@ -56,7 +56,12 @@ def _encryption(setting: Any) -> bool:
     return setting not in (False, "off")
 
 
-def _ports(setting: Any) -> tuple[int, int] | None:
+def read_ports(setting: Any) -> tuple[int, int] | None:
+    """The range that a text such as "20000-20999" stands for; None for None.
+
+    Raises:
+        ConfigError: it is no range of ports.
+    """
     if setting is None:
         return None
     path = f"{_PATH}.ports"
