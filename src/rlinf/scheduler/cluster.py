@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from rlinf.scheduler.channel import (
@@ -27,6 +26,7 @@ from rlinf.scheduler.comm import ClusterSecret, local_machine_id
 from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
+from rlinf.scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
 from rlinf.scheduler.engine.engine import (
     RayEngine,
     join_or_start,
@@ -38,7 +38,6 @@ from rlinf.scheduler.engine.engine import (
 from rlinf.scheduler.engine.lost_nodes import num_lost_nodes, why_lost
 from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
-from rlinf.scheduler.engine.signals import exit_on_sigterm
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
@@ -308,9 +307,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -391,16 +388,20 @@ def _open_session(
         begun = time.monotonic()  # what is started here is waited for in any case
     else:
         engine = join_or_start(address, num_nodes, timeout_s)
+    restore = exit_on_sigterm()
     try:
         nodes = wait_for_nodes(num_nodes, timeout_s, begun)
         reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes())[:num_nodes]
-        return _join_as_driver(engine, reports, config)
+        return _join_as_driver(engine, restore, reports, config)
     except BaseException:
         engine.stop()
+        restore()
         raise
 
 
-def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: ClusterConfig) -> Session:
+def _join_as_driver(
+    engine: RayEngine, restore_signals: Callable[[], None], reports: list[NodeReport], config: ClusterConfig
+) -> Session:
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
     session = Session(
         ClusterSecret.generate(),
@@ -414,7 +415,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: Cluste
     # Last of all, when what it started has ended.
     session.on_close_last(engine.stop)
     try:
-        session.on_close_last(exit_on_sigterm())
+        session.on_close_last(restore_signals)
         fleet = fleet_of(reports)
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
@@ -430,6 +431,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: Cluste
         session.close()
         raise
     atexit.register(session.close)
+    close_when_interrupted(session.close)
     for rank, report in enumerate(reports):
         session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
     return session

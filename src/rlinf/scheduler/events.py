@@ -95,6 +95,36 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerReturned:
+    """Another process has taken the place of a rank that was lost: calls go there now.
+
+    Attributes:
+        group: its group.
+        rank: its rank.
+        node_rank: its node.
+        pid: its process's id there.
+        num_restarts: how many processes had its place before.
+        after_s: how long the rank was away, in seconds.
+    """
+
+    group: str
+    rank: int
+    node_rank: int
+    pid: int
+    num_restarts: int
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGivenUp:
+    """A rank that was lost does not come back, although it was to; `reason` says why."""
+
+    group: str
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerUnresponsive:
     """A rank lives and has not been heard of for a while: stopped, stuck, or cut off; `reason` says which."""
 
@@ -125,11 +155,12 @@ class WorkerLogged:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrinted:
-    """A worker's process wrote lines to its standard output or error."""
+    """A worker's process wrote lines to its standard output or error: `stream` is "stdout" or "stderr"."""
 
     group: str
     rank: int
     lines: tuple[str, ...]
+    stream: str = "stdout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +202,8 @@ Event = (
     | GroupLaunched
     | WorkerStarted
     | WorkerLost
+    | WorkerReturned
+    | WorkerGivenUp
     | WorkerUnresponsive
     | WorkerResponsive
     | WorkerLogged

@@ -16,7 +16,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 CLONE_NEWNET = 0x4000_0000
 IFF_UP = 1
@@ -126,12 +125,7 @@ class MachinePair:
     def __enter__(self) -> MachinePair:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -187,12 +181,7 @@ class MachineStar:
     def __enter__(self) -> MachineStar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf.scheduler.comm import Buffer, decode
+from rlinf.scheduler.comm.directory import RETURNS
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.threads import run_beside
-from rlinf.scheduler.errors import CodecError
+from rlinf.scheduler.errors import ClusterError, CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.host import protocol
@@ -127,7 +128,13 @@ class Hosting:
         """The group's port for rendezvous; 0 on other ranks than the first."""
         if self._spec.rank != 0:
             return 0
-        port = ReservedPort(ports=self._spec.ports)
+        try:
+            port = ReservedPort(wanted=self._spec.master_port, ports=self._spec.ports)
+        except ClusterError as error:
+            if not self._spec.master_port:
+                raise
+            _log.warning("'%s' comes back without it: %s", self._address, error)
+            return 0
         self.session.on_close(port.release)
         return port.port
 
@@ -153,7 +160,7 @@ class Hosting:
             # Now: what the class's module imports may have changed what is seen.
             self._devices = self._look(assignment.placement)
             self._enter(protocol.CONSTRUCTING)
-            return factory.worker_class(*factory.args, **factory.kwargs)
+            return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
@@ -162,6 +169,22 @@ class Hosting:
             cause = error.__cause__ if hides_cause else None
             self._report(protocol.FAILED, [dump_failure(cause or error)], failed_in=self._phase)
             return None
+
+    def _made_ready(self, worker: Any, assignment: Assignment) -> Any:
+        """The worker; one that comes back has got what it needs.
+
+        Raises:
+            ClusterError: it says that it is not ready.
+        """
+        method = assignment.ready_when
+        if assignment.num_restarts and method:
+            self._enter(protocol.CATCHING_UP)
+            if getattr(worker, method)() is False:
+                name = f"{type(worker).__name__}.{method}()"
+                raise ClusterError(
+                    f"{name} returned False; it is to wait until the rank is ready, and return then"
+                )
+        return worker
 
     def _become(self, assignment: Assignment, topology: Topology) -> None:
         os.environ.update(assignment.environment)
@@ -174,6 +197,7 @@ class Hosting:
             pid=os.getpid(),
             master_address=assignment.master_address,
             master_port=assignment.master_port,
+            num_restarts=assignment.num_restarts,
         )
         self.session.provide(Topology, topology)
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
@@ -184,7 +208,9 @@ class Hosting:
         )
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.
-            about = {"placement": pickle.dumps(assignment.placement)}
+            about: dict[str, Any] = {"placement": pickle.dumps(assignment.placement)}
+            if assignment.returns:
+                about[RETURNS] = self._spec.launcher.process_id
             self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
 
     def _look(self, placement: Placement) -> tuple[str, ...]:

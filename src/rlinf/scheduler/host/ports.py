@@ -27,20 +27,23 @@ class ReservedPort:
     such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(self, host: str = "", *, bound: bool = True, ports: PortRange | None = None) -> None:
+    def __init__(
+        self, host: str = "", *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None
+    ) -> None:
         """Reserve one.
 
         Args:
             host: the address that the port must be free on; "" for every address.
             bound: whether a socket is bound to it.
+            wanted: that one and no other; 0: any.
             ports: the job's, of which some are for this; None: those that suit most machines.
 
         Raises:
-            ClusterError: no port in the range is free.
+            ClusterError: no port in the range is free; or the one that is wanted is not.
         """
         folder = _lock_folder()
         every = _USUAL if ports is None else lent_ports(ports)
-        for port in _candidates(every):
+        for port in [wanted] if wanted else _candidates(every):
             lock = _try_lock(folder / f"{port}.lock")
             if lock is None:
                 continue
@@ -53,6 +56,8 @@ class ReservedPort:
                     holder.close()
                 return
             lock.close()
+        if wanted:
+            raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
         raise ClusterError(f"no free TCP port between {every[0]} and {every[-1]} on this node")
 
     def release(self) -> None:

@@ -29,6 +29,7 @@ CHECKING = "checking"
 IMPORTING = "importing"
 LOOKING = "looking at its devices"
 CONSTRUCTING = "in __init__"
+CATCHING_UP = "catching up"
 READY = "ready"
 FAILED = "failed"
 
@@ -97,11 +98,12 @@ class NodeGone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputLines(msgspec.Struct, frozen=True, array_like=True):
-    """Lines that a worker's process wrote to its standard output or error."""
+    """Lines that a worker's process wrote to its standard output or error; `stream` says which."""
 
     group: str
     rank: int
     lines: list[str]
+    stream: str = "stdout"
 
 
 # What a call is: of a method, of a method that streams its values, or a look at an attribute.
@@ -229,6 +231,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         unresponsive_after_s: how long this one may be stopped or stuck before it is dead, in seconds; None: for ever.
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
+        master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
     """
 
     launch: str
@@ -249,6 +252,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     unresponsive_after_s: float | None = None
     log_folder: str = ""
     library_level: int = 0
+    master_port: int = 0
     ports: PortRange | None = None
 
 
@@ -264,6 +268,9 @@ class Assignment(msgspec.Struct, frozen=True):
         master_port: rank 0's port for rendezvous.
         hardware: what the worker finds in `self.hardware`.
         units: the declared pieces among it, to be checked before the worker is constructed.
+        num_restarts: how many processes had its place before.
+        returns: whether another process may take its place if this one dies.
+        ready_when: the method that a rank that comes back runs before it is called; "" for none.
     """
 
     placement: Placement
@@ -274,6 +281,9 @@ class Assignment(msgspec.Struct, frozen=True):
     master_port: int
     hardware: tuple[object, ...] = ()
     units: tuple[HardwareUnit, ...] = ()
+    num_restarts: int = 0
+    returns: bool = False
+    ready_when: str = ""
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ class Mailing:
         tensor: what it is, if it is a tensor.
         timeout_s: how long it may take, from now on.
         wait_s: how long the calling thread may wait for shared memory.
+        wait_for_return: as of `Sending`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Mailing:
         tensor: TensorType | None = None,
         timeout_s: float,
         wait_s: float,
+        wait_for_return: bool = False,
     ) -> None:
         outbox.messenger.check_process()
         self._started = time.monotonic()
@@ -58,6 +60,7 @@ class Mailing:
         self._topic = topic
         self._tensor = tensor
         self._timeout_s = timeout_s
+        self._waits_for_return = wait_for_return
         self._parcel: Parcel | None = self._pack(encode(obj), wait_s)
         self._sendings: list[Sending] = []
         self._num_left = len(targets)
@@ -103,6 +106,7 @@ class Mailing:
                 done=partial(self._part_ended, target),
                 tensor=self._tensor,
                 key=self._key,
+                wait_for_return=self._waits_for_return,
             )
             for target in self._targets
         ]

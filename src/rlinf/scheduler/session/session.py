@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
@@ -113,8 +112,9 @@ class Session:
         self.directory = DirectoryClient(self.messenger, self.home)
         self.deaths = DeathNews(self.messenger, self.home)
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
+        self._hearts: Hearts | None = None
         if home is None:
-            Hearts(self.messenger, self.bus, self.deaths)
+            self._hearts = Hearts(self.messenger, self.bus, self.deaths)
         else:
             Heart(self.messenger, home, unresponsive_after_s)
 
@@ -122,6 +122,11 @@ class Session:
     def crosses_machines(self) -> bool:
         """Whether some process of the job cannot be reached through a Unix socket."""
         return bool(self.messenger.endpoint.tcp_address)
+
+    def why_silent(self, process_id: str) -> str:
+        """Why a process that lives is not heard of now: cut off, or, as far as the home knows, stopped; else ""."""
+        cut_off = self.messenger.cut_off(process_id)
+        return cut_off or (self._hearts.why_silent(process_id) if self._hearts is not None else "")
 
     @property
     def closed(self) -> bool:
@@ -209,9 +214,7 @@ class Session:
         set_current(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fail(self, _error: BaseException) -> None:

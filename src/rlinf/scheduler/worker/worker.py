@@ -129,6 +129,11 @@ class Worker(Exchange):
         return self.placement.local_world_size
 
     @property
+    def num_restarts(self) -> int:
+        """How many processes had its place before this one, and died; 0 for the first."""
+        return self.info.num_restarts
+
+    @property
     def node_rank(self) -> int:
         """Its node's number in the cluster."""
         return self.placement.node_rank

@@ -148,7 +148,9 @@ class Offers:
         problem = _try_to_open(request.peer_id, offer.pid, offer.fd)
         if problem:
             self.say_without(f"that of '{request.peer_name}' cannot be opened here ({problem})")
-        self._messenger.notify(self.connected[request.peer_id], SERVICE, OfferAnswer(problem))
+        peer = self.connected.get(request.peer_id)
+        if peer is not None:  # it may have gone since it asked
+            self._messenger.notify(peer, SERVICE, OfferAnswer(problem))
 
     def _on_answer(self, request: Request, problem: str) -> None:
         process_id = request.peer_id
