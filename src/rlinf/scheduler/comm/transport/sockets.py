@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.loop import IoLoop, Timer
+from rlinf.scheduler.comm.port_range import PortRange, listening_ports
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.door import Door, Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
@@ -49,6 +52,7 @@ class Sockets:
         unix_path: where its Unix socket is made.
         host: the address that it listens on for TCP, and no other; None for no TCP.
         encrypts: whether what goes over TCP is encrypted.
+        ports: the first and the last of the ports that the job takes; None: any that the kernel chooses.
         judge: what to make of who came.
 
     Attributes:
@@ -60,7 +64,15 @@ class Sockets:
     """
 
     def __init__(
-        self, loop: IoLoop, me: Identity, unix_path: Path, host: str | None, *, encrypts: bool, judge: Judge
+        self,
+        loop: IoLoop,
+        me: Identity,
+        unix_path: Path,
+        host: str | None,
+        *,
+        encrypts: bool,
+        ports: PortRange | None = None,
+        judge: Judge,
     ) -> None:
         self.me = me
         self._loop = loop
@@ -75,16 +87,23 @@ class Sockets:
         self.tcp_address = ""
         self._client_tls: ssl.SSLContext | None = None
         if host is not None:
-            self._open_tcp_door(host, judge)
+            self._open_tcp_door(host, ports, judge)
         loop.before_sleep(self._flush)
 
-    def _open_tcp_door(self, host: str, judge: Judge) -> None:
+    def _open_tcp_door(self, host: str, ports: PortRange | None, judge: Judge) -> None:
         server_tls = None
         try:
-            listener = _listen_tcp(host)
+            listener = listen_tcp(host, ports)
         except OSError as error:
             self.unix_door.close()
-            raise CommError(f"cannot listen on TCP at '{host}': {error.strerror or error}") from error
+            tried = listening_ports(ports) if ports else ()
+            within = f", ports {tried[0]}-{tried[-1]}" if tried else ""
+            why = error.strerror or str(error)
+            if tried and error.errno == errno.EADDRINUSE:
+                why = (
+                    "each is in use; every process of a job on a node takes one: widen cluster.network.ports"
+                )
+            raise CommError(f"cannot listen on TCP at '{host}'{within}: {why}") from error
         if self._encrypts:
             # Loaded only here: most processes talk to their own machine alone.
             from rlinf.scheduler.comm.transport.tls import ClusterTls  # noqa: PLC0415
@@ -220,12 +239,35 @@ def _listen_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _listen_tcp(host: str) -> socket.socket:
+def listen_tcp(host: str, ports: PortRange | None) -> socket.socket:
+    """A socket bound to a port of the range, or without one to any port, at an address.
+
+    Raises:
+        OSError: what the kernel says.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        listener.bind((host, 0))
+        _bind(listener, host, [0] if ports is None else _in_turn(listening_ports(ports)))
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def _in_turn(ports: range) -> list[int]:
+    """All of them; every process starts elsewhere, so that many that start at once seldom meet."""
+    start = (os.getpid() * 131) % len(ports)
+    return [*ports[start:], *ports[:start]]
+
+
+def _bind(listener: socket.socket, host: str, ports: Sequence[int]) -> None:
+    # Without SO_REUSEADDR: with it, a port that is kept for somebody's rendezvous would be taken.
+    for port in ports:
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise
+        else:
+            return
