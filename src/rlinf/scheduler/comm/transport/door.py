@@ -29,6 +29,7 @@ HANDSHAKE_TIMEOUT_S = 30.0
 # So long when there are so many that they would use up the descriptors; no more come in meanwhile.
 CROWDED_TIMEOUT_S = 1.0
 MAX_CROWD = 1024
+_UCRED = struct.Struct("iII")  # pid_t, uid_t, gid_t: see unix(7)
 
 
 class Judge(Protocol):
@@ -227,8 +228,7 @@ class Guest:
 
 def uid_of(connection: socket.socket) -> int:
     """The user at the other end of a Unix socket."""
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(uid)
 
 
