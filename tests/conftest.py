@@ -37,6 +37,7 @@ PRELOADED = (
     "orphaned_ranks",
     "ray_workers",
     "regression_roles",
+    "returning_workers",
     "shared_memory_roles",
     "weights_job",
     "weights_peers",
