@@ -265,6 +265,24 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
             assert drain(channel, number + 1) == list(range(number + 1))
 
 
+def test_to_ask_what_is_there_writes_nothing_and_is_behind_what_was_said_before(holders):
+    channel = holders.start()
+    for number in range(10):
+        putting = channel.put(number, async_op=True)
+        assert channel.qsize() == number + 1
+        putting.wait(DEADLINE_S)
+    assert channel.stats().num_puts == 10
+    size = os.path.getsize(f"{holders.folder}/journal")
+    for _ in range(10):
+        assert (channel.qsize(), channel.stats().num_items, channel.explain().num_items) == (10, 10, 10)
+    assert os.path.getsize(f"{holders.folder}/journal") == size
+    holders.kill()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(channel.qsize)
+        holders.start()
+        assert asked.result(DEADLINE_S) == 10
+
+
 def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
     channel = holders.start()
     assert channel.qsize() == 0
