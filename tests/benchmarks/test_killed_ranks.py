@@ -1,9 +1,9 @@
 """The examples' trainings in short, without Ray: a rank of the rollout is killed, and every item is accounted for."""
 
 import pytest
-from killed_ranks import EXAMPLES, Killer, Survival, report
 
 from forked_job import ForkedJob
+from killed_ranks import EXAMPLES, Killer, Survival, report
 from waits import wait_until
 
 NUM_UPDATES = 4
