@@ -31,12 +31,13 @@ from omegaconf import OmegaConf
 import launch as cartpole_launch
 import settings as cartpole_settings
 import training as cartpole_training
+from post_training import channels as grpo_channels
 from post_training import launch as grpo_launch
 from post_training import settings as grpo_settings
 from post_training import training as grpo_training
 from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
 from rlinf.scheduler.engine.node.processes import living, with_descendants
-from rlinf.scheduler.events import ChannelOpened, Event, WorkerLost, WorkerReturned, WorkerStarted
+from rlinf.scheduler.events import Event, WorkerLost, WorkerReturned
 from schedule import COMPONENTS, schedule_of
 
 CARTPOLE_PLACEMENT = {"env": "0-1", "rollout": "2-3", "actor": "4"}
@@ -103,7 +104,6 @@ class Survival:
         num_items: items that went through the channel that the killed ranks take from.
         took_s: how long the training took, in seconds.
         problems: what was lost, or done twice, or left; empty if all is well.
-        pids: every process that the job started for ranks and channels.
     """
 
     example: str
@@ -113,12 +113,9 @@ class Survival:
     num_items: int = 0
     took_s: float = 0.0
     problems: list[str] = field(default_factory=list)
-    pids: set[int] = field(default_factory=set)
 
     def hear(self, event: Event) -> None:
-        """Note which processes there are, and how long ranks are away."""
-        if isinstance(event, (WorkerStarted, WorkerReturned, ChannelOpened)):
-            self.pids.add(event.pid)
+        """Note for how long ranks are away, and who died that nobody killed."""
         if isinstance(event, WorkerReturned):
             self.returns.append(event.after_s)
         if isinstance(event, WorkerLost) and event.group != "rollout":
@@ -173,15 +170,23 @@ def grpo(cluster: Any, outcome: Survival, kill: Callable[[WorkerGroup[Any]], Kil
     finally:
         killer.stop()
         outcome.num_kills, outcome.took_s = killer.num_kills, time.monotonic() - began
+    account_for_prompts(outcome, training, settings)
+    opened = [Channel.connect(name) for name in grpo_channels.ALL]
+    _end(opened, parts.rollout, parts.reward, parts.inference, parts.actor)
+
+
+def account_for_prompts(
+    outcome: Survival, training: grpo_training.Training, settings: grpo_settings.Settings
+) -> None:
+    """Every prompt of the steps was learned from, and every answer that was requested came to its group, once."""
     outcome.num_steps = len(training.steps)
     progress, per_step = training.progress, settings.grpo.prompts_per_step
-    outcome.expect("prompts learned from", progress.first_left + len(progress.ahead), steps * per_step)
+    learned = progress.first_left + len(progress.ahead)
+    outcome.expect("prompts learned from", learned, outcome.num_steps * per_step)
     outcome.expect_settled("requests")
     num_prompts = outcome.num_items // settings.grpo.group_size
     for name in ("scored", "groups"):
         outcome.expect(f"groups put into '{name}'", Channel.connect(name).stats().num_puts, num_prompts)
-    opened = [Channel.connect(name) for name in ("requests", "answers", "scored", "groups")]
-    _end(opened, parts.rollout, parts.reward, parts.inference, parts.actor)
 
 
 # Each with how many updates it makes, and how many a second where nobody is killed.

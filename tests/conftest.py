@@ -33,7 +33,6 @@ PRELOADED = (
     "interruption_exchanges",
     "interruption_roles",
     "job_processes",
-    "killed_ranks",
     "machine_peers",
     "orphaned_ranks",
     "ray_workers",

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range, acquire_port
 
 
@@ -66,8 +67,8 @@ PROCESSES = """
 import os, sys, tempfile
 from rlinf.scheduler.host import ports
 
-usable = list(ports._candidates())
-ports._candidates = lambda: iter(usable)
+usable = list(ports._candidates(ports._USUAL))
+ports._candidates = lambda _: iter(usable)
 begin, ended = os.pipe(), os.pipe()
 for number in range(20):
     if os.fork() == 0:
@@ -93,3 +94,13 @@ def test_twenty_that_reserve_at_once_never_have_the_same_whatever_their_folders(
         process.stdin.close()
     assert all(port.strip().isdecimal() for port in ports)
     assert len(set(ports)) == 60
+
+
+def test_of_a_fixed_range_the_last_quarter_is_lent_and_the_rest_is_for_the_jobs_processes():
+    first = ReservedPort()
+    ports = (first.port, first.port + 7)
+    held = [first]
+    with pytest.raises(ClusterError, match=f"no free TCP port between {ports[1] - 1} and {ports[1]} on this"):
+        held.extend(ReservedPort(ports=ports) for _ in range(3))
+    for reserved in held:
+        reserved.release()

@@ -23,6 +23,7 @@ from rlinf.scheduler.channel import (
     save_job,
 )
 from rlinf.scheduler.comm import ClusterSecret, local_machine_id
+from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
 from rlinf.scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
@@ -46,6 +47,7 @@ from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
 from rlinf.scheduler.session.job_file import announce
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
@@ -168,6 +170,14 @@ class Cluster:
         """Where each rank has a file of what it printed and logged, on its own node; "" where Ray has all of it."""
         folder = self.session.fact(LogFolder)
         return folder.path if folder is not None else ""
+
+    @property
+    def links(self) -> dict[tuple[int, int], LinkSpeed]:
+        """What was measured of the network, by the ranks of two nodes, the lower first; the driver knows.
+
+        Each pair of nodes is probed once, in the background, after a first group was launched on both.
+        """
+        return dict(self.session.service(LinkWatch).speeds)
 
     def starting(self) -> AbstractContextManager[None]:
         """A block in which groups and channels start side by side; at its end all of them are ready.
@@ -398,7 +408,8 @@ def _join_as_driver(
         DRIVER_NAME,
         host=own_address(),
         tcp=crosses_machines,
-        encryption=config.encryption,
+        encryption=config.network.encryption,
+        ports=config.network.ports,
         unreachable_after_s=config.unreachable_after_s,
     )
     # Last of all, when what it started has ended.
@@ -414,7 +425,7 @@ def _join_as_driver(
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
         session.service(NodeWatch).follow(why_lost)
-        announce(session, encryption=config.encryption)
+        announce(session, encryption=config.network.encryption)
         set_current(session)
     except BaseException:
         session.close()

@@ -27,6 +27,44 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSlow:
+    """Links of a node are ten times slower than the faster half of all, and were so twice; `reason` says it in words.
+
+    Attributes:
+        node_rank: the node.
+        peer_ranks: the other ends.
+        is_outgoing: whether they are slow from the node to these; else the other way.
+        bytes_per_s: how fast they are.
+        usual_bytes_per_s: how fast the faster half is.
+        reason: all of it.
+    """
+
+    node_rank: int
+    peer_ranks: tuple[int, ...]
+    is_outgoing: bool
+    bytes_per_s: float
+    usual_bytes_per_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailed:
+    """A process of one node could not reach one of another; `reason` says what the kernel said."""
+
+    node_rank: int
+    peer_rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransportFellBack:
+    """A process sends to others of its machine by a slower way than it could; `reason` says to whom and why."""
+
+    process: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupLaunched:
     """Every rank of a worker group has finished `__init__`."""
 
@@ -37,13 +75,14 @@ class GroupLaunched:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """One rank has finished `__init__`."""
+    """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known."""
 
     group: str
     rank: int
     node_rank: int
     pid: int
     took_s: float
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +196,9 @@ class ChannelRestored:
 Event = (
     NodeJoined
     | NodeLost
+    | LinkSlow
+    | LinkFailed
+    | TransportFellBack
     | GroupLaunched
     | WorkerStarted
     | WorkerLost

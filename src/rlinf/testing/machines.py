@@ -163,6 +163,16 @@ class MachineStar:
             raise MachinesUnavailable(message) from error
         self.machines = [Machine(f"192.0.2.{number}", end.path) for number, end in enumerate(ends, 1)]
 
+    def slow_down(self, number: int, link_bytes_per_s: int) -> None:
+        """Let the cable of one machine carry only so much, in each direction; once, where no limit was given.
+
+        Args:
+            number: its place in `machines`.
+            link_bytes_per_s: how much, in bytes a second.
+        """
+        self._ends[number + 1].limit(_CABLE, link_bytes_per_s)
+        self._ends[0].limit(_CABLE + number + 1, link_bytes_per_s)
+
     def close(self) -> None:
         """Give up the namespaces; they end with the last process in them."""
         for end in self._ends:

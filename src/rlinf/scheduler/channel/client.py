@@ -150,7 +150,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelError: the worker to be beside is not there, or no process starts.
             CheckpointError: what it is restored from cannot be read, or breaks its bounds.
         """
-        session = current_session()
         spec = ChannelSpec(
             checked_name(name),
             checked_maxsize(name, maxsize),
@@ -162,8 +161,9 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             restore=file_to_restore(restore, name),
             holds=checked_holds(name, holds, durable=durable is not None),
             **checked_durable(name, durable, survives, own_process),
-            creator=(session.name, session.messenger.endpoint.process_id),
         )
+        session = current_session()
+        spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
         own_process = True if spec.durable else own_process
         wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
         starter, block = session.service(Starter), session.service(SideBySide).block
@@ -392,15 +392,10 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             key: another name of `queue_name`.
 
         Raises:
-            ChannelArgumentError: there is a subscription of this name with other options; or the channel is durable.
+            ChannelArgumentError: there is a subscription of this name with other options.
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         queue = None if queue_name is None and key is None else self._queue(queue_name, key)
-        if self._where.spec.durable:
-            problem = (
-                "a durable channel has no subscriptions: these are of processes that live, and in no journal"
-            )
-            raise ChannelArgumentError(self._name, problem)
         if when_full not in WHEN_FULL:
             problem = f"when_full is one of {', '.join(WHEN_FULL)}, not {when_full!r}"
             raise ChannelArgumentError(self._name, problem)

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
@@ -27,6 +28,7 @@ STARTING = "starting"
 RUNNING = "running"
 CHECKING = "checking"
 IMPORTING = "importing"
+LOOKING = "looking at its devices"
 CONSTRUCTING = "in __init__"
 CATCHING_UP = "catching up"
 READY = "ready"
@@ -59,12 +61,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
+        devices: with READY, the accelerators that its process sees, by UUID where that is known, else by name.
     """
 
     rank: int
     reached: str
     took_s: float = 0.0
     failed_in: str = ""
+    devices: tuple[str, ...] = ()
 
 
 # What hosts tell the launch that they belong to, which serves it under its own name.
@@ -218,6 +222,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         node_ip: its node's address.
         crosses_machines: whether peers may be on other machines.
         encryption: whether what goes from machine to machine is encrypted.
+        ports: the first and the last of the ports that the job takes; None: any.
         sys_path: the launching process's import path, for modules that lie beside its script.
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
@@ -249,6 +254,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     log_folder: str = ""
     library_level: int = 0
     master_port: int = 0
+    ports: PortRange | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True):

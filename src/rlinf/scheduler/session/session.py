@@ -17,6 +17,7 @@ from rlinf.scheduler.comm import (
     on_fork_in_child,
 )
 from rlinf.scheduler.comm.forking import FORKED
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
@@ -48,6 +49,7 @@ class Session:
         host: this machine's address, to listen on.
         tcp: whether some process of the job cannot be reached through a Unix socket.
         encryption: whether what goes from machine to machine is encrypted.
+        ports: as `Messenger`'s.
         machine_id: as `Messenger`'s.
         arena_limit_bytes: as `Messenger`'s.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
@@ -76,6 +78,7 @@ class Session:
         host: str = "127.0.0.1",
         tcp: bool = False,
         encryption: bool = True,
+        ports: PortRange | None = None,
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
         unreachable_after_s: float = GRACE_S,
@@ -96,6 +99,7 @@ class Session:
             host=host,
             tcp=tcp,
             encryption=encryption,
+            ports=ports,
             machine_id=machine_id,
             arena_limit_bytes=arena_limit_bytes,
             unreachable_after_s=unreachable_after_s,

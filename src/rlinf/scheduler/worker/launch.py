@@ -29,6 +29,7 @@ from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, most_telling
 from rlinf.scheduler.worker.node_watch import NodeWatch
@@ -41,6 +42,7 @@ _WAITS = {
     protocol.RUNNING: "its process runs and waits for the other ranks",
     protocol.CHECKING: "checking that its hardware can be reached",
     protocol.IMPORTING: "importing the worker's class",
+    protocol.LOOKING: "looking which devices it sees",
     protocol.CONSTRUCTING: "still in __init__",
     protocol.CATCHING_UP: "still in what ready_when names",
     protocol.READY: "waiting for the other ranks to be ready",
@@ -50,6 +52,7 @@ _PHASES = {
     protocol.RUNNING: "to join the job",
     protocol.CHECKING: "to reach its hardware",
     protocol.IMPORTING: "to import its class",
+    protocol.LOOKING: "to see its devices",
     protocol.CATCHING_UP: "in what ready_when names",
 }
 
@@ -137,6 +140,7 @@ def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Reci
         give_back()
         raise
     session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
+    session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 
 
@@ -288,6 +292,8 @@ class _Launch:
         if started.endpoint.machine_id == self._session.messenger.endpoint.machine_id:
             rank.witness = self._session.service(_witnesses).watch(rank.pid, rank.born)
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
+        place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
+        self._session.service(LinkWatch).note(place, ip, str(rank.address), started.endpoint)
         rank.progress = protocol.RUNNING
         rank.report = request
         if started.port:
@@ -301,8 +307,11 @@ class _Launch:
         rank.progress = progress.reached
         if progress.reached == protocol.READY:
             node_rank = rank.placement.node_rank
-            event = WorkerStarted(self._name, progress.rank, node_rank, rank.pid, progress.took_s)
-            self._session.bus.emit(event)
+            self._session.bus.emit(
+                WorkerStarted(
+                    self._name, progress.rank, node_rank, rank.pid, progress.took_s, progress.devices
+                )
+            )
             self._missing_ready -= 1
             if self._missing_ready == 0:
                 self._settled.set_result(None)
@@ -359,6 +368,7 @@ class _Launch:
             node_ip=self._node_of(rank.placement).ip,
             crosses_machines=session.crosses_machines,
             encryption=session.messenger.encryption,
+            ports=session.messenger.ports,
             sys_path=tuple(sys.path),
             log_level=level_to_forward(),
             timeout_s=self._options.timeout_s,

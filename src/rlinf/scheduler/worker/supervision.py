@@ -14,6 +14,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
@@ -179,11 +180,11 @@ class Supervision:
             return False
         self._deaths.on_return(number)
         self._pending.forget(number)
-        node_rank, endpoint = rank.placement.node_rank, rank.endpoint
+        node_rank = rank.placement.node_rank
         returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
         self.session.bus.emit(returned)
         rank.exited.add_done_callback(partial(self._note_exit, rank))
-        if endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost:
+        if self._is_lost(rank.endpoint):
             self._on_rank_lost(rank)
         for call in self._pending:
             call.go_on(self.target(number))
@@ -206,13 +207,14 @@ class Supervision:
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
-        for address in call.addresses:
-            call.aim(self.target(address.rank))
+        if (
+            self._deaths.may_return or self._deaths.away
+        ):  # since it was made, a rank may have gone or returned
+            for index, address in enumerate(call.addresses):
+                call.aim(index, self.target(address.rank))
         call.start()
-        for address in call.addresses:
-            if address.rank in self._deaths.dead:  # since it was checked
-                reason = self._deaths.dead[address.rank]
-                call.refuse(WorkerDied(self.name, address.rank, call.method, reason))
+        for number, reason in self._deaths.dead.items():
+            call.refuse(WorkerDied(self.name, number, call.method, reason))
         self._end_with_the_dead(call)  # a rank may have died since check_alive
 
     def _end_with_the_dead(self, call: Call) -> None:
@@ -223,10 +225,12 @@ class Supervision:
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; from any thread."""
         rank, endpoint = self.ranks[number], self.ranks[number].endpoint
-        is_lost = endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
-        if number in self._deaths.away or (is_lost and self._deaths.may_return):
+        if number in self._deaths.away or (self._deaths.may_return and self._is_lost(endpoint)):
             return Target(rank.address, None)
         return Target(rank.address, endpoint, rank.gone)
+
+    def _is_lost(self, endpoint: Endpoint | None) -> bool:
+        return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
 
     def next_target(self, address: WorkerAddress) -> Target | None:
         """Where a call is sent again whose rank died; None if that does not come back."""

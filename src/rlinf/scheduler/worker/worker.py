@@ -231,7 +231,7 @@ class Worker(Exchange):
         Raises:
             ClusterError: none is free.
         """
-        return acquire_port()
+        return acquire_port(ports=self._session.messenger.ports if self._session is not None else None)
 
     def log_on_first_rank(self, message: str) -> None:
         """As `log_info`, on rank 0 only: for what every rank would say."""
