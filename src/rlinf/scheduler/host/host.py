@@ -20,7 +20,7 @@ from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
-from rlinf.scheduler.host.force import birth_of, end_descendants
+from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
@@ -124,6 +124,7 @@ class Hosting:
             if self._leaving:
                 end_descendants()
             self.session.close()
+            end_descendants()
 
     def _reserved_port(self) -> int:
         """The group's port for rendezvous; 0 on other ranks than the first."""
@@ -200,6 +201,7 @@ class Hosting:
             master_port=assignment.master_port,
             num_restarts=assignment.num_restarts,
         )
+        os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
         self.session.provide(Topology, topology)
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
         set_current(self.session)
