@@ -1,6 +1,7 @@
 """What ranks print and log: attributable, ahead of the answers, in a file each; on real processes without Ray."""
 
 import ctypes
+import fcntl
 import logging
 import os
 import subprocess
@@ -260,6 +261,23 @@ def test_the_oldest_of_many_jobs_are_deleted(tmp_path, monkeypatch):
         "20260104",
     ]
     os.close(held.pop())
+
+
+def test_a_folder_that_is_deleted_while_it_is_taken_is_made_again(tmp_path, monkeypatch):
+    folder, flock, taken = tmp_path / "jobs" / "one", fcntl.flock, []
+
+    def deleted_before(descriptor, how):
+        if not taken:
+            folder.rmdir()
+        taken.append(descriptor)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", deleted_before)
+    before = os.listdir("/proc/self/fd")
+    held = output.open_folder(folder)
+    assert folder.is_dir()
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    os.close(held)
 
 
 def test_a_rank_that_can_have_no_file_runs_all_the_same(forked_job, tmp_path):

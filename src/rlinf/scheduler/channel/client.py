@@ -150,7 +150,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelError: the worker to be beside is not there, or no process starts.
             CheckpointError: what it is restored from cannot be read, or breaks its bounds.
         """
-        session = current_session()
         spec = ChannelSpec(
             checked_name(name),
             checked_maxsize(name, maxsize),
@@ -162,8 +161,9 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             restore=file_to_restore(restore, name),
             holds=checked_holds(name, holds, durable=durable is not None),
             **checked_durable(name, durable, survives, own_process),
-            creator=(session.name, session.messenger.endpoint.process_id),
         )
+        session = current_session()
+        spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
         own_process = True if spec.durable else own_process
         wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
         starter, block = session.service(Starter), session.service(SideBySide).block

@@ -56,6 +56,10 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     creator: tuple[str, str] = ("", "")
 
+    def made_by(self, name: str, process_id: str) -> ChannelSpec:
+        """The same channel, created by that process."""
+        return msgspec.structs.replace(self, creator=(name, process_id))
+
     @property
     def address(self) -> str:
         """Under which name the directory knows the channel's server."""

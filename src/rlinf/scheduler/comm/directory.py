@@ -146,14 +146,14 @@ class DirectoryServer:
             is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
             if held is not None and not (is_own and ask.again):
                 raise NameTaken(wanted.name, self._messenger.peer_name(held.endpoint.process_id))
+        # The connection is how we learn that the process has died; who registers for another has none yet.
+        self._messenger.connect(entry.endpoint)
         for wanted in entries:
             self._entries[wanted.name] = wanted
             self._awaited.pop(wanted.name, None)
             self._gone.taken(wanted.name)
-        # The connection is how we learn that the process has died; who registers for another has none yet.
-        self._messenger.connect(entry.endpoint)
-        for lookup in self._lookups.pop(entry.name, ()):
-            self._answer(lookup, entry)
+            for lookup in self._lookups.pop(wanted.name, ()):
+                self._answer(lookup, wanted)
         request.reply(None)
 
     def _unregister(self, request: Request, ask: Unregister) -> None:

@@ -24,14 +24,12 @@ from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.shm import Ledger, default_limit_bytes
+from rlinf.scheduler.comm.shm.ledger import Ledger
+from rlinf.scheduler.comm.shm.limit import default_limit_bytes
 from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.peer_line import PeerLine
-from rlinf.scheduler.comm.transport.peer_session import (
-    GRACE_S,
-    State,
-)
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S, State
 from rlinf.scheduler.comm.transport.sockets import Sockets
 from rlinf.scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
 

@@ -48,18 +48,19 @@ class OwnedPromise(Promise[Any]):
         messenger: this process's messenger.
         on_cancel: called on the I/O thread when it is to be given up.
         on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
-            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`).
+            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
+            it goes on all the same.
     """
 
     __slots__ = ("_messenger", "_on_cancel", "_wake")
 
     def __init__(
-        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None]
+        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None] | None
     ) -> None:
         super().__init__()
         self._messenger = messenger
         self._on_cancel = on_cancel
-        self._wake = Wake(on_dropped)
+        self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def cancel(self) -> bool:
         """Give it up; whether it has ended so. Waits a moment for the answer."""

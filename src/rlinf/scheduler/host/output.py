@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.rundir import is_at
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.followed_file import FollowedFile, as_sent, last_lines
@@ -89,7 +90,7 @@ def open_folder(path: Path) -> int:
             path.mkdir(mode=0o700, exist_ok=True)
             held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(held, fcntl.LOCK_SH)
-            if os.path.samestat(os.fstat(held), path.stat()):
+            if is_at(held, path):
                 break
             os.close(held)
     for old in sorted(home.iterdir())[:-NUM_KEPT_JOBS]:

@@ -89,7 +89,7 @@ class _Receiving(Transfer):
         self._inbox = inbox
         self._waiting_for = waiting_for
         # Whoever drops the promise does not want the item.
-        self._promise: Callable[[], Promise[Any] | None] = _nobody
+        self._promise: Callable[[], Promise[Any] | None] = lambda: None
 
     def new_promise(self) -> OwnedPromise:
         """The promise of the item, for the caller to keep."""
@@ -312,7 +312,6 @@ class Inbox:
         coming.reading = Reading(
             self.messenger,
             self.replicas,
-            SERVICE,
             source.origin,
             ask=lambda want: self.messenger.request(
                 source.origin, READ, Read(source.key, want), reply_type=ReaderAnswer
@@ -370,7 +369,3 @@ class Inbox:
                 self._read(coming)
         elif client != OWN:
             self._outcome(client, ticket, held=isinstance(instruction, Accept))
-
-
-def _nobody() -> None:
-    return None

@@ -71,8 +71,7 @@ class Mailing:
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
-        # It goes on whether anybody keeps the promise or not.
-        promise = OwnedPromise(messenger, self._cancel, _ignore)
+        promise = OwnedPromise(messenger, self._cancel, None)
         self._outbox.transfers.hand_over(partial(self._start, promise))
         return promise
 
@@ -137,10 +136,6 @@ class Mailing:
     def _cancel(self) -> None:
         for sending in list(self._sendings):
             sending.cancel()
-
-
-def _ignore() -> None:
-    return None
 
 
 def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:

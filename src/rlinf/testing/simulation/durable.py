@@ -15,7 +15,7 @@ import msgspec
 
 from rlinf.scheduler.queueing import ServerStreams, Snapshot, StateRecord, Stream
 from rlinf.testing.simulation.channel_wire import CHANNEL, SERVER
-from rlinf.testing.simulation.host import Host
+from rlinf.testing.simulation.host import Host, Service
 from rlinf.testing.simulation.machines import Machines
 
 # Who does not come back to a server that was started again is gone after so long.
@@ -342,16 +342,6 @@ def _key_of(action: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, ..
     return action.__qualname__, *(_key_of(arg, ()) if callable(arg) else arg for arg in args)
 
 
-class Client(Protocol):
-    """What is told what comes."""
-
-    def receive(self, sender: str, message: Any) -> None:
-        """News from the server."""
-
-    def lost(self, peer: str) -> None:
-        """The server has gone, or holds this process for dead."""
-
-
 class SimulatedLifeline:
     """Leads from one process to the server of a durable channel, whichever process holds it.
 
@@ -362,7 +352,7 @@ class SimulatedLifeline:
         machines: what is under test.
     """
 
-    def __init__(self, host: Host, client: Client, find: Callable[[], Host], machines: Machines) -> None:
+    def __init__(self, host: Host, client: Service, find: Callable[[], Host], machines: Machines) -> None:
         self._host = host
         self._client = client
         self._find = find

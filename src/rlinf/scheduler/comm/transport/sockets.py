@@ -19,18 +19,13 @@ from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.door import Door, Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.opening import Opening
+from rlinf.scheduler.comm.transport.opening import PROBE_S, Opening
 from rlinf.scheduler.comm.transport.peer_session import Hello
 from rlinf.scheduler.comm.transport.receive_buffers import ReceiveBuffers
 from rlinf.scheduler.comm.transport.stream_link import StreamLink
 from rlinf.scheduler.errors import CommError
 
-UNIX_BUFFER_BYTES = 4 << 20
-# The kernels of both sides ask each other at this pace as long as nothing is said.
-PROBE_S = 1
 SILENCE_S = 4.0
-# A connection is not given up by the kernel: how long that may take is the session's to say.
-MAX_PROBES = 127
 # struct tcp_info of Linux: eight bytes, then words; those with the ms since data and an acknowledgement came.
 _LAST_DATA_RECV, _LAST_ACK_RECV = 11, 12
 _TCP_INFO_WORDS = 13
@@ -82,7 +77,7 @@ class Sockets:
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watch_timer: Timer | None = None
         self._openings: weakref.WeakSet[Opening[Introduction]] = weakref.WeakSet()
-        self.unix_door = Door(_listen_unix(unix_path), loop, me, judge, prepare=self.prepare)
+        self.unix_door = Door(_listen_unix(unix_path), loop, me, judge)
         self.tcp_door: Door | None = None
         self.tcp_address = ""
         self._client_tls: ssl.SSLContext | None = None
@@ -112,7 +107,7 @@ class Sockets:
             self._client_tls, server_tls = tls.client, tls.server
         name, port = listener.getsockname()[:2]
         self.tcp_address = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
-        self.tcp_door = Door(listener, self._loop, self.me, judge, prepare=self.prepare, tls=server_tls)
+        self.tcp_door = Door(listener, self._loop, self.me, judge, server_tls)
 
     # -- dialling --------------------------------------------------------------------------------
 
@@ -149,7 +144,6 @@ class Sockets:
             tls = self._client_tls
             family = socket.AF_INET6 if "[" in endpoint.tcp_address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self.prepare(connection)
         steps = handshake.dial(self.me, endpoint.process_id, hello, encrypts=tls is not None)
         opening = Opening(self._loop, connection, steps, tls, on_done, on_failed)
         self._openings.add(opening)
@@ -164,18 +158,6 @@ class Sockets:
         else:
             host, _, port = endpoint.tcp_address.removeprefix("tcp://").rpartition(":")
             opening.dialled((host.strip("[]"), int(port)), on_reached)
-
-    def prepare(self, connection: socket.socket) -> None:
-        """Set up a new connection."""
-        if connection.family == socket.AF_UNIX:
-            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                connection.setsockopt(socket.SOL_SOCKET, option, UNIX_BUFFER_BYTES)
-            return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, MAX_PROBES)
 
     # -- what stands -----------------------------------------------------------------------------
 
