@@ -181,12 +181,7 @@ def test_a_journal_that_was_written_whole_says_the_same(holders):
     with channel.lease(timeout_s=DEADLINE_S) as lease:
         assert lease.item == 0
         assert drain(channel, 89) == list(range(1, 90))
-        size = os.path.getsize(f"{holders.folder}/journal")
-        holders.pipe.send("write whole")
-        deadline = time.monotonic() + DEADLINE_S
-        while os.path.getsize(f"{holders.folder}/journal") >= size:
-            assert time.monotonic() < deadline
-            channel.put("more", queue_name="other", timeout_s=DEADLINE_S)
+        write_whole(holders, channel)
         holders.restart()
     assert drain(channel, 10) == list(range(90, 100))
     channel.put("x", queue_name="later")
@@ -238,7 +233,7 @@ def write_whole(holders, channel):
     deadline = time.monotonic() + DEADLINE_S
     while os.stat(f"{holders.folder}/journal").st_ino == file:
         assert time.monotonic() < deadline
-        channel.qsize()
+        channel.put("meanwhile", queue_name="meanwhile", timeout_s=DEADLINE_S)
 
 
 def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less_often(tmp_path, monkeypatch):

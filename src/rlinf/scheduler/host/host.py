@@ -109,6 +109,7 @@ class Hosting:
         messenger.connect(self._spec.home)  # to be told of its end
         answer_probes(self.session)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
+        messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:
             assignment, frames = self._report_start(self._reserved_port())

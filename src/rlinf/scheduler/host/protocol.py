@@ -21,6 +21,7 @@ AGAIN = "worker.result_again"
 CANCEL = "worker.cancel"
 NEXT = "worker.next_value"
 STOP = "worker.stop"
+FINISH = "worker.finish"
 
 # Progress of a rank, in order.
 STARTING = "starting"

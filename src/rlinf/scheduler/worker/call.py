@@ -118,9 +118,9 @@ class Call:
         for index in range(len(self._targets)):
             self._send(index)
 
-    def aim(self, target: Target) -> None:
-        """Before it is started: a rank has another process by now, or none."""
-        self._targets[self.addresses.index(target.address)] = target
+    def aim(self, index: int, target: Target) -> None:
+        """Before it is started: a rank may have another process by now, or none."""
+        self._targets[index] = target
 
     def go_on(self, target: Target) -> None:
         """A rank for whose process it waited has one."""

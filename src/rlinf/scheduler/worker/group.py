@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, encode
 from rlinf.scheduler.comm.promise import Promise
@@ -509,6 +510,30 @@ class WorkerGroup(Generic[T]):
     def terminate(self) -> None:
         """End every rank: after the call that it runs now, or after two seconds by force."""
         self._shared.stop()
+
+    def shutdown(self, timeout_s: float | None = None) -> None:
+        """End every rank once it has answered the calls that it has got; no other call is taken.
+
+        `with group:` does so at its end; `terminate`, if the block raises.
+
+        Args:
+            timeout_s: after which a rank that has not ended is killed, in seconds; None: calls may take as long as they
+                do. A warning says after a while whose are waited for.
+        """
+        if timeout_s is not None and not timeout_s >= 0:
+            raise ConfigError(f"timeout_s={timeout_s!r}: it is a number of seconds from 0, or None")
+        self._shared.shutdown(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.shutdown()
+        else:
+            self.terminate()
 
     def __getattr__(self, name: str) -> RemoteMethod:
         # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.

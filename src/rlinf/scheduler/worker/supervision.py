@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
@@ -35,6 +36,12 @@ from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
 
 STOP_GRACE_S = 2.0
+# A shutdown without a deadline says after this whom it waits for.
+TELL_S = 10.0
+# A process that was killed has ended within it; one that has not is out of reach.
+KILLED_WITHIN_S = 1.0
+# A rank that is gone without a word of Ray's is seen to be within it.
+_LOOK_S = 1.0
 UNREAD_GRACE_S = 3.0
 # Ray says why a process has ended, mostly; where it says nothing, what its connection showed has to do.
 UNSAID_GRACE_S = 2.0
@@ -161,11 +168,11 @@ class Supervision:
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             return False
         self._deaths.on_return(number)
-        node_rank, endpoint = rank.placement.node_rank, rank.endpoint
+        node_rank = rank.placement.node_rank
         returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
         self.session.bus.emit(returned)
         rank.exited.add_done_callback(partial(self._note_exit, rank))
-        if endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost:
+        if self._is_lost(rank.endpoint):
             self._on_rank_lost(rank)
         for call in tuple(self._pending):
             call.go_on(self.target(number))
@@ -189,13 +196,14 @@ class Supervision:
     def _start(self, call: Call) -> None:
         self._pending.add(call)
         call.complete.add_done_callback(lambda _: self._pending.discard(call))
-        for address in call.addresses:
-            call.aim(self.target(address.rank))
+        if (
+            self._deaths.may_return or self._deaths.away
+        ):  # since it was made, a rank may have gone or returned
+            for index, address in enumerate(call.addresses):
+                call.aim(index, self.target(address.rank))
         call.start()
-        for address in call.addresses:
-            if address.rank in self._deaths.dead:  # since it was checked
-                reason = self._deaths.dead[address.rank]
-                call.refuse(WorkerDied(self.name, address.rank, call.method, reason))
+        for number, reason in self._deaths.dead.items():
+            call.refuse(WorkerDied(self.name, number, call.method, reason))
         self._end_with_the_dead(call)  # a rank may have died since check_alive
 
     def _end_with_the_dead(self, call: Call) -> None:
@@ -206,15 +214,22 @@ class Supervision:
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; from any thread."""
         rank, endpoint = self.ranks[number], self.ranks[number].endpoint
-        is_lost = endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
-        if number in self._deaths.away or (is_lost and self._deaths.may_return):
+        if number in self._deaths.away or (self._deaths.may_return and self._is_lost(endpoint)):
             return Target(rank.address, None)
         return Target(rank.address, endpoint, rank.gone)
+
+    def _is_lost(self, endpoint: Endpoint | None) -> bool:
+        return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
 
     def next_target(self, address: WorkerAddress) -> Target | None:
         """Where a call is sent again whose rank died; None if that does not come back."""
         comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
         return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
+    def _ask_to_end(self, how: str) -> None:
+        for rank in self._living():
+            if rank.endpoint is not None:
+                self.session.messenger.notify(rank.endpoint, how, None)
 
     def _leave(self) -> None:
         """Free the group's name, once."""
@@ -308,6 +323,11 @@ class Supervision:
         """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self])
 
+    def shutdown(self, timeout_s: float | None) -> None:
+        """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
+        if self.begin_stop(protocol.FINISH):
+            self.finish_stop(None if timeout_s is None else time.monotonic() + timeout_s)
+
     def stop_beside(self) -> None:
         """The same in a thread of its own; from any thread, the I/O thread too: what ends a process waits for it."""
         run_beside(self.stop)
@@ -332,7 +352,7 @@ class Supervision:
         messenger = self.session.messenger
         call.settled.add_done_callback(settled)
 
-    def begin_stop(self) -> bool:
+    def begin_stop(self, how: str = protocol.STOP) -> bool:
         """Ask every process to end; False if the group has ended already."""
         if self.ended.done():
             return False
@@ -341,17 +361,29 @@ class Supervision:
         if self._deaths.may_return:  # not any more
             for rank in self.ranks:
                 self.session.directory.give_up_async(str(rank.address), "its group was terminated")
-        for rank in self._living():
-            if rank.endpoint is not None:
-                self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
+        # By the I/O thread, as calls are started: none that was made before is overtaken.
+        self.session.messenger.submit(partial(self._ask_to_end, how))
         return True
 
-    def finish_stop(self, deadline: float) -> None:
-        """Wait until the processes have ended, then kill those that have not; can be done again if interrupted."""
-        for rank in self._living():
-            _wait_until(rank, deadline)
+    def finish_stop(self, deadline: float | None) -> None:
+        """Wait until the processes have ended, then kill those that have not; can be done again if interrupted.
+
+        Args:
+            deadline: on the monotonic clock; None: there is none, and those that are waited for are told of.
+        """
+        told_at = time.monotonic() + TELL_S
+        while waited_for := [rank for rank in self._living() if not rank.gone.done()]:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                break
+            if deadline is None and now >= told_at:
+                names = ", ".join(str(rank.address) for rank in waited_for)
+                _log.warning("the shutdown of group '%s' waits for calls of %s", self.name, names)
+                told_at = now + 10 * TELL_S
+            wait([rank.exited for rank in waited_for], _LOOK_S if deadline is None else deadline - now)
         for rank in self.ranks:
             self._kill(rank)
+        wait([rank.exited for rank in self._living() if not rank.gone.done()], KILLED_WITHIN_S)
         self._successors.wait_stopped(ANSWER_TIMEOUT_S)
         self.session.messenger.submit(self._leave)
         if self.session.messenger.why_closed:  # what is handed over after that may not be looked at any more
@@ -440,10 +472,3 @@ def groups_in(session: Session) -> dict[str, GroupEntry]:
 
 def _cannot_start(before: LaunchedRank, _: Promise[None]) -> LaunchedRank:
     raise LaunchError(before.address.group, "it was not launched here: no rank can be started again")
-
-
-def _wait_until(rank: LaunchedRank, deadline: float) -> None:
-    try:
-        rank.exited.result(timeout=max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        return  # it is in a call: it will be killed
