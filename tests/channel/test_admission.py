@@ -91,7 +91,7 @@ def test_leave_is_waited_for(backend):
     channel = admitting(backend, batch_items=1)
     slot = channel.admit(max_lag=0)
     with pytest.raises(ChannelTimeout, match="1 item in the making, the oldest of version 0"):
-        channel.admit(max_lag=0, timeout_s=0.05)
+        channel.admit(max_lag=0, timeout_s=0.5)
     with pytest.raises(ChannelTimeout):
         channel.admit(max_lag=0, timeout_s=0)
     waiting = channel.admit(max_lag=0, async_op=True, timeout_s=DEADLINE_S)

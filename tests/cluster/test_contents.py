@@ -34,7 +34,8 @@ def test_channels_are_told_with_what_they_were_created_with():
         Channel.create("rollouts", maxsize=7)
         session.directory.register("rollout:0", session.messenger.endpoint)
         (spec,) = channels_of(session).values()
-        assert spec == ChannelSpec("rollouts", 7, channel_id=spec.channel_id)
+        assert spec == ChannelSpec("rollouts", 7, channel_id=spec.channel_id, creator=spec.creator)
+        assert spec.creator == ("driver", session.messenger.endpoint.process_id)
         assert Channel.connect("rollouts").maxsize == 7
 
 

@@ -29,29 +29,32 @@ ending.exit_on_sigterm()
 log = open(sys.argv[1], "w")
 log.write("not flushed")
 threading.Thread(target=wait).start()
-say("ready")
 {end}
 """
-WAIT = "threading.Event().wait()"
+WAIT = "say('ready'); threading.Event().wait()"
 
 
 def start(path, *, end=WAIT, waits_for="told"):
     program = PROGRAM.format(end=end, waits_for=waits_for)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", program, path], **pipes)
+    errors = path.with_suffix(".errors")
+    with errors.open("w") as file:
+        return subprocess.Popen(
+            [sys.executable, "-c", program, path], stdout=subprocess.PIPE, stderr=file, text=True
+        )
 
 
 def run(path, number=None, **options):
-    """What a program says after it is ready, how it ended, and its errors."""
+    """What a program says, from when it is ready if it gets a signal then, how it ended, and its errors."""
     with start(path, **options) as process:
         try:
-            assert process.stdout.readline() == "ready\n"
             if number is not None:
+                assert process.stdout.readline() == "ready\n"
                 process.send_signal(number)
-            said, errors = process.communicate(timeout=20)
+            said = process.stdout.read()
+            process.wait(20)
         finally:
             process.kill()
-    return said.split("\n")[:-1], process.returncode, errors
+    return said.split("\n")[:-1], process.returncode, path.with_suffix(".errors").read_text()
 
 
 @pytest.mark.parametrize(
