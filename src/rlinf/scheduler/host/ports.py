@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
-import stat
-import tempfile
 from pathlib import Path
-from typing import IO
 
 from rlinf.scheduler.comm.port_range import PortRange, in_turn, lent_ports
 from rlinf.scheduler.errors import ClusterError
@@ -20,8 +15,8 @@ _EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 class ReservedPort:
     """A free TCP port of this machine that no other process of this library takes while this object lives.
 
-    Binding and closing a socket would leave the port free for anyone in between. So the port is held by a lock on a
-    file that all processes of this machine agree on, and it lies outside the range from which the kernel serves
+    Binding and closing a socket would leave the port free for anyone in between. So the port is held by an abstract
+    name that all processes of this machine agree on, and it lies outside the range from which the kernel serves
     outgoing connections. A bound socket keeps off programs that are not ours, too: only a socket with SO_REUSEADDR,
     such as the one of torch's rendezvous, can be bound beside it.
     """
@@ -37,10 +32,9 @@ class ReservedPort:
         Raises:
             ClusterError: no port in the range is free; or the one that is wanted is not.
         """
-        folder = _lock_folder()
         every = _USUAL if ports is None else lent_ports(ports)
         for port in [wanted] if wanted else _candidates(every):
-            lock = _try_lock(folder / f"{port}.lock")
+            lock = _try_lock(port)
             if lock is None:
                 continue
             holder = _bound(port, reuse=bound)
@@ -87,19 +81,11 @@ def _ephemeral_range() -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _lock_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"rlinf-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise ClusterError(f"{folder} is not a folder of this user's own: no port can be reserved")
-    return folder
-
-
-def _try_lock(path: Path) -> IO[str] | None:
-    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w")
+def _try_lock(port: int) -> socket.socket | None:
+    """A lock that all processes agree on which share the ports, whoever's they are; the kernel drops it with them."""
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.bind(f"\0rlinf-port-{port}")
     except OSError:
         lock.close()
         return None

@@ -31,6 +31,7 @@ from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Death
 from rlinf.scheduler.worker.health import RankHealth, State
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.node_watch import NodeWatch
+from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
@@ -70,7 +71,7 @@ class Supervision:
         self.ended: Promise[None] = Promise()
         self._on_failure = on_failure
         self._deaths = Deaths(name, on_failure)
-        self._pending: set[Call] = set()
+        self._pending = PendingCalls()
         self._has_left = False
         self._successors = Successors(
             session,
@@ -92,6 +93,7 @@ class Supervision:
     def _on_exit(self, rank: LaunchedRank, reason: str) -> None:
         if not self._is_present(rank):
             return
+        reason = self._with_call(rank, reason)
         consequences = self._deaths.on_exit(rank.address.rank, reason)
         if consequences is not NOTHING and rank.endpoint is not None:
             # Its node may be cut off, and it lives there: nobody takes it any more.
@@ -126,16 +128,25 @@ class Supervision:
 
     def _on_unsaid(self, rank: LaunchedRank, reason: str) -> None:
         if self._is_present(rank):
+            reason = self._with_call(rank, reason)
             self._obey(self._deaths.on_lost(rank.address.rank, reason), rank, reason)
+
+    def _with_call(self, rank: LaunchedRank, reason: str) -> str:
+        """Why a rank is gone, with what it was at."""
+        first, newline, more = reason.partition("\n")
+        was_at = self._pending.end_of(rank.address.rank)
+        return f"{first}, {was_at}{newline}{more}" if was_at else reason
 
     def _obey(
         self, consequences: Consequences, rank: LaunchedRank, reason: str, *, afresh: bool = False
     ) -> None:
         rank.gone.set_result(reason)
+        if consequences is not NOTHING:  # it could end nothing any more
+            run_beside(self._end_by_force, rank)
         if consequences.report is not None:
             self.session.bus.emit(consequences.report)
         if consequences.ends_calls:
-            for call in tuple(self._pending):
+            for call in self._pending:
                 self._end_with_the_dead(call)
         if consequences.stop:
             self.stop_beside()
@@ -168,13 +179,14 @@ class Supervision:
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             return False
         self._deaths.on_return(number)
+        self._pending.forget(number)
         node_rank = rank.placement.node_rank
         returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
         self.session.bus.emit(returned)
         rank.exited.add_done_callback(partial(self._note_exit, rank))
         if self._is_lost(rank.endpoint):
             self._on_rank_lost(rank)
-        for call in tuple(self._pending):
+        for call in self._pending:
             call.go_on(self.target(number))
         return True
 
@@ -188,14 +200,13 @@ class Supervision:
 
     def _stay_away(self, number: int, reason: str) -> None:
         """A rank does not come back: who waits for that is told."""
-        for call in tuple(self._pending):
+        for call in self._pending:
             call.refuse(WorkerDied(self.name, number, call.method, reason))
         name, first = str(self.ranks[number].address), reason.partition("\n")[0]
         self.session.directory.give_up_async(name, first)
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
-        call.complete.add_done_callback(lambda _: self._pending.discard(call))
         if (
             self._deaths.may_return or self._deaths.away
         ):  # since it was made, a rank may have gone or returned
@@ -236,7 +247,7 @@ class Supervision:
         if self._has_left:
             return
         self._has_left = True
-        for call in tuple(self._pending):
+        for call in self._pending:
             for address in call.addresses:
                 call.refuse(WorkerDied(self.name, address.rank, call.method, "the group was terminated"))
         groups_of(self.session).discard(self)
@@ -393,14 +404,18 @@ class Supervision:
 
     def _kill(self, rank: LaunchedRank) -> None:
         rank.process.kill()
-        if rank.exited.done() or rank.endpoint is None:
+        if not rank.exited.done():  # Ray asks a process to end, and one that is stopped does not hear that
+            self._end_by_force(rank)
+
+    def _end_by_force(self, rank: LaunchedRank) -> None:
+        """End what is left of a rank: its process, and what that has started."""
+        if rank.endpoint is None:
             return
-        # Ray asks a process to end, and one that is stopped does not hear that.
+        left = rank.pid, rank.born, rank.endpoint.process_id
         if rank.endpoint.machine_id == self.session.messenger.endpoint.machine_id:
-            kill_process(rank.pid, rank.born)
+            kill_process(*left)
         elif rank.placement.node_rank not in self._node_watch.states.lost:
-            processes = self.session.service(Processes)
-            processes.kill_there(rank.placement.node_id, rank.pid, rank.born)
+            self.session.service(Processes).kill_there(rank.placement.node_id, *left)
 
     def _living(self) -> list[LaunchedRank]:
         return [rank for rank in self.ranks if not rank.exited.done()]
