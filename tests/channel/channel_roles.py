@@ -43,7 +43,7 @@ def receive_items_and_take_none(channel, ready, count):
     handles = [channel.get(async_op=True) for _ in range(count)]
     for handle in handles:
         # The item is in this process; `wait` would take it.
-        handle._source.exception(DEADLINE_S)
+        handle.settled.exception(DEADLINE_S)
     ready.put("arrived")
     ready.get("never", timeout_s=DEADLINE_S)
 

@@ -63,7 +63,7 @@ def test_what_a_dropped_handle_gives_back_is_there_for_the_blocking_get_after_it
         channel.put((round_, "first"))
         channel.put((round_, "second"))
         handle = channel.get(async_op=True)
-        handle._source.exception(DEADLINE_S)
+        handle.settled.exception(DEADLINE_S)
         del handle
         assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == [
             (round_, "first"),

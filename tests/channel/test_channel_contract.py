@@ -370,7 +370,7 @@ def test_a_dropped_handle_gives_back_its_place_and_its_item(backend):
         channel.put(item)
     first, second = channel.get(async_op=True), channel.get(async_op=True)
     channel.qsize()
-    second._source.exception(DEADLINE_S)
+    second.settled.exception(DEADLINE_S)
     waiting = channel.get("elsewhere", async_op=True)
     del second, waiting
     gc.collect()

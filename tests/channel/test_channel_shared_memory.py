@@ -80,7 +80,7 @@ def test_a_dropped_handle_gives_its_item_back_whole(small):
     assert roles.make_ready(channel)
     channel.put(full_of(7))
     handle = channel.get(async_op=True)
-    handle._source.exception(DEADLINE_S)
+    handle.settled.exception(DEADLINE_S)
     del handle
     assert contents(channel.get(timeout_s=DEADLINE_S)) == 7
 

@@ -81,7 +81,7 @@ def hold_without_reading(pipe, secret, machine, directory, name):
     """Has a version fetched that it never copies."""
     _messenger, weights = member(secret, machine, name, directory)
     handle = weights.fetch("policy", state(-1), timeout_s=20)
-    handle._source.exception(20)
+    handle.settled.exception(20)
     pipe.send(None)
     pipe.recv()
 

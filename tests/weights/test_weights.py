@@ -108,7 +108,7 @@ def test_a_fetch_that_is_done_writes_only_when_it_is_waited_for(job):
     into = state(-1)
     actor.publish("policy", state(1), 1)
     handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
-    assert handle._source.exception(DEADLINE_S) is None
+    assert handle.settled.exception(DEADLINE_S) is None
     assert handle.done()
     assert numbers_in(into) == {-1}
     handle.wait()
@@ -256,7 +256,7 @@ def test_what_was_fetched_from_a_killed_publisher_is_still_written(job):
     pipe.send(5)
     answer_of(pipe)
     handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
-    assert handle._source.exception(DEADLINE_S) is None
+    assert handle.settled.exception(DEADLINE_S) is None
     process.kill()
     assert gone.wait(DEADLINE_S)
     assert handle.wait() == 5
@@ -304,7 +304,7 @@ def test_who_has_begun_to_read_sees_its_version_whatever_is_published(job):
     old, new = state(-1), state(-1)
     actor.publish("policy", state(1), 1)
     handle = rollout.fetch("policy", old, timeout_s=DEADLINE_S)
-    assert handle._source.exception(DEADLINE_S) is None
+    assert handle.settled.exception(DEADLINE_S) is None
     for version in (2, 3):
         actor.publish("policy", state(version), version)
         assert rollout.fetch("policy", new, timeout_s=DEADLINE_S).wait() == version

@@ -191,7 +191,7 @@ def test_the_owner_looks_at_those_groups_only_in_which_something_was_released(ne
     looked = []
     unheld = arena._table.unheld
     monkeypatch.setattr(arena._table, "unheld", lambda group: looked.append(group) or unheld(group))
-    index = leases[5000].index
+    index = leases[5000].hold.index
     del leases[5000]
     assert arena.allocate(64 * KIB).index == index
     assert looked == [index // 256]
@@ -490,7 +490,7 @@ def test_closing_gives_the_pages_back_though_a_reader_keeps_the_memory_open(aren
     array = held.array()
     del used, unused
     arena.close()
-    assert os.fstat(held.arena.fd).st_blocks * 512 < 1.5 * MIB
+    assert os.fstat(held.hold.arena.fd).st_blocks * 512 < 1.5 * MIB
     assert set(array) == {1}
 
 
@@ -517,7 +517,7 @@ def test_the_last_who_holds_a_block_of_a_gone_owner_gives_its_pages_back(arena):
 def test_nobody_can_change_the_size(arena, opened, size):
     held = lease(opened, arena, arena.allocate(1))
     with pytest.raises(PermissionError):
-        os.ftruncate(held.arena.fd, size)
+        os.ftruncate(held.hold.arena.fd, size)
 
 
 def test_an_object_that_is_being_sent_outlives_its_arena(new_arena):
@@ -579,7 +579,7 @@ def test_arenas_stay_open_while_in_use_and_a_while_after(monkeypatch, opened):
         if number == 0:
             held = lease(opened, place, arena.allocate(10))
     assert [ref() is not None for ref in watched] == [True, False, True, True]
-    assert opened.get(owners[0].process_id, os.getpid(), -1) is held.arena  # known, and not opened again
+    assert opened.get(owners[0].process_id, os.getpid(), -1) is held.hold.arena  # known, and not opened again
     del held
     opened.forget(owners[0].process_id)
     assert [ref() is not None for ref in watched] == [False, False, False, True]

@@ -39,6 +39,9 @@ class AsyncHandle(Generic[T]):
             interruption, so nothing that it does must prevent that.
         what: what goes on, for messages, e.g. "recv from 'rollout:3'".
         fate: where it says that the value was taken; by default where the source's owner looks.
+
+    Attributes:
+        settled: the source: done when `wait` would not block; for `wait_all` and its like.
     """
 
     __slots__ = (
@@ -49,9 +52,9 @@ class AsyncHandle(Generic[T]):
         "_finished",
         "_generation",
         "_lock",
-        "_source",
         "_value",
         "_what",
+        "settled",
     )
 
     def __init__(
@@ -62,7 +65,7 @@ class AsyncHandle(Generic[T]):
         fate: Fate | None = None,
     ) -> None:
         self._what = what
-        self._source = source
+        self.settled = source
         self._fate = fate or source.fate
         self._generation = generation()
         self._finish = finish
@@ -78,11 +81,6 @@ class AsyncHandle(Generic[T]):
         """What goes on."""
         return self._what if isinstance(self._what, str) else self._what()
 
-    @property
-    def settled(self) -> Promise[Any]:
-        """Done when `wait` would not block; for `wait_all` and its like."""
-        return self._source
-
     def describe(self) -> str:
         """What is waited for."""
         return self.what or "an operation"
@@ -96,7 +94,7 @@ class AsyncHandle(Generic[T]):
 
     def done(self) -> bool:
         """Whether the operation is over, well or not: then `wait` does not block."""
-        return self._source.done()
+        return self.settled.done()
 
     def wait(self, timeout_s: float | None = None) -> T:
         """The result.
@@ -110,10 +108,10 @@ class AsyncHandle(Generic[T]):
             CommError: it began before this process was forked, and its end does not come here.
             BaseException: what the operation failed with.
         """
-        if not self._finished and not self._source.done():
+        if not self._finished and not self.settled.done():
             self._check_process()
             started = time.monotonic()
-            if not self._source.wait(timeout_s):
+            if not self.settled.wait(timeout_s):
                 raise ResultTimeout(self.what or "the operation", time.monotonic() - started)
         value = self._take()
         fate = self._fate
@@ -136,7 +134,7 @@ class AsyncHandle(Generic[T]):
 
     def cancel(self) -> bool:
         """Give the operation up; False if it is over. A cancelled `recv` or `get` takes nothing."""
-        return self._source.cancel()
+        return self.settled.cancel()
 
     def then(self, function: Callable[[T], U]) -> AsyncHandle[U]:
         """A handle of `function(result)`.
@@ -145,14 +143,14 @@ class AsyncHandle(Generic[T]):
         raises is the new handle's failure. If this handle fails, so does the new one, and the function does
         not run.
         """
-        return AsyncHandle(self._source, lambda _: function(self._take()), self.what)
+        return AsyncHandle(self.settled, lambda _: function(self._take()), self.what)
 
     async def async_wait(self) -> T:
         """The result; the same as awaiting the handle."""
         return await self
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self._source.done():
+        if not self.settled.done():
             self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
@@ -163,7 +161,7 @@ class AsyncHandle(Generic[T]):
                 except RuntimeError:  # the event loop was closed meanwhile: nobody is left to tell
                     return
 
-            self._source.add_done_callback(wake)
+            self.settled.add_done_callback(wake)
             if self._awaited_by is None:
                 self._awaited_by = set()
             awaited_by = self._awaited_by
@@ -173,7 +171,7 @@ class AsyncHandle(Generic[T]):
             except asyncio.CancelledError:
                 # As with a future of asyncio: who gives up waiting gives up the operation.
                 if awaited_by == {woken}:
-                    self._source.cancel()
+                    self.settled.cancel()
                 raise
             finally:
                 awaited_by.discard(woken)
@@ -184,7 +182,7 @@ class AsyncHandle(Generic[T]):
         return value
 
     def _check_process(self) -> None:
-        if self._generation != generation() and not self._source.done():
+        if self._generation != generation() and not self.settled.done():
             raise forked_error(self.what or "an operation")
 
     def _take(self) -> T:
@@ -199,7 +197,7 @@ class AsyncHandle(Generic[T]):
 
     def _settle(self) -> None:
         """Make the result. What it ends with is kept, unless an interruption ended it: then it is made again."""
-        source, finish = self._source, self._finish
+        source, finish = self.settled, self._finish
         try:
             value = source.result(0)
             if finish is not None:

@@ -9,41 +9,26 @@ import numpy as np
 
 from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
+from rlinf.scheduler.comm.shm.foreign import Hold
 from rlinf.scheduler.comm.shm.maps import array_interface
 
 
 class BlockLease:
     """A block that this process uses; released when the last reference to it, or to an array of it, is dropped.
 
-    Args:
+    Attributes:
         hold: the block.
         size_bytes: how much of it there is to read.
         shared: other processes read the block too, so that who writes needs a copy.
     """
 
-    __slots__ = ("_hold", "_private_address", "shared", "size_bytes")
+    __slots__ = ("_private_address", "hold", "shared", "size_bytes")
 
     def __init__(self, hold: Hold, size_bytes: int, shared: bool) -> None:
         self._private_address = 0
-        self._hold = hold
+        self.hold = hold
         self.size_bytes = size_bytes
         self.shared = shared
-
-    @property
-    def arena(self) -> ForeignArena:
-        """Where it lies."""
-        return self._hold.arena
-
-    @property
-    def index(self) -> int:
-        """The number of the block."""
-        return self._hold.index
-
-    @property
-    def generation(self) -> int:
-        """Which of those that lie there one after the other."""
-        return self._hold.generation
 
     def map(self) -> None:
         """Make sure that `array` will not fail.
@@ -52,10 +37,10 @@ class BlockLease:
             OSError: the memory cannot be mapped.
         """
         if not self.shared:
-            self.arena.address(self.index)
+            self.hold.arena.address(self.hold.index)
         elif not self._private_address:
-            self._private_address = self.arena.map_privately(self.index, self.size_bytes)
-            self._hold.private.append(self._private_address)
+            self._private_address = self.hold.arena.map_privately(self.hold.index, self.size_bytes)
+            self.hold.private.append(self._private_address)
 
     def array(self) -> Bytes:
         """The data, uint8 of shape (size_bytes,), writable; it keeps the lease.
@@ -66,7 +51,7 @@ class BlockLease:
             OSError: the memory cannot be mapped.
         """
         self.map()
-        return np.asarray(_Memory(self, self._private_address or self.arena.address(self.index)))
+        return np.asarray(_Memory(self, self._private_address or self.hold.arena.address(self.hold.index)))
 
     def original(self) -> Bytes:
         """The same data, as everybody sees it: to be read and handed on.
@@ -74,11 +59,11 @@ class BlockLease:
         Raises:
             OSError: the memory cannot be mapped.
         """
-        return np.asarray(_Memory(self, self.arena.address(self.index)))
+        return np.asarray(_Memory(self, self.hold.arena.address(self.hold.index)))
 
     def mark(self) -> Any:
         """One byte of the block that everybody sees (see `HolderTable.mark`)."""
-        return self.arena.seat.table.mark(self.index)
+        return self.hold.arena.seat.table.mark(self.hold.index)
 
     def copy(self) -> Bytes:
         """A copy of the data, made without mapping it.
@@ -86,11 +71,11 @@ class BlockLease:
         Raises:
             OSError: it cannot be read.
         """
-        return self.arena.read(self.index, self.size_bytes)
+        return self.hold.arena.read(self.hold.index, self.size_bytes)
 
     def __del__(self, _unmap: Callable[[int, int], None] = kernel.unmap_memory) -> None:
         if self._private_address:
-            self._hold.private.remove(self._private_address)
+            self.hold.private.remove(self._private_address)
             _unmap(self._private_address, self.size_bytes)
 
 

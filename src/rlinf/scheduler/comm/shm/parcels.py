@@ -208,11 +208,9 @@ class Parcels:
         lease = arrived.lease
         if lease is None or not self.reads_ours(peer.process_id):
             return arrived.frames()
-        arena, sizes = lease.arena, tuple(arrived.sizes)
-        owner_id = arena.owner.process_id
-        at = Descriptor(
-            owner_id, os.getpid(), arena.fd, lease.index, lease.generation, sizes, shared or lease.shared
-        )
+        hold, sizes = lease.hold, tuple(arrived.sizes)
+        owner_id, fd = hold.arena.owner.process_id, hold.arena.fd
+        at = Descriptor(owner_id, os.getpid(), fd, hold.index, hold.generation, sizes, shared or lease.shared)
         return [at.to_frame()]
 
     # -- the I/O thread --------------------------------------------------------------------------
