@@ -69,7 +69,7 @@ def test_a_call_to_a_rank_that_ignores_deaths_is_refused_with_the_same_words(job
 
 
 def test_the_successor_of_a_rank_that_nobody_can_end_starts_when_that_is_fenced(job, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.kill_process", lambda pid, born: False)
+    monkeypatch.setattr("rlinf.scheduler.worker.supervision.kill_process", lambda *_: False)
     monkeypatch.setattr("rlinf.scheduler.worker.successors.ENDED_WITHIN_S", 0.05)
     group = Probe.create_group().launch(
         job, PackedPlacementStrategy(0, 1), name="fenced", on_failure="restart"
