@@ -221,8 +221,14 @@ class CallLoop:
     def _begin(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> None:
         """Run something as a task; on the I/O thread."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="rlinf-async-calls", daemon=True).start()
+            try:
+                loop = asyncio.new_event_loop()
+            except OSError as error:  # out of descriptors
+                self._answers.fail(job, error)
+                self._forget(job)
+                return
+            threading.Thread(target=loop.run_forever, name="rlinf-async-calls", daemon=True).start()
+            self._loop = loop
         self._loop.call_soon_threadsafe(self._make_task, self._loop, job, invoke)
 
     def _make_task(

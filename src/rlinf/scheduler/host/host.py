@@ -21,14 +21,14 @@ from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.planning import Placement, Topology
+from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.session.links import answer_probes
@@ -153,14 +153,14 @@ class Hosting:
     def _construct(self, assignment: Assignment, frames: list[Buffer]) -> Any:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         try:
-            self._become(assignment, pickle.loads(frames[0]))
+            self._become(assignment, unpacked_topology(frames[0]))
             if assignment.units:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)
             self._enter(protocol.IMPORTING)
             factory: WorkerFactory = decode(frames[1], frames[2:])
             # Now: what the class's module imports may have changed what is seen.
-            self._devices = self._look(assignment.placement)
+            self._devices = self._look(assignment)
             self._enter(protocol.CONSTRUCTING)
             return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
@@ -216,13 +216,12 @@ class Hosting:
                 about[RETURNS] = self._spec.launcher.process_id
             self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
 
-    def _look(self, placement: Placement) -> tuple[str, ...]:
+    def _look(self, assignment: Assignment) -> tuple[str, ...]:
         """The accelerators that this process sees, which are those of its placement."""
-        node = job_topology(self.session).nodes[placement.node_rank]
-        if not node.num_accelerators:
+        if not assignment.node.num_accelerators:
             return ()
         self._enter(protocol.LOOKING)
-        return check_seen(placement, node, os.environ)
+        return check_seen(assignment.placement, assignment.node, os.environ)
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
-from rlinf.scheduler.comm.port_range import PortRange, lent_ports
+from rlinf.scheduler.comm.port_range import PortRange, in_turn, lent_ports
 from rlinf.scheduler.errors import ClusterError
 
 _USUAL = range(20_000, 32_000)
@@ -23,13 +21,10 @@ class ReservedPort:
     such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(
-        self, host: str = "", *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None
-    ) -> None:
+    def __init__(self, *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None) -> None:
         """Reserve one.
 
         Args:
-            host: the address that the port must be free on; "" for every address.
             bound: whether a socket is bound to it.
             wanted: that one and no other; 0: any.
             ports: the job's, of which some are for this; None: those that suit most machines.
@@ -42,7 +37,7 @@ class ReservedPort:
             lock = _try_lock(port)
             if lock is None:
                 continue
-            holder = _bound(host, port, reuse=bound)
+            holder = _bound(port, reuse=bound)
             if holder is not None:
                 self.port = port
                 self._lock = lock
@@ -63,10 +58,10 @@ class ReservedPort:
             self._lock = -1
 
 
-def acquire_port(host: str = "", *, ports: PortRange | None = None) -> int:
+def acquire_port(*, ports: PortRange | None = None) -> int:
     """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
     # Whoever uses it may bind it without SO_REUSEADDR.
-    reserved = ReservedPort(host, bound=False, ports=ports)
+    reserved = ReservedPort(bound=False, ports=ports)
     _kept.append(reserved)
     return reserved.port
 
@@ -74,13 +69,10 @@ def acquire_port(host: str = "", *, ports: PortRange | None = None) -> int:
 _kept: list[ReservedPort] = []
 
 
-def _candidates(every: range) -> Iterator[int]:
+def _candidates(every: range) -> list[int]:
     low, high = _ephemeral_range()
     usable = [port for port in every if not low <= port <= high] or list(every)
-    # Every process starts elsewhere, so that many that start at once seldom meet.
-    start = (os.getpid() * 131) % len(usable)
-    yield from usable[start:]
-    yield from usable[:start]
+    return in_turn(usable)
 
 
 def _ephemeral_range() -> tuple[int, int]:
@@ -102,13 +94,13 @@ def _try_lock(port: int) -> int | None:
     return lock.detach()
 
 
-def _bound(host: str, port: int, *, reuse: bool) -> socket.socket | None:
-    """A socket bound to a port; None if the port is not free."""
-    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _bound(port: int, *, reuse: bool) -> socket.socket | None:
+    """A socket bound to a port of every address; None if the port is not free."""
+    holder = socket.socket()
     # As a rendezvous server itself binds: to that a port in TIME_WAIT from an earlier job is free.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
     try:
-        holder.bind((host, port))
+        holder.bind(("", port))
     except OSError:
         holder.close()
         return None

@@ -20,7 +20,7 @@ from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress, job_topology
+from rlinf.scheduler.host.info import WorkerAddress, job_topology, packed_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.host.postmortem import Witnesses
@@ -405,10 +405,11 @@ class _Launch:
         recipe = self._recipe
         if not recipe.master_address:
             recipe.master_address = self._node_of(self._ranks[0].placement).ip
-        topology = pickle.dumps(self._bare_topology)
+        topology = packed_topology(self._bare_topology)
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
+                node=self._node_of(rank.placement),
                 world_size=recipe.world_size,
                 environment=rank_environment(
                     rank.placement,
