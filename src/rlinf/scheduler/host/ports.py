@@ -45,7 +45,7 @@ class ReservedPort:
                 if not bound:
                     holder.close()
                 return
-            lock.close()
+            os.close(lock)
         if wanted:
             raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
         raise ClusterError(f"no free TCP port between {every[0]} and {every[-1]} on this node")
@@ -53,7 +53,9 @@ class ReservedPort:
     def release(self) -> None:
         """Let others have the port."""
         self._holder.close()
-        self._lock.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def acquire_port(*, ports: PortRange | None = None) -> int:
@@ -81,15 +83,15 @@ def _ephemeral_range() -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _try_lock(port: int) -> socket.socket | None:
-    """A lock that all processes agree on which share the ports, whoever's they are; the kernel drops it with them."""
+def _try_lock(port: int) -> int | None:
+    """A descriptor of what all processes that share the ports agree on, whoever has them; it goes with its process."""
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         lock.bind(f"\0rlinf-port-{port}")
     except OSError:
         lock.close()
         return None
-    return lock
+    return lock.detach()
 
 
 def _bound(port: int, *, reuse: bool) -> socket.socket | None:
