@@ -45,7 +45,7 @@ class ReservedPort:
                 if not bound:
                     holder.close()
                 return
-            os.close(lock)
+            lock.close()
         if wanted:
             raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
         raise ClusterError(f"no free TCP port between {every[0]} and {every[-1]} on this node")
@@ -53,9 +53,7 @@ class ReservedPort:
     def release(self) -> None:
         """Let others have the port."""
         self._holder.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
 
 def acquire_port(*, ports: PortRange | None = None) -> int:
