@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class ReservedPort:
                 if not bound:
                     holder.close()
                 return
-            lock.close()
+            os.close(lock)
         if wanted:
             raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
         raise ClusterError(f"no free TCP port between {every[0]} and {every[-1]} on this node")
@@ -53,7 +54,9 @@ class ReservedPort:
     def release(self) -> None:
         """Let others have the port."""
         self._holder.close()
-        self._lock.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def acquire_port(*, ports: PortRange | None = None) -> int:
