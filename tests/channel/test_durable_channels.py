@@ -260,7 +260,7 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
                     if len(tried) == 3:
                         break
                 held = runtime._servers._servers["grows"]
-                wait_until(lambda: held._grown_turns > 4)
+                wait_until(lambda held=held: held._grown_turns > 4)
         with LocalRuntime():
             channel = Channel.create("grows", durable=tmp_path / name)
             assert drain(channel, number + 1) == list(range(number + 1))

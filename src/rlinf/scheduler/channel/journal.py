@@ -14,7 +14,6 @@ was never answered, and is dropped. Any other damage is refused.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import stat
@@ -138,8 +137,7 @@ class Journal:
             OSError: it cannot be; then the present one goes on, and what was begun is closed.
         """
         try:
-            if self._lock < 0:
-                raise OSError(errno.EBADF, "another process may hold it by now")
+            os.fstat(self._lock)  # that is closed once another process may hold it
             if self._fd >= 0:
                 _copy(self._fd, since, self.size_bytes, fd)
             image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
