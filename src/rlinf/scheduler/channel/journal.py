@@ -137,6 +137,7 @@ class Journal:
             OSError: it cannot be; then the present one goes on, and what was begun is closed.
         """
         try:
+            os.fstat(self._lock)  # that is closed once another process may hold it
             if self._fd >= 0:
                 _copy(self._fd, since, self.size_bytes, fd)
             image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
