@@ -31,10 +31,11 @@ from rlinf.scheduler.engine.engine import (
     join_or_start,
     own_address,
     probe_nodes,
+    ray_address,
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.lost_nodes import num_lost_nodes, why_lost
+from rlinf.scheduler.engine.lost_nodes import NodeLooks, answering_nodes, num_lost_nodes
 from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.engine.signals import exit_on_sigterm
@@ -210,8 +211,8 @@ class Cluster:
         """
         session, before = self.session, self.fleet
         records = wait_for_nodes(None, timeout_s)
-        gone = why_lost([record["NodeID"] for record in records])  # Ray may not have noticed yet
-        reports = probe_nodes([record for record in records if record["NodeID"] not in gone], timeout_s)
+        there = answering_nodes(records)  # Ray may not have noticed yet that others are not
+        reports = probe_nodes([record for record in records if record["NodeID"] in there], timeout_s)
         _check_reachable(session, reports)
         fleet = fleet_after(before, reports)
         alive = {report.node_id for report in reports}
@@ -412,7 +413,7 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: Cluste
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
-        session.service(NodeWatch).follow(why_lost)
+        session.service(NodeWatch).follow(NodeLooks(ray_address()))
         announce(session, encryption=config.encryption)
         set_current(session)
     except BaseException:

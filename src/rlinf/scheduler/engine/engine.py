@@ -165,6 +165,11 @@ def own_address() -> str:
     return str(get_node_ip_address())
 
 
+def ray_address() -> str:
+    """Where the Ray is that this process is connected to, HOST:PORT."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def wait_for_nodes(
     num_nodes: int | None, timeout_s: float, begun: float | None = None
 ) -> list[dict[str, Any]]:

@@ -27,8 +27,15 @@ from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.wording import clock_text
 from rlinf.scheduler.worker.environment import rank_environment
-from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, reason_of
+from rlinf.scheduler.worker.launched_rank import (
+    LaunchedRank,
+    end_of_node,
+    explanation_of,
+    is_the_end,
+    reason_of,
+)
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
@@ -298,8 +305,14 @@ class _Launch:
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:
+        watch = self._session.service(NodeWatch)
+
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
+            if rank.endpoint is not None and not is_the_end(error):
+                return  # its own connection, or its node's silence, will show whether it is
+            if cause := end_of_node(error):  # first: everybody is told so
+                watch.lose(rank.placement.node_id, f"{cause} at {clock_text(time.time())}")
             where = (
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )
@@ -346,12 +359,13 @@ class _Launch:
         return self._bare_topology.nodes[placement.node_rank]
 
     def _describe_missing(self) -> list[str]:
-        return [
-            f"rank {rank.address.rank} on node {rank.placement.node_rank} "
-            f"({self._node_of(rank.placement).ip}): {_WAITS[rank.progress]}"
-            for rank in self._ranks
-            if rank.progress != protocol.READY
-        ]
+        return [self._describe(rank) for rank in self._ranks if rank.progress != protocol.READY]
+
+    def _describe(self, rank: LaunchedRank) -> str:
+        node_rank = rank.placement.node_rank
+        silence = self._session.service(NodeWatch).silence(node_rank)
+        state = "; ".join(filter(None, [_WAITS[rank.progress], silence]))
+        return f"rank {rank.address.rank} on node {node_rank} ({self._node_of(rank.placement).ip}): {state}"
 
 
 def _launch_error(group: str, progress: protocol.Progress, failure: Failure) -> LaunchError:

@@ -18,6 +18,7 @@ from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.comm.transport.peer_session import Loss
+from rlinf.scheduler.comm.transport.sockets import SILENCE_S
 from rlinf.scheduler.errors import CommError, SchedulerError
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.force import kill_process
@@ -66,6 +67,11 @@ class Supervision:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_exit(self, rank: LaunchedRank, reason: str) -> None:
+        cut = self.session.messenger.cut_off(rank.endpoint.process_id, SILENCE_S) if rank.endpoint else ""
+        if cut:
+            # It ended because it has lost us too, or Ray, which has also lost it, guesses.
+            node = self._node_watch.states.title(rank.placement.node_rank)
+            reason = f"process {rank.pid} on {node}: {cut}"
         consequences = self._deaths.on_exit(rank.address.rank, reason)
         if consequences is not NOTHING and rank.endpoint is not None:
             # Its node may be cut off, and it lives there: nobody takes it any more.
@@ -158,6 +164,10 @@ class Supervision:
         """Why a rank's process is gone, as far as that is known within `wait_s` seconds."""
         reason = self._reasons[address.rank]
         return reason.result() if reason.wait(wait_s) else otherwise
+
+    def when_gone(self, rank: int, callback: Callable[[str], None]) -> None:
+        """Have `callback` called on the I/O thread with why a rank is gone, once it is."""
+        self._reasons[rank].add_done_callback(lambda reason: callback(reason.result()))
 
     def stop(self) -> None:
         """End every process: after the call that it runs now, or after a grace period by force."""

@@ -78,6 +78,8 @@ class PeerLine:
         self._timer: Timer | None = None
         self._timer_at: float | None = None
         self._leaving = False
+        # What the kernel hears over the connection that stands does not count any more.
+        self._doubted = False
 
     @property
     def transport(self) -> str:
@@ -203,6 +205,7 @@ class PeerLine:
     def adopt(self, connection: socket.socket) -> None:
         """Use a connection from now on."""
         self._drop_link()
+        self._doubted = False
         self.link = StreamLink(self._loop, connection, self.session, self, self._sockets.buffers)
         self._sockets.flush_soon(self.link)
         self._watch()
@@ -220,6 +223,7 @@ class PeerLine:
 
     def on_messages(self, messages: list[Message]) -> None:
         """See `LinkEvents`."""
+        self._doubted = False
         self.session.heard()
         self._events.on_messages(messages)
 
@@ -235,13 +239,20 @@ class PeerLine:
             self.session.cut(time.monotonic(), reason)
         self.poll()
 
+    def doubt(self, silent_s: float) -> None:
+        """Nothing has been said for a while: try by another connection whether its machine can be reached."""
+        if self.link is not None and self.transport != "unix":
+            self._doubted = True
+            self.session.silent(time.monotonic(), silent_s)
+            self.poll()
+
     def look(self) -> bool:
         """See `Watched`."""
         if self.link is not None:
             silent_s = silence_of(self.link.connection)
             if silent_s >= SILENCE_S:
                 self.session.silent(time.monotonic(), silent_s)
-            else:
+            elif not self._doubted:
                 self.session.heard()
         if self._attempt is not None and silence_of(self._attempt.connection) >= SILENCE_S:
             self._attempt.fail("silent")
