@@ -35,7 +35,7 @@ from rlinf.scheduler.engine.engine import (
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.lost_nodes import NodeLooks, answering_nodes, num_lost_nodes
+from rlinf.scheduler.engine.lost_nodes import NodeLooks, num_lost_nodes
 from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.engine.signals import exit_on_sigterm
@@ -211,8 +211,7 @@ class Cluster:
         """
         session, before = self.session, self.fleet
         records = wait_for_nodes(None, timeout_s)
-        there = answering_nodes(records)  # Ray may not have noticed yet that others are not
-        reports = probe_nodes([record for record in records if record["NodeID"] in there], timeout_s)
+        reports = probe_nodes(records, timeout_s)
         _check_reachable(session, reports)
         fleet = fleet_after(before, reports)
         alive = {report.node_id for report in reports}
@@ -384,7 +383,7 @@ def _open_session(
         engine = join_or_start(address, num_nodes, timeout_s)
     try:
         nodes = wait_for_nodes(num_nodes, timeout_s, begun)
-        reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes())[:num_nodes]
+        reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:num_nodes]
         return _join_as_driver(engine, reports, config)
     except BaseException:
         engine.stop()

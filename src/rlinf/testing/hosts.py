@@ -142,6 +142,12 @@ class HostFleet:
             if command.returncode != 0:
                 raise RuntimeError("\n".join(said))
 
+    def descriptor(self, pid: int) -> int:
+        """A descriptor of one of the hosts' processes, which is readable once that has ended; the fleet closes it."""
+        descriptor = os.pidfd_open(pid)
+        self._stack.callback(os.close, descriptor)
+        return descriptor
+
     def lose_power(self, rank: int) -> None:
         """A host is gone, as if somebody had pulled both its plugs: nobody hears that its processes end."""
         self.network.unplug(self.hosts[rank].machine)

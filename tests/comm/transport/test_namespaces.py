@@ -1,42 +1,22 @@
 """Two machines with addresses of their own: this process is on one of them, its children are on the other."""
 
 import contextlib
-import multiprocessing
 import socket
 import threading
 import time
-from multiprocessing import forkserver
 
 import numpy as np
 import pytest
 
-from machine_peers import join, run
+from machine_fixtures import received
+from machine_peers import join
 from rlinf.scheduler.channel import Channel, ChannelSpec
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.errors import CommTimeout, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
-from rlinf.testing.machines import MachinePair, MachinesUnavailable
 from waits import wait_until
 
 DEADLINE_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Starts processes quickly; its helper must not be started on one of the machines."""
-    context = multiprocessing.get_context("forkserver")
-    forkserver.ensure_running()
-    return context
-
-
-@pytest.fixture
-def machines(processes):
-    try:
-        pair = MachinePair()
-    except MachinesUnavailable as error:
-        pytest.skip(f"tests between machines need root or CAP_SYS_ADMIN, and veth: {error}")
-    with pair, pair.left.entered():
-        yield pair
 
 
 @pytest.fixture
@@ -60,26 +40,14 @@ def runtime(machines, secret):
 
 
 @pytest.fixture
-def start_there(machines, processes, secret):
-    """Starts a function of `machine_peers` on the other machine; gives its process, its pipe and what it sent first."""
-    with contextlib.ExitStack() as stack:
+def start_there(machines, start_on):
+    """Starts a function of `machine_peers`, on the other machine; gives its process, its pipe and what it sent."""
 
-        def start(function, *args, on=machines.right):
-            ours, theirs = processes.Pipe()
-            process = processes.Process(target=run, args=(theirs, on, function, secret, *args), daemon=True)
-            process.start()
-            theirs.close()
-            stack.callback(ours.close)
-            stack.callback(process.join, DEADLINE_S)
-            stack.callback(process.kill)
-            return process, ours, received(ours)
+    def start(function, *args, on=machines.right):
+        process, pipe = start_on(on, function, *args)
+        return process, pipe, received(pipe)
 
-        yield start
-
-
-def received(pipe):
-    assert pipe.poll(DEADLINE_S)
-    return pipe.recv()
+    return start
 
 
 def when_lost(messenger):

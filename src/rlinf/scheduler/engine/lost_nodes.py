@@ -86,9 +86,9 @@ def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
     return ask_raylets({record["NodeID"]: _raylet_of(record) for record in records}, _LOOK_S)[1]
 
 
-def num_lost_nodes() -> int:
-    """How many nodes Ray has had that are gone."""
-    return sum(not record["Alive"] for record in ray.nodes())
+def num_lost_nodes(there: Collection[Mapping[str, Any]]) -> int:
+    """How many nodes Ray has had besides those that are there."""
+    return len(ray.nodes()) - len(there)
 
 
 def _raylet_of(record: Mapping[str, Any]) -> Address:
