@@ -154,18 +154,22 @@ def first(seen):
 
 
 def second(seen):
-    """A job that is opened after a loss, and whose head is lost with its driver."""
+    """A job that is opened after a loss, and whose Ray loses its head."""
     with Cluster(num_nodes=1) as cluster:
         seen["nodes"] = cluster.num_nodes
-    with Cluster(num_nodes=2) as cluster:
+    with Cluster({"num_nodes": 2, "unreachable_after_s": 4.0}) as cluster:
         group = launch(cluster, "left", 1)
         [pid] = group.where().wait(DEADLINE_S)
-        group.hang()
-        ask("seen", seen)
+        calling = group.hang()
         ask("lose the head", pid)
+        waits = Waits()
+        waits.end("call", calling.wait, DEADLINE_S)
+        waits.end("launch", lambda: launch(cluster, "late", 0))
+        seen["headless"] = waits.ends
+        ask("seen", seen)
 
 
 if __name__ == "__main__":
     FOUND = {}
     {"first": first, "second": second}[sys.argv[1]](FOUND)
-    ask("seen", FOUND)  # the second one does not get here
+    ask("seen", FOUND)

@@ -67,7 +67,7 @@ class Hands:
 
     def _lose_the_head(self, pid):
         self.watched = self.fleet.descriptor(pid)
-        self.fleet.hosts[0].send(signal.SIGKILL)
+        signal.pidfd_send_signal(self.fleet.descriptor(self.fleet.hosts[0].head()), signal.SIGKILL)
 
     def _seen(self, seen):
         self.seen = seen
@@ -160,6 +160,18 @@ def test_a_node_whose_raylet_goes_on_can_be_used_again(seen):
     assert seen["back"] == 2
 
 
-def test_after_a_loss_a_job_takes_the_nodes_that_are_there_and_ends_everywhere_with_its_head(hands, seen):
-    assert tell(hands, "second") == {"nodes": 1}
-    assert select.select([hands.watched], [], [], 2 * SOON_S)[0]
+@pytest.fixture(scope="module")
+def seen_later(hands, seen):
+    return tell(hands, "second")
+
+
+def test_after_a_loss_a_job_takes_the_nodes_that_are_there(seen_later):
+    assert seen_later["nodes"] == 1
+
+
+def test_a_job_whose_ray_has_lost_its_head_is_left_and_says_why(hands, seen_later):
+    assert select.select([hands.watched], [], [], 2 * SOON_S)[0]  # its ranks are gone
+    took_s, _, text = seen_later["headless"]["call"]
+    assert took_s < 4 + LATE_S
+    assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
+    assert seen_later["headless"]["launch"][1:] == ["ClusterError", text.partition(": ")[2]]

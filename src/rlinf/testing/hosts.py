@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rlinf.scheduler.engine.probe import simulated_environment
+from rlinf.scheduler.planning import Node
 from rlinf.testing.machines import Machine, MachineStar
 
 PORT = 6379
@@ -34,20 +36,23 @@ class Host:
         machine: its network.
         folder: for its temporary files, and its home.
         rank: which node it is.
+        num_accelerators: how many it pretends to have.
 
     Attributes:
         machine, rank: see above.
         environment: what its programs start with.
     """
 
-    def __init__(self, machine: Machine, folder: Path, rank: int) -> None:
+    def __init__(self, machine: Machine, folder: Path, rank: int, num_accelerators: int) -> None:
         self.machine = machine
         self.rank = rank
+        self.num_accelerators = num_accelerators
         temporary = folder / str(rank)
         temporary.mkdir()
+        pretended = simulated_environment(rank, Node(num_accelerators=num_accelerators))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "RLINF_"))}
         # One home for all, as on a shared disk: the token lies there.
-        self.environment = {**kept, "HOME": str(folder), "TMPDIR": str(temporary)}
+        self.environment = {**kept, **pretended, "HOME": str(folder), "TMPDIR": str(temporary)}
 
     def start(self, command: Sequence[str], **options: object) -> subprocess.Popen[str]:
         """Start a program on it; `options` are those of `subprocess.Popen`."""
@@ -76,10 +81,18 @@ class Host:
 
     def raylet(self) -> int:
         """The process that makes it a node of its Ray."""
-        (pid,) = [
-            pid for pid, command in self.processes().items() if "/raylet/raylet" in command.split(" ")[0]
-        ]
-        return pid
+        return self._process_of("raylet")
+
+    def head(self) -> int:
+        """The process of the Ray's own service, if it is the first host."""
+        return self._process_of("gcs_server")
+
+    def _process_of(self, program: str) -> int:
+        named = {pid: command.partition(" ")[0] for pid, command in self.processes().items()}
+        found = [pid for pid, path in named.items() if path.endswith(f"/{program}")]
+        if len(found) != 1:
+            raise RuntimeError(f"host {self.rank} runs {len(found)} processes of {program}, not one")
+        return found[0]
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes but this one."""
@@ -96,6 +109,7 @@ class HostFleet:
 
     Args:
         num_hosts: how many; the first one is the head.
+        num_accelerators: how many each of them pretends to have.
 
     Attributes:
         hosts: they, by rank.
@@ -104,13 +118,14 @@ class HostFleet:
         MachinesUnavailable: network namespaces cannot be made here.
     """
 
-    def __init__(self, num_hosts: int) -> None:
+    def __init__(self, num_hosts: int, num_accelerators: int = 0) -> None:
         with ExitStack() as stack:
             self.network = stack.enter_context(MachineStar(num_hosts))
             # Ray's sockets have long names: a short folder.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rl", dir="/tmp"))
             self.hosts = [
-                Host(machine, Path(folder), rank) for rank, machine in enumerate(self.network.machines)
+                Host(machine, Path(folder), rank, num_accelerators)
+                for rank, machine in enumerate(self.network.machines)
             ]
             stack.callback(self._end)
             self._stack = stack.pop_all()
@@ -133,7 +148,8 @@ class HostFleet:
     def _start_node(self, rank: int) -> subprocess.Popen[str]:
         host = self.hosts[rank]
         where = ["--address", self.address] if rank else ["--head", "--interface", host.machine.address]
-        settings = ["--num-cpus", "4", "--object-store-memory", str(_STORE_BYTES)]
+        devices = ["--num-gpus", str(host.num_accelerators)]
+        settings = ["--num-cpus", "4", "--object-store-memory", str(_STORE_BYTES), *devices]
         return host.rlinf("node", "start", *where, "--rank", str(rank), "--", *settings)
 
     def _await(self, commands: Sequence[subprocess.Popen[str]]) -> None:
