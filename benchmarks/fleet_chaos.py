@@ -37,10 +37,12 @@ from rlinf.testing.hosts import Host, HostFleet
 
 JOB = Path(__file__).with_name("fleet_chaos_job.py")
 # Something fails about so often, for so long: some of it for longer than the grace period.
-EVERY_S, LASTS_S = 5.0, (0.5, 16.0)
+EVERY_S, LASTS_S = 3.0, (0.5, 16.0)
 START_S, END_S = 120.0, 120.0
 # What is left may take a moment to end.
 MOMENT_S = 10.0
+# A process that was killed leaves its socket; after so long the next process on its host takes it away.
+STALE_S = 62.0
 RANK = re.compile(r"^[\w-]+:\d+( \w+\(\))?$")
 
 
@@ -80,6 +82,9 @@ class Chaos:
         self._broken = [each for each in self._broken if each[0] > now]
         for _, _, mend in due:
             mend()
+        for rank in self._healthy():  # Ray may have given one up
+            if not self._fleet.hosts[rank].is_node():
+                self._begin_again(self._fleet.hosts[rank])
 
     def _note(self, what: str, host: int | None, mend: Callable[[], None]) -> None:
         self.events[what] += 1
@@ -202,25 +207,35 @@ def run_chaos(seconds: float, seed: int, folder: Path) -> dict[str, Any]:
     shared = set(os.listdir("/dev/shm"))
     with HostFleet(3, num_accelerators=2) as fleet:
         fleet.start_nodes([0, 1, 2])
-        path = folder / "found.json"
-        with (folder / "said").open("w") as said:
-            command = [sys.executable, str(JOB), str(seconds), str(path)]
-            job = fleet.hosts[0].start(command, stdout=said, stderr=said)
-            try:
-                _wait_for(path.with_suffix(".ready"), job)
-                chaos = Chaos(fleet, seed)
-                chaos.rage(time.monotonic() + seconds, job)
-                chaos.calm()
-                found = _outcome(job, path)
-            finally:
-                job.kill()
-                job.wait()
+        chaos = Chaos(fleet, seed)
+        found = run_job(fleet, seconds, folder, chaos)
         found["faults"] = chaos.events
+        time.sleep(STALE_S)
+        found["wrong"] += run_job(fleet, 1.0, folder)["wrong"]
         found["left of the job"] = left_of_job(fleet)
         found["devices held"] = held_devices(fleet)
         found["left at the end"] = left_at_end(fleet)
         found["shared memory"] = [name for name in set(os.listdir("/dev/shm")) - shared if "rlinf" in name]
     return found
+
+
+def run_job(fleet: HostFleet, seconds: float, folder: Path, chaos: Chaos | None = None) -> dict[str, Any]:
+    """Let the job run while things fail; what it has found."""
+    path = folder / "found.json"
+    for old in (path, path.with_suffix(".ready")):
+        old.unlink(missing_ok=True)
+    with (folder / "said").open("a") as said:
+        command = [sys.executable, str(JOB), str(seconds), str(path)]
+        job = fleet.hosts[0].start(command, stdout=said, stderr=said)
+        try:
+            _wait_for(path.with_suffix(".ready"), job)
+            if chaos is not None:
+                chaos.rage(time.monotonic() + seconds, job)
+                chaos.calm()
+            return _outcome(job, path)
+        finally:
+            job.kill()
+            job.wait()
 
 
 def _outcome(job: subprocess.Popen[str], path: Path) -> dict[str, Any]:

@@ -165,6 +165,7 @@ def second(seen):
         waits = Waits()
         waits.end("call", calling.wait, DEADLINE_S)
         waits.end("launch", lambda: launch(cluster, "late", 0))
+        waits.end("close", cluster.close)
         seen["headless"] = waits.ends
         ask("seen", seen)
 

@@ -134,9 +134,9 @@ def test_every_wait_for_a_lost_host_ends_soon_after_the_grace_with_the_node_as_i
     took_s, kind, text = seen["gone"][what]
     assert kind == error
     assert took_s < UNREACHABLE_AFTER_S + LATE_S
-    assert re.search(
-        r"node [12] \(192\.0\.2\.[23], [0-9a-f]{8}\)( is gone)?: .*(unreachable|not answered) for ", text
-    )
+    assert re.search("(unreachable|its raylet has not answered) for ", text)
+    assert re.search(r"192\.0\.2\.[23]\b", text)
+    assert what == "get" or re.search(r"node [12] \(192\.0\.2\.[23], [0-9a-f]{8}\)", text)
 
 
 def test_a_host_without_power_and_one_whose_raylet_is_stopped_are_both_lost_and_told_apart(seen):
@@ -171,7 +171,7 @@ def test_after_a_loss_a_job_takes_the_nodes_that_are_there(seen_later):
 
 def test_a_job_whose_ray_has_lost_its_head_is_left_and_says_why(hands, seen_later):
     assert select.select([hands.watched], [], [], 2 * SOON_S)[0]  # its ranks are gone
-    took_s, _, text = seen_later["headless"]["call"]
-    assert took_s < 4 + LATE_S
-    assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
-    assert seen_later["headless"]["launch"][1:] == ["ClusterError", text.partition(": ")[2]]
+    for what, error in (("call", "WorkerDied"), ("launch", "ClusterError")):
+        took_s, kind, text = seen_later["headless"][what]
+        assert (kind, took_s < 4 + LATE_S) == (error, True)
+        assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)

@@ -79,6 +79,10 @@ class Host:
                     continue
         return found
 
+    def is_node(self) -> bool:
+        """Whether it is a node of its Ray now."""
+        return bool(self._processes_of("raylet"))
+
     def raylet(self) -> int:
         """The process that makes it a node of its Ray."""
         return self._process_of("raylet")
@@ -88,11 +92,14 @@ class Host:
         return self._process_of("gcs_server")
 
     def _process_of(self, program: str) -> int:
-        named = {pid: command.partition(" ")[0] for pid, command in self.processes().items()}
-        found = [pid for pid, path in named.items() if path.endswith(f"/{program}")]
+        found = self._processes_of(program)
         if len(found) != 1:
             raise RuntimeError(f"host {self.rank} runs {len(found)} processes of {program}, not one")
         return found[0]
+
+    def _processes_of(self, program: str) -> list[int]:
+        paths = {pid: command.partition(" ")[0] for pid, command in self.processes().items()}
+        return [pid for pid, path in paths.items() if path.endswith(f"/{program}")]
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes but this one."""

@@ -1,6 +1,8 @@
 """Two machines with addresses of their own: this process is on one of them, its children are on the other."""
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
@@ -201,3 +203,41 @@ def test_it_listens_on_the_address_it_was_given_and_on_no_other(here, start_ther
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), DEADLINE_S)
     socket.create_connection(("192.0.2.1", port), DEADLINE_S).close()
+
+
+@pytest.fixture
+def doubted(star, secret, start_on):
+    """A messenger, the process that serves it on another machine, and how that is reached; it is doubted."""
+    process, pipe = start_on(star.machines[1], "serve")
+    server = received(pipe)
+    with contextlib.closing(
+        Messenger(secret, name="client:0", host=star.machines[0].address, tcp=True)
+    ) as client:
+        client.request(server, "echo", None).result(DEADLINE_S)
+
+        def doubt():
+            client.submit(lambda: client.doubt(server.process_id, 4.0))
+            wait_until(lambda: client.condition(server.process_id) != "")
+
+        yield client, process, server, doubt
+
+
+def test_a_link_that_carries_in_one_direction_only_is_cut_though_something_comes_over_it(doubted, star):
+    client, _, server, doubt = doubted
+    star.mute(star.machines[0], star.machines[1])
+    doubt()
+    wait_until(lambda: client.cut_off(server.process_id, for_s=5.5))  # the kernel was asked meanwhile
+    waiting = client.request(server, "echo", "through")
+    star.unmute(star.machines[0], star.machines[1])
+    assert waiting.result(DEADLINE_S).head == "through"
+    assert client.cut_off(server.process_id) == ""
+
+
+def test_who_is_stopped_is_reached_and_goes_on(doubted):
+    client, process, server, doubt = doubted
+    os.kill(process.pid, signal.SIGSTOP)
+    doubt()
+    wait_until(lambda: client.condition(server.process_id).startswith("stuck for"))
+    assert client.cut_off(server.process_id) == ""
+    os.kill(process.pid, signal.SIGCONT)
+    assert client.request(server, "echo", "on").result(DEADLINE_S).head == "on"

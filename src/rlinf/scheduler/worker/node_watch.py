@@ -50,11 +50,13 @@ class NodeWatch:
 
     Attributes:
         states: which nodes are lost.
+        headless: that Ray's head does not answer, and since when; "" while it does. Whoever asks Ray then waits.
         on_lost: called on the I/O thread with the id of each node that is lost, and why.
     """
 
     def __init__(self, session: Session) -> None:
         self.states = NodeStates(_nodes_of(session))
+        self.headless = ""
         self.on_lost: list[Callable[[str, str], None]] = []
         self._session = session
         limit_s = session.unreachable_after_s
@@ -110,9 +112,8 @@ class NodeWatch:
         refusal = self.states.refusal(ranks)
         if refusal is not None:
             raise refusal
-        headless_s = self._silences.silent_s(HEAD, time.monotonic())
-        if headless_s:
-            raise ClusterError(f"{self._headless(headless_s)}: it can start nothing")
+        if self.headless:
+            raise ClusterError(f"{self.headless}: it can start nothing")
 
     def silence(self, rank: int) -> str:
         """That a node does not answer, and since when; "" if it does. From any thread."""
@@ -185,16 +186,16 @@ class NodeWatch:
             self._session.bus.emit(event)
 
     def _on_headless(self, silence: NodeSilence) -> None:
-        text = self._headless(silence.silent_s)
         if silence.over:
+            self.headless = ""
             _log.warning("Ray's head at %s answers again, after %.0f s", self._head, silence.silent_s)
-        elif not silence.too_long:
+            return
+        text = f"Ray's head at {self._head} has not answered for {silence.silent_s:.0f} s"
+        self.headless = f"{text}, at {clock_text(time.time())}"
+        if not silence.too_long:
             _log.warning("%s", text)
         elif not self._session.closed:
-            self._session.leave(f"{text}, at {clock_text(time.time())}: without it the job cannot go on")
-
-    def _headless(self, silent_s: float) -> str:
-        return f"Ray's head at {self._head} has not answered for {silent_s:.0f} s"
+            self._session.leave(f"{self.headless}: without it the job cannot go on")
 
     def _stop(self) -> None:
         self._over.set()

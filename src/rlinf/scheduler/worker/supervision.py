@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
-from rlinf.scheduler.errors import CommError, SchedulerError
+from rlinf.scheduler.errors import CommError, SchedulerError, WorkerDied
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import WorkerAddress, group_entry
@@ -121,6 +121,10 @@ class Supervision:
         call.start()
         self._end_with_the_dead(call)  # a rank may have died since check_alive
 
+    def _end_all_calls(self) -> None:
+        for call in tuple(self._pending):
+            call.abort(WorkerDied(self.name, self.ranks[0].address.rank, call.method, self.session.failure))
+
     def _end_with_the_dead(self, call: Call) -> None:
         error = self._deaths.end_of_call(call.method)
         if error is not None:
@@ -202,6 +206,8 @@ class Supervision:
         if self.ended.done():
             return False
         self._deaths.stopping = True
+        if self.session.failure:  # nobody knows how long it takes to end the processes
+            self.session.messenger.submit(self._end_all_calls)
         for rank in self._living():
             if rank.endpoint is not None:
                 self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
@@ -220,6 +226,8 @@ class Supervision:
         self.ended.wait(ANSWER_TIMEOUT_S)
 
     def _kill(self, rank: LaunchedRank) -> None:
+        if self._node_watch.headless:  # it is told by its connection, when this process leaves the job
+            return
         rank.process.kill()
         if rank.exited.done() or rank.endpoint is None:
             return

@@ -110,9 +110,16 @@ class PeerLine:
             self._dial(now)
         elif decision is Decision.END:
             self.close()
-            self._events.on_dead(self, self.session.reason, self.session.loss or Loss.BROKEN)
+            self._events.on_dead(self, self._reason(), self.session.loss or Loss.BROKEN)
             return
         self._set_timer(now)
+
+    def _reason(self) -> str:
+        """Why the other is dead; with its machine's address where that cannot be reached."""
+        if self.session.loss is not Loss.UNREACHABLE or self.transport == "unix":
+            return self.session.reason
+        host = self.endpoint.tcp_address.removeprefix("tcp://").rpartition(":")[0]
+        return f"{self.session.reason} ({host})"
 
     def _set_timer(self, now: float) -> None:
         at = self.session.wake_at()
