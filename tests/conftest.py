@@ -18,6 +18,7 @@ settings.load_profile("scheduler")
 GROUPS = ("ray",)
 # Ray starts an interpreter a process, for seconds; on a busy machine for a minute.
 RAY_LIMIT_S = 300
+INTERRUPTED_LIMIT_S = 120
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
@@ -36,6 +37,7 @@ PRELOADED = (
     "orphaned_ranks",
     "ray_workers",
     "regression_roles",
+    "returning_workers",
     "shared_memory_roles",
     "weights_job",
     "weights_peers",
@@ -58,6 +60,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.xdist_group(name))
         if item.get_closest_marker("ray") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(RAY_LIMIT_S))
+        if item.get_closest_marker("interrupted"):
+            # Python drops what is raised in the callback of a finalizer, and says so.
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+            # The usual way to end a test that takes too long needs the signal that these tests use.
+            item.add_marker(pytest.mark.timeout(INTERRUPTED_LIMIT_S, method="thread"))
 
 
 def pytest_collection_finish(session):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import channels
 from actor_worker import ActorWorker
@@ -39,12 +39,19 @@ def launch(cluster: Cluster, placement: ComponentPlacement, schedule: Schedule, 
     with ThreadPoolExecutor(max_workers=len(COMPONENTS) + len(channels.ALL)) as starters:
         opened = {name: starters.submit(Channel.create, name) for name in channels.ALL}
 
-        def start(name: str, builder: GroupBuilder[W]) -> Future[WorkerGroup[W]]:
+        def start(name: str, builder: GroupBuilder[W], **options: Any) -> Future[WorkerGroup[W]]:
             strategy = placement.get_strategy(name)
-            return starters.submit(builder.launch, cluster, placement_strategy=strategy, name=name)
+            return starters.submit(builder.launch, cluster, placement_strategy=strategy, name=name, **options)
 
         env = start("env", EnvWorker.create_group(settings, schedule.stages))
-        rollout = start("rollout", RolloutWorker.create_group(settings, questions_each))
+        # It keeps nothing that its successor would not get: a question goes to another rank meanwhile.
+        rollout = start(
+            "rollout",
+            RolloutWorker.create_group(settings, questions_each),
+            on_failure="restart",
+            max_restarts=settings.max_restarts,
+            ready_when=RolloutWorker.catch_up,
+        )
         actor = start("actor", ActorWorker.create_group(settings))
         return Parts(
             channels={name: channel.result() for name, channel in opened.items()},

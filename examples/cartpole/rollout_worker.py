@@ -40,6 +40,10 @@ class RolloutWorker(Worker):
         self._questions = self.connect_channel(channels.QUESTIONS, timeout_s=self._timeout_s)
         self._clock = PhaseClock()
 
+    def catch_up(self) -> None:
+        """Get the newest weights: what a rank does that takes the place of one that died."""
+        self._version = self._expect_weights().wait(self._timeout_s)
+
     def serve(self) -> dict[str, float]:
         """Answer until the channel of the questions is closed; return seconds by phase."""
         newer = self._expect_weights()

@@ -8,6 +8,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     TypeAdapter,
@@ -77,6 +78,7 @@ class Settings:
         stop_return: training ends once the mean over a full window reaches it.
         required_return: a training that ends below it has failed.
         timeout_s: the longest that any part waits for another, in seconds.
+        max_restarts: how often a rank of the rollout that died is started again within a minute.
         hidden_sizes: of the policy's and of the critic's hidden layers.
         env: the environments.
         ppo: one update.
@@ -88,6 +90,7 @@ class Settings:
     stop_return: float
     required_return: float
     timeout_s: PositiveFloat
+    max_restarts: NonNegativeInt
     hidden_sizes: tuple[PositiveInt, ...]
     env: EnvSettings
     ppo: PPOSettings

@@ -58,7 +58,8 @@ class Training:
             rlinf.scheduler.errors.ResultTimeout: a worker says nothing any more.
         """
         try:
-            serving = self._start(self._parts.rollout.serve())
+            # A rank that dies and comes back goes on serving.
+            serving = self._start(self._parts.rollout.retrying().serve())
             await self._result("actor.publish()", self._start(self._parts.actor.publish()))
             await self._learn()
             while collections := self._running - {serving}:

@@ -9,7 +9,7 @@ from rlinf.scheduler import Worker
 from rlinf.scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel
 from rlinf.scheduler.comm import Endpoint, Entry
 
-OPTIONS = set(ChannelSpec.__struct_fields__) - {"name", "channel_id"}
+OPTIONS = set(ChannelSpec.__struct_fields__) - {"name", "channel_id", "creator"}
 AFFINITY = {"group_affinity", "group_rank_affinity"}
 
 

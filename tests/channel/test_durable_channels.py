@@ -17,7 +17,6 @@ from durable_roles import hold
 from rlinf.scheduler import Channel
 from rlinf.scheduler.channel import ChannelReport, DurableChannel, channels_of, durable, unheld_channels
 from rlinf.scheduler.channel.checkpoint import read_channel
-from rlinf.scheduler.channel.image import ChannelImage
 from rlinf.scheduler.channel.journal import Journal
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
@@ -209,6 +208,30 @@ def test_a_journal_that_was_written_whole_knows_who_is_admitted(holders):
         channel.put("third", slot=slot)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["since", "written whole"])
+def test_a_subscription_survives_it_and_misses_nothing(holders, whole):
+    channel = holders.start(maxsize=0)
+    seen = channel.subscribe("log", when_full="wait", maxsize=3)
+    for item in range(2):
+        channel.put(item)
+    assert drain(channel, 1) == [0]
+    with seen.lease(timeout_s=DEADLINE_S) as lease:
+        if whole:
+            write_whole(holders, channel)
+        holders.restart()
+        assert lease.item == 0
+    channel.put(2)
+    channel.put(3)
+    waiting = channel.put(4, async_op=True)
+    assert channel.stats().subscriptions[0].num_items == 3
+    assert not waiting.done()
+    assert drain(seen, 4) == [1, 2, 3, 4]
+    waiting.wait(DEADLINE_S)
+    assert drain(channel, 4) == [1, 2, 3, 4]
+    seen.unsubscribe()
+    assert not channel.stats().subscriptions
+
+
 def write_whole(holders, channel):
     file = os.stat(f"{holders.folder}/journal").st_ino
     holders.pipe.send("write whole")
@@ -221,9 +244,9 @@ def write_whole(holders, channel):
 def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less_often(tmp_path, monkeypatch):
     tried = []
 
-    def too_deep(_image):
+    def too_large(_journal, _head, _image, _frames):
         tried.append(None)
-        raise RecursionError
+        raise MemoryError
 
     def no_room(_journal, fd, _since):
         tried.append(None)
@@ -231,7 +254,7 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(durable, "GROWN_TURNS", 4)
-    for owner, name, failing in ((ChannelImage, "write", too_deep), (Journal, "finish", no_room)):
+    for owner, name, failing in ((Journal, "begin", too_large), (Journal, "finish", no_room)):
         with LocalRuntime():
             channel = Channel.create("grows", durable=tmp_path / name)
             tried.clear()
@@ -438,7 +461,7 @@ def test_a_channel_of_another_name_or_bound_is_refused_with_what_is_there(holder
 
 def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("rlinf.scheduler.channel.durable._version", lambda: "0.0.1")
+        patched.setattr("rlinf.scheduler.channel.found_journal._version", lambda: "0.0.1")
         with LocalRuntime():
             Channel.create(holders.name, durable=holders.folder).put("item")
     with pytest.raises(ChannelJournalError, match=r"was written by version 0\.0\.1 of this library"):

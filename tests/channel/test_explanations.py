@@ -34,6 +34,20 @@ def test_an_idle_channel_says_so_in_a_line(backend):
     assert channel.explain().headline.startswith(line.split(",")[0])
 
 
+def test_a_subscription_is_told_beside_the_queues_and_its_items_are_not_counted_again(backend):
+    channel = Channel.create(backend.name())
+    with channel.subscribe("log") as seen:
+        for number in range(3):
+            channel.put(number)
+        with seen.lease():
+            report = channel.explain()
+    assert report.headline.startswith(
+        f"channel '{channel.name}': 3 items in 1 queue, read by 1 subscription, "
+    )
+    assert "on lease" not in report.headline
+    assert report.held_bytes == channel.stats().size_bytes
+
+
 def test_items_and_their_ages_are_told_by_queue(backend):
     channel = Channel.create(backend.name())
     for number in range(3):

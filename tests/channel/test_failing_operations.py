@@ -71,7 +71,7 @@ def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):
     with LocalRuntime() as runtime:
         channel = Channel.create("items")
         stranger = Messenger(runtime.address.secret, name="stranger")
-        service = wire.control_service(channel._ref.spec.channel_id)
+        service = wire.service(channel._ref.spec.channel_id, wire.CONTROL)
         for _ in range(3):
             opened = stranger.request(
                 runtime.messenger.endpoint, service, wire.Open(runtime.messenger.endpoint)

@@ -146,19 +146,26 @@ def test_a_getter_that_waits_is_told_of_a_loss(job, holder):
         waiting.wait()
 
 
-def test_what_is_on_lease_is_lost_only_if_it_comes_back(job, holder):
+def test_what_is_on_lease_is_lost_only_if_it_comes_back(job, holder, caplog):
     channel = Channel.create("items")
-    producer_of(job, 1, 2)
+    producer_of(job, 1, 2, 3)
     first, second = channel.lease(), channel.lease()
     with first as one:
         other = second.__enter__()
         assert [number_in(lease.item) for lease in (one, other)] == [1, 2]
         holder.kill()
         lost_from_sight(job)
+        with pytest.raises(ItemsLost, match="1 item put by 'env:0'"):
+            channel.get(timeout_s=DEADLINE_S)
     other.nack()
     with pytest.raises(ItemsLost, match="1 item put by 'env:0'"):
         channel.get(timeout_s=DEADLINE_S)
-    assert channel.stats().num_lost == 1
+    assert channel.stats().num_lost == 2
+    (said,) = [record.getMessage() for record in caplog.records if "went with" in record.getMessage()]
+    assert "3 items put by 'env:0' went with" in said
+    assert said.endswith(
+        "; 1 of these in queues, which are lost, 2 with consumers or subscriptions, or dead letters"
+    )
 
 
 def test_a_dead_letter_whose_bytes_are_lost_says_so(job, holder):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import subscription_roles as roles
 
-from rlinf.scheduler.channel import Channel, ChannelRef, ChannelSpec
+from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.errors import (
     BatchImpossible,
     ChannelArgumentError,
@@ -393,10 +393,3 @@ def test_it_needs_no_name_of_a_queue_and_stays_in_its_process(in_process):
             seen.get("other")
         with pytest.raises(ChannelArgumentError, match="subscribe where it is read"):
             pickle.dumps(seen)
-
-
-def test_a_durable_channel_has_no_subscriptions(in_process, tmp_path):
-    channel = create(in_process)
-    spec = ChannelSpec(channel.name, durable=str(tmp_path))
-    with pytest.raises(ChannelArgumentError, match="durable"):
-        Channel(ChannelRef(spec, channel._ref.endpoint)).subscribe("log")

@@ -109,7 +109,7 @@ def test_every_node_of_a_cluster_is_looked_at_and_reaches_the_others(ray_cluster
 class Missing:
     """Of a module that is there where the driver runs, and on no node."""
 
-    def __init__(self, node_id, ip):
+    def __init__(self, node_id, ip, ports):
         """Never runs."""
 
     def look(self, is_head, resources):

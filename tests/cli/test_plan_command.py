@@ -217,3 +217,40 @@ def test_name_cannot_steer_the_terminal(conf):
         shown = rlinf("plan", file, "--nodes", "1x2", option).stdout
         assert "\x1b" not in shown
         assert "a\ufffd[2Jb\ufffdc" in shown
+
+
+FLEET = """\
+cluster:
+  component_placement:
+    actor: 0-15
+    rollout: 16-31
+"""
+
+
+def test_without_a_node_it_says_what_still_fits(conf):
+    file = conf(FLEET)
+    result = rlinf("plan", file, "--nodes", "4x8", "--without", "node1")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0] == (
+        "without node 1: 3 nodes with 24 accelerators left, numbered anew from 0; not all of the job fits"
+    )
+    assert [line.split() for line in lines[2:4]] == [
+        ["actor", "16", "8-15", "8", "0-7"],
+        ["rollout", "16", "-", "16", "8-23"],
+    ]
+    assert "24 processes of 2 components on 3 nodes with 24 accelerators" in result.stdout
+    assert rlinf("plan", file, "--nodes", "4x8", "--without", "10.0.0.9").exit_code == 2
+    assert rlinf("plan", file, "--nodes", "4x8", "--without", "0", "--without", "1", "--map").exit_code == 1
+
+
+def test_spare_nodes_are_told_of_and_take_the_place_of_a_lost_one(conf):
+    file = conf(FLEET.replace("component_placement", "num_nodes: 4\n  component_placement"))
+    result = rlinf("plan", file, "--nodes", "6x8")
+    assert (
+        "warning: nodes 4-5 are not used: the config's num_nodes is 4, and there are 6 nodes" in result.stdout
+    )
+    result = rlinf("plan", file, "--nodes", "6x8", "--without", "node1")
+    assert result.exit_code == 0
+    assert "every rank keeps its place" in result.stdout
+    assert "warning: node 4 is not used: the config's num_nodes is 4, and there are 5 nodes" in result.stdout

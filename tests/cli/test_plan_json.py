@@ -70,3 +70,16 @@ def keys(part):
 def test_page_tells_every_key(name):
     text = PAGE.read_text()
     assert [key for key in keys(schema(name)) if f"`{key}`" not in text] == []
+
+
+def test_what_is_left_fits_the_schema(conf):
+    file = conf("cluster: {component_placement: {actor: 0-7, env: 8-15}}")
+    data = json.loads(rlinf("plan", file, "--nodes", "2x8", "--without", "node1", "--json").stdout)
+    check(data, "plan")
+    assert data["without"]["components"]["env"] == {
+        "world_size_before": 8,
+        "world_size": 0,
+        "lost_ranks": list(range(8)),
+        "placement": "",
+    }
+    assert list(data["components"]) == ["actor"]

@@ -26,7 +26,7 @@ class Busy(Worker):
     def wait(self):
         threading.Event().wait(60)
 
-cluster = Cluster({options})
+cluster = Cluster()
 group = Busy.create_group().launch(cluster, NodePlacementStrategy([0]))
 print("pid", *group.pid().wait(30), flush=True)
 {end}
@@ -148,9 +148,9 @@ def start_driver(ray_address):
     """Starts a driver that ends as it is told; gives its process and its worker's process id."""
     with contextlib.ExitStack() as stack:
 
-        def start(options, end):
+        def start(end):
             process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER.format(options=options, end=end)],
+                [sys.executable, "-c", DRIVER.format(end=end)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -169,23 +169,16 @@ def start_driver(ray_address):
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("options", "end", "number", "status", "text"),
-    [
-        ("", "sys.exit(3)", None, 3, ""),
-        ("simulate='1x1'", "group.wait().wait()", signal.SIGINT, None, "KeyboardInterrupt"),
-        ("", "group.wait().wait()", signal.SIGTERM, 143, ""),
-    ],
-    ids=["exit status", "Ctrl-C, with its own Ray", "SIGTERM"],
+    ("end", "number", "status"),
+    [("sys.exit(3)", None, 3), ("1 / 0", None, 1), ("group.wait().wait()", signal.SIGTERM, 143)],
+    ids=["exit status", "error", "SIGTERM"],
 )
-def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(
-    start_driver, options, end, number, status, text
-):
-    process, worker = start_driver(options, end)
+def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver, end, number, status):
+    process, worker = start_driver(end)
     if number is not None:
         os.kill(process.pid, number)
-    _, output = process.communicate(timeout=240)
-    assert process.returncode == status if status is not None else process.returncode != 0
-    assert text in output
+    process.communicate(timeout=240)
+    assert process.returncode == status
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 

@@ -1,11 +1,12 @@
 import asyncio
 import gc
 import threading
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 
 import pytest
 
 from rlinf.scheduler.comm import AsyncHandle
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ResultTimeout
 
 DEADLINE_S = 20.0
@@ -16,7 +17,7 @@ def handle_of(value):
 
 
 def failed(error):
-    source = Future()
+    source = Promise()
     source.set_exception(error)
     return AsyncHandle(source)
 
@@ -28,7 +29,7 @@ def test_wait_gives_the_result_again_and_again():
 
 
 def test_a_wait_past_its_time_says_what_it_waited_for_and_the_operation_goes_on():
-    source = Future()
+    source = Promise()
     handle = AsyncHandle(source, None, "recv from 'rollout:3'")
     with pytest.raises(ResultTimeout, match=r"recv from 'rollout:3': no result after "):
         handle.wait(0.01)
@@ -42,7 +43,7 @@ def test_an_operation_that_fails_with_a_timeout_error_is_not_taken_for_a_short_w
 
 
 def test_the_result_is_finished_once_in_the_waiters_thread():
-    source, threads = Future(), []
+    source, threads = Promise(), []
     handle = AsyncHandle(source, lambda value: threads.append(threading.get_ident()) or value * 2)
     threading.Thread(target=source.set_result, args=(4,)).start()
     assert handle.wait(DEADLINE_S) == 8
@@ -75,7 +76,7 @@ def test_a_failure_passes_through_the_chain_without_running_it():
 
 
 def test_cancelling_ends_the_wait():
-    handle = AsyncHandle(Future())
+    handle = AsyncHandle(Promise())
     assert handle.cancel()
     assert handle.done()
     with pytest.raises(CancelledError):
@@ -83,7 +84,7 @@ def test_cancelling_ends_the_wait():
 
 
 def test_several_tasks_and_threads_may_wait_for_one_handle():
-    source = Future()
+    source = Promise()
     handle = AsyncHandle(source, lambda value: value + 1)
     results = []
 
@@ -103,7 +104,7 @@ def test_several_tasks_and_threads_may_wait_for_one_handle():
 
 
 def test_a_cancelled_awaiter_leaves_the_operation_to_the_others():
-    source = Future()
+    source = Promise()
     handle = AsyncHandle(source)
 
     async def one():
@@ -121,7 +122,7 @@ def test_a_cancelled_awaiter_leaves_the_operation_to_the_others():
 
 
 def test_a_failure_is_raised_by_await():
-    source = Future()
+    source = Promise()
 
     async def main():
         asyncio.get_running_loop().call_soon(source.set_exception, KeyError("gone"))
@@ -132,7 +133,7 @@ def test_a_failure_is_raised_by_await():
 
 
 def test_an_answer_after_the_event_loop_is_closed_harms_nobody(caplog):
-    source = Future()
+    source = Promise()
     handle = AsyncHandle(source)
 
     async def begin():
@@ -162,8 +163,8 @@ def test_an_await_that_is_cancelled_cancels_the_operation_unless_it_is_shielded(
         await give_up(asyncio.shield(handle))
         kept.append(handle.done())
 
-    lost, kept = Future(), []
+    lost, kept = Promise(), []
     asyncio.run(give_up(AsyncHandle(lost)))
     assert lost.cancelled()
-    asyncio.run(shielded(AsyncHandle(Future())))
+    asyncio.run(shielded(AsyncHandle(Promise())))
     assert kept == [False]

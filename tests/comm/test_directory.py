@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Entry
 from rlinf.scheduler.comm.directory import AWAITED, RETURNS
 from rlinf.scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
 from rlinf.scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
@@ -25,6 +25,13 @@ def test_a_look_up_waits_until_the_name_is_there(names, pair):
     assert not any(lookup.done() for lookup in waiting)
     there.register("rollout:3", pair[1].endpoint)
     assert {lookup.result(DEADLINE_S).endpoint for lookup in waiting} == {pair[1].endpoint}
+
+
+def test_a_look_up_waits_for_a_name_that_is_claimed_with_another(names, pair):
+    here, there = names
+    waiting = here.lookup_async("group/rollouts", DEADLINE_S)
+    there.register_async(Entry("rollouts:0", pair[1].endpoint), ["group/rollouts"]).result(DEADLINE_S)
+    assert waiting.result(DEADLINE_S).name == "group/rollouts"
 
 
 def test_a_look_up_past_its_deadline_names_the_nearest(names, pair):

@@ -118,8 +118,7 @@ class Interrupted(Exception):
     """What the signal handler raises."""
 
 
-# One that is raised in a destructor is lost, and said to be.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.interrupted
 def test_whoever_is_interrupted_while_it_submits_loses_nobody_elses_wake_up(loop):
     def interrupt(_number, _frame):
         raise Interrupted

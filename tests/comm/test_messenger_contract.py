@@ -9,6 +9,7 @@ import pytest
 
 from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
 from rlinf.scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, PeerDied
+from rlinf.scheduler.host.ports import ReservedPort
 
 DEADLINE_S = 20.0
 
@@ -277,6 +278,26 @@ def test_a_peer_elsewhere_without_tcp_is_an_error_that_says_so(new_messenger):
 def test_an_address_that_cannot_be_listened_on_is_an_error(secret):
     with pytest.raises(CommError, match=r"cannot listen on TCP at '203\.0\.113\.7'"):
         Messenger(secret, tcp=True, host="203.0.113.7")
+
+
+def test_processes_listen_within_the_range_that_is_given_and_say_so_when_it_is_used_up(secret):
+    kept = ReservedPort()  # so that no other test takes those beside it
+    first = kept.port + 1
+    ports = (first, first + 3)
+    messengers = []
+    try:
+        with pytest.raises(
+            CommError, match=f"ports {first}-{first + 2}: each is in use; .* widen cluster.network"
+        ):
+            messengers.extend(Messenger(secret, tcp=True, ports=ports) for _ in range(4))
+        taken = [int(each.endpoint.tcp_address.rpartition(":")[2]) for each in messengers]
+        assert len(taken) <= 3  # a stranger may have some
+        assert set(taken) <= {first, first + 1, first + 2}
+        assert messengers
+    finally:
+        for messenger in messengers:
+            messenger.close()
+        kept.release()
 
 
 def test_one_thread_serves_any_number_of_peers_and_requests(new_messenger):

@@ -51,6 +51,29 @@ def test_the_io_thread_goes_on_while_a_user_holds_the_lock_of_a_log_handler(new_
         log.removeHandler(handler)
 
 
+class Failing(logging.Handler):
+    """Has a mistake in it."""
+
+    def emit(self, record):
+        raise LookupError(record.getMessage())
+
+
+def test_a_log_handler_that_raises_costs_its_line_and_no_other(new_messenger, caplog):
+    messenger, seen = new_messenger("one:0"), threading.Event()
+    handler = Failing()
+    log = logging.getLogger("rlinf.test.failing")
+    log.addHandler(handler)
+    try:
+        messenger.submit(lambda: Reporter(log.name).warning("not written"))
+        messenger.submit(lambda: Reporter("rlinf.test").warning("written all the same"))
+        messenger.submit(seen.set)
+        assert seen.wait(DEADLINE_S)
+    finally:
+        log.removeHandler(handler)
+    assert "written all the same" in caplog.text
+    assert "a log handler failed: LookupError('not written')" in caplog.text
+
+
 def test_an_error_is_written_with_its_traceback(new_messenger, caplog):
     messenger, seen = new_messenger("one:0"), threading.Event()
 

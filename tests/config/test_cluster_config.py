@@ -141,7 +141,12 @@ def test_value_that_cannot_be_resolved_is_a_config_error(value):
     ],
 )
 def test_the_network_is_encrypted_unless_that_is_turned_off(written, encrypts):
-    assert read_cluster_config(section(network=written)).encryption is encrypts
+    assert read_cluster_config(section(network=written)).network.encryption is encrypts
+
+
+def test_the_ports_of_the_network_are_a_range():
+    assert read_cluster_config(section(network={"ports": "20000-20999"})).network.ports == (20000, 20999)
+    assert read_cluster_config(section(network={"encryption": "off"})).network.ports is None
 
 
 @pytest.mark.parametrize(("written", "read"), [(None, "shared"), ("shared", "shared"), ("own", "own")])
@@ -168,6 +173,19 @@ MISTAKES = [
     (section(network=3), "cluster.network", "this must be a mapping, not 3", "encryption: off"),
     (section(network={"encrypt": "on"}), "cluster.network.encrypt", "unknown key 'encrypt'", "'encryption'"),
     (section(network={"encryption": 1}), "cluster.network.encryption", "on or off, not 1", ""),
+    (
+        section(network={"ports": 20000}),
+        "cluster.network.ports",
+        "a range such as 20000-20999, not 20000",
+        "each",
+    ),
+    (
+        section(network={"ports": "9-2000"}),
+        "cluster.network.ports",
+        "within 1024 and 65535, not 9-2000",
+        "",
+    ),
+    (section(network={"ports": "3000-2000"}), "cluster.network.ports", "upwards", ""),
     (section(network={"encryption": "no"}), "cluster.network.encryption", "on or off, not 'no'", ""),
     (
         section(node_groups={}),

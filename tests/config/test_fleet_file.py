@@ -57,7 +57,7 @@ def test_written_fleet_is_read_back(read):
 
 def test_topology_has_masks_models_and_names():
     first, second, third, fourth = FLEET.topology.nodes
-    assert first == Node("0a1b", "10.0.0.1", 2, "NVIDIA", ("4", "5"), "gpu-1", "A800")
+    assert first == Node("0a1b", "10.0.0.1", 2, "NVIDIA", ("4", "5"), "gpu-1", "A800", ("GPU-1", "GPU-2"))
     assert (second.accelerator_type, second.accelerator_names) == ("Ascend", ("0",))
     assert (third.node_id, third.hostname, third.num_accelerators) == ("node2", "no", 0)
     assert fourth.node_id == "node3"

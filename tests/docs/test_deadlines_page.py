@@ -15,10 +15,13 @@ from rlinf.scheduler.channel.operation import ANSWER_S
 from rlinf.scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
 from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
+from rlinf.scheduler.engine.ending import THREADS_GRACE_S
+from rlinf.scheduler.engine.guard import LEFT_GRACE_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
+from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
 from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S, UNSAID_GRACE_S
 from rlinf.testing import LocalRuntime
 
@@ -71,8 +74,11 @@ def test_fixed_waits_are_those_of_the_code():
         "a rank that is stopped or stuck is dead": UNRESPONSIVE_AFTER_S,
         "a rank whose raylet, home or launcher is gone ends by force": LEAVE_GRACE_S,
         "a rank that is asked to end and is in a call is killed": STOP_GRACE_S,
+        "what a driver that has ended leaves of its own Ray is killed": LEFT_GRACE_S,
+        "threads of a driver that was interrupted are left behind": THREADS_GRACE_S,
         "a rank whose connection is gone and of whose process Ray says nothing is dead": UNSAID_GRACE_S,
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,
+        "a rank that is to come back is started, whether or not the one before is seen to end": ENDED_WITHIN_S,
     }
 
 

@@ -15,7 +15,10 @@ from page_programs import BLOCK, programs_of, save
 from rlinf.testing.machines import MachinePair, MachinesUnavailable
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "run-on-several-machines.md").read_text(encoding="utf-8")
+PAGE, FEW_PORTS = (
+    (ROOT / "docs" / "how-to" / name).read_text(encoding="utf-8")
+    for name in ("run-on-several-machines.md", "open-few-ports.md")
+)
 COMMANDS = re.compile(r"# on the (first|second) machine(.*)\n(.+)\n")
 RLINF = "import sys; from rlinf.cli.main import main; sys.argv[0] = 'rlinf'; main()"
 
@@ -79,8 +82,8 @@ def shells():
                 shell.run("rlinf node stop --grace-s 0")
 
 
-def steps():
-    return [step.groups() for block in BLOCK.finditer(PAGE) for step in COMMANDS.finditer(block[2])]
+def steps(page=PAGE):
+    return [step.groups() for block in BLOCK.finditer(page) for step in COMMANDS.finditer(block[2])]
 
 
 def test_the_page_says_where_each_command_runs():
@@ -110,9 +113,13 @@ def test_the_page_can_be_followed_to_the_letter(shells, tmp_path):
     assert_done(second.run(with_token))
     assert (second.home / ".ray" / "auth_token").read_text() == token.read_text()
     assert_done(second.run("rlinf node stop"))
-    assert_done(second.run(without))
+    # The command of the other page does the same with fixed ports.
+    _, (_, _, with_few_ports), (_, _, look_at_ports) = steps(FEW_PORTS)
+    assert with_few_ports.startswith(without)
+    assert_done(second.run(with_few_ports))
 
-    assert_done(first.run(look))
+    assert look_at_ports.startswith(look)
+    assert_done(first.run(look_at_ports))
     assert assert_done(first.run(run, tmp_path)) == program.output
 
     for where, _, stop in stops:

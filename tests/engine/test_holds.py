@@ -19,7 +19,9 @@ def test_no_two_names_are_the_same():
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a user's own", "rlinf-devices", "rlinf-devices|a|b|c|d|e|f", HOLD.to_name()[1:]]
+    "name",
+    ["", "a user's own", "rlinf-devices", "rlinf-devices|a|b|c|d|e|f", HOLD.to_name()[1:]],
+    ids=["empty", "a user's", "short", "no hold in it", "cut"],  # a hold's name is made anew in every process
 )
 def test_other_placement_groups_are_no_holds(name):
     assert DeviceHold.from_name(name) is None

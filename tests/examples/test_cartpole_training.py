@@ -59,7 +59,7 @@ class Calls:
         phases = {"phases": lambda: self.answer({})}
         return SimpleNamespace(
             env=SimpleNamespace(world_size=2, collect=self.collect, **phases),
-            rollout=SimpleNamespace(serve=self.serve),
+            rollout=SimpleNamespace(retrying=lambda: SimpleNamespace(serve=self.serve)),
             actor=SimpleNamespace(update=self.update, publish=self.answer, **phases),
             channels={channels.QUESTIONS: SimpleNamespace(close=self.closed.set)},
         )

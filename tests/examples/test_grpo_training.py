@@ -1,6 +1,7 @@
 """A post-training in small, all components against each other in this process: no Ray, no other process."""
 
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from forked_job import ForkedJob
+from killed_ranks import Survival, account_for_prompts, report
 from post_training import channels
 from post_training.actor_worker import ActorWorker
 from post_training.component import ModelWorker
@@ -19,10 +22,11 @@ from post_training.reward_worker import RewardWorker
 from post_training.rollout_worker import RolloutWorker
 from post_training.settings import parse_settings
 from post_training.training import Training
-from rlinf.scheduler import Channel, Topology
+from rlinf.scheduler import Channel, PackedPlacementStrategy, Topology
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ChannelTimeout, ConfigError
 from rlinf.testing import LocalRuntime
+from waits import wait_until
 
 BASE = Path(__file__).parents[2] / "examples" / "grpo" / "conf" / "base.yaml"
 DEADLINE_S = 60.0
@@ -79,6 +83,9 @@ class Local:
     def __getattr__(self, name):
         return lambda *args: Called(self._thread.submit(getattr(self.worker, name), *args))
 
+    def retrying(self):
+        return self
+
     def stop(self):
         self._thread.shutdown()
 
@@ -86,10 +93,10 @@ class Local:
 class Job:
     """All parts of a training, on channels that this process holds."""
 
-    def __init__(self, settings):
-        self.requests, groups = open_channels(1, 1, 1)
+    def __init__(self, settings, rollout=None):
+        self.requests, groups = open_channels(1 if rollout is None else rollout.world_size, 1, 1)
         self.groups = {
-            "rollout": Local(RolloutWorker(settings)),
+            "rollout": rollout or Local(RolloutWorker(settings)),
             "reward": Local(RewardWorker(settings)),
             "inference": Local(InferenceWorker(settings)),
             "actor": Local(ActorWorker(settings)),
@@ -100,7 +107,20 @@ class Job:
         for name in channels.ALL:
             Channel.connect(name).close()
         for group in self.groups.values():
-            group.stop()
+            if isinstance(group, Local):
+                group.stop()
+
+
+def launched_rollout(cluster, settings):
+    """A rollout of two ranks, as the example launches it."""
+    return RolloutWorker.create_group(settings).launch(
+        cluster,
+        PackedPlacementStrategy(0, 1),
+        name="rollout",
+        on_failure="restart",
+        max_restarts=settings.max_restarts,
+        ready_when=RolloutWorker.catch_up,
+    )
 
 
 def train(settings, *, max_lag, checkpoint=None, resume=False, on_step=lambda _: None):
@@ -175,3 +195,35 @@ def test_an_actor_that_gets_nothing_says_what_it_waits_for(settings):
         actor = ActorWorker(replace(settings, timeout_s=0.2))
         with pytest.raises(ChannelTimeout, match="groups"):
             actor.take()
+
+
+@pytest.fixture
+def forked_job():
+    """A driver that launches processes, without Ray."""
+    job = ForkedJob()
+    yield job
+    job.close()
+
+
+def test_a_rank_of_the_rollout_that_is_killed_comes_back_and_every_answer_counts_once(forked_job, settings):
+    """`benchmarks/killed_ranks.py` in short: two ranks in processes of their own, one of which is killed."""
+    outcome = Survival("grpo")
+    forked_job.session.bus.subscribe(outcome.hear)
+    with forked_job.starting():  # the ranks wait in `__init__` for their channels
+        job = Job(settings, launched_rollout(forked_job, settings))
+
+    def kill(step):
+        if step.version == 1:
+            os.kill(job.parts.rollout.health()[1].pid, signal.SIGKILL)
+
+    training = Training(job.parts, settings, 1, on_step=kill)
+    try:
+        training.run()
+        account_for_prompts(outcome, training, settings)
+    finally:
+        job.stop()
+    assert not outcome.problems, report(outcome)
+    assert outcome.num_steps == settings.num_steps
+    wait_until(lambda: len(outcome.returns) == 1)
+    job.parts.rollout.terminate()
+    wait_until(lambda: forked_job.living == 1)  # the channels'

@@ -44,7 +44,7 @@ def test_what_a_finally_clause_gives_back_is_lost_when_the_signal_comes_there():
     assert interrupt(move, deque(range(100)), []) != set()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.interrupted
 def test_what_a_finalizer_of_python_gives_back_may_be_lost():
     lent, returned = [], []
 

@@ -10,11 +10,7 @@ from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf.scheduler.mailbox import Mailbox
 from weights_job import wait_until
 
-# A handler that raises while an object is finalised cannot be seen by whoever was interrupted.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.timeout(60, method="thread"),  # the other method needs the signal that these tests use
-]
+pytestmark = pytest.mark.interrupted
 
 DEADLINE_S = 20.0
 NUM_ITEMS = 600

@@ -208,7 +208,8 @@ def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_bac
     state.lease("actor", 2, "q", LeaseTerms(1.0))
     state.lose_items(why("a", "b", "c"))
     assert state.num_lost == 1
-    record, items, *_ = state.snapshot(at_rest=True)
+    snapshot = state.snapshot(at_rest=True)
+    record, items = snapshot.record, snapshot.items
     assert (record.num_lost, record.lost_bytes) == (3, 30)
     twin = ChannelState()
     twin.restore(record, [item.payload for item in items])

@@ -474,10 +474,10 @@ def test_a_checkpoint_holds_no_subscription():
     put(state, "a", "b")
     delivery, _ = state.lease("r", 1, LOG, LeaseTerms(60.0))
     state.give_back("r", delivery.lease.generation, reason="no")
-    record, items, *_ = state.snapshot(at_rest=True)
-    assert record.dead == []
+    snapshot = state.snapshot(at_rest=True)
+    assert snapshot.record.dead == []
     restored = ChannelState()
-    restored.restore(record, [item.payload for item in items])
+    restored.restore(snapshot.record, [item.payload for item in snapshot.items])
     assert [depth.name for depth in restored.depths()] == [Q]
     assert take_all(restored, Q) == ["a", "b"]
 

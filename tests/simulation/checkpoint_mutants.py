@@ -105,11 +105,8 @@ class _LosesPartsInHand(Sharding):
     """A part that was handed out is done with."""
 
     def contents(self):
-        next_step, num_dealt, parts = super().contents()
-        for shard, its_parts in zip(self._shards, parts, strict=True):
-            if shard.in_hand is not None:
-                del its_parts[0]
-        return next_step, num_dealt, parts
+        next_step, num_dealt, shards = super().contents()
+        return next_step, num_dealt, [(parts[holder is not None :], None) for parts, holder in shards]
 
 
 class _WithParts(NamedQueue):
@@ -131,12 +128,12 @@ def _first_look_only(first, second):
 
 def _without_what_passed(first, second):
     """What has both come and gone meanwhile is in another channel."""
-    return merged(first._replace(entered=[]), second)
+    return merged(Snapshot(first.record, first.items, at_rest=True), second)
 
 
 def _all_of_both(first, second):
     """What is there both times is there twice."""
-    return merged(Snapshot(first.record, [copy(item) for item in first.items], [], []), second)
+    return merged(Snapshot(first.record, [copy(item) for item in first.items], at_rest=True), second)
 
 
 def _server(server):

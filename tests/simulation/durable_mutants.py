@@ -23,9 +23,9 @@ class _AnswersFirst(SimulatedJournal):
 class _BeginsToCountAnew(SimulatedJournal):
     """Leases have numbers again that others have had."""
 
-    def write_whole(self, image):
-        image[0][0].leases.last_number = 0
-        super().write_whole(image)
+    def write_whole(self, image, num_turns):
+        ((record, payloads), *known), *rest = image
+        super().write_whole((((record._replace(last_number=0), payloads), *known), *rest), num_turns)
 
 
 class _ForgetsNumbers(ServerStreams):

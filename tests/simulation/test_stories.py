@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -12,11 +13,20 @@ from rlinf.testing.simulation import draw_script, simulate, tell
 from rlinf.testing.simulation.__main__ import main
 from rlinf.testing.simulation.script import Fault
 
+# In one process: each story is simulated once for all of them.
+pytestmark = pytest.mark.xdist_group("stories")
+
+
+@cache
+def told_of(seed):
+    """The report of a seed's story."""
+    return simulate(seed)
+
 
 @pytest.mark.parametrize("seeds", [range(begin, begin + 50) for begin in range(0, 300, 50)], ids=str)
 def test_every_promise_is_kept_in_the_stories_of(seeds):
     for seed in seeds:
-        report = simulate(seed)
+        report = told_of(seed)
         if report.violation is not None:
             pytest.fail("\n".join([f"seed {seed}: {report.violation}", *tell(report)]))
 
@@ -41,7 +51,7 @@ def test_stories_are_about_everything_that_can_go_wrong():
     faults, endings = set(), set()
     for seed in range(100):
         faults |= {step.kind for step in draw_script(seed).steps if isinstance(step, Fault)}
-        endings |= {event[5] for event in simulate(seed).history if event[2] == "ends"}
+        endings |= {event[5] for event in told_of(seed).history if event[2] == "ends"}
     assert faults == {"cut", "stall", "pause", "die", "pause server", "kill server", "close", "lose node"}
     assert endings >= {
         "accepted",
@@ -66,14 +76,14 @@ def test_stories_are_about_channels_mailboxes_and_weights():
 def test_stories_are_about_ranks_that_train_die_and_are_told_of_the_end():
     outcomes = set()
     for seed in range(200):
-        outcomes |= {event[5] for event in simulate(seed).history if event[2:4] == ("ends", "step")}
+        outcomes |= {event[5] for event in told_of(seed).history if event[2:4] == ("ends", "step")}
     assert outcomes >= {"taken", "dropped", "timed out", "ended", "closed", "impossible", "empty"}
 
 
 def test_stories_are_about_leases_that_are_kept_given_back_and_lapse():
     said, became = set(), set()
     for seed in range(200):
-        history = simulate(seed).history
+        history = told_of(seed).history
         became |= {event[5] for event in history if event[2:4] == ("ends", "lease")}
         said |= {(event[4], event[5] > 0) for event in history if event[2] == "settles"}
     assert became >= {"taken", "dropped", "timed out", "cancelled", "lost", "closed"}
@@ -81,7 +91,7 @@ def test_stories_are_about_leases_that_are_kept_given_back_and_lapse():
 
 
 def test_stories_are_about_channels_that_are_saved():
-    saved = [event for seed in range(100) for event in simulate(seed).history if event[2] == "is saved"]
+    saved = [event for seed in range(100) for event in told_of(seed).history if event[2] == "is saved"]
     assert len(saved) > 50
     assert any(event[3:] for event in saved)  # with a lease that is acknowledged by that
 
@@ -89,7 +99,7 @@ def test_stories_are_about_channels_that_are_saved():
 def test_stories_are_about_items_that_stay_on_their_nodes_and_are_lost_with_them():
     heard, told = set(), set()
     for seed in range(300):
-        history = simulate(seed).history
+        history = told_of(seed).history
         heard |= {event[4] for event in history if event[2] == "hears"}
         told |= {event[3:4] + event[6:] for event in history if event[2] == "says" and event[3] == "Refuse"}
     assert heard >= {"Hold", "Keep", "Fetch", "Drop", "Resend"}
@@ -115,7 +125,7 @@ def test_no_stories_and_no_processes_are_refused(option, capsys):
 
 
 def test_stories_are_about_durable_channels_whose_process_dies_at_any_step():
-    reports = [report for seed in range(180) if (report := simulate(seed)).script.durable]
+    reports = [report for seed in range(180) if (report := told_of(seed)).script.durable]
     histories = [report.history for report in reports]
     deaths = [
         sum(event[2] == "dies" and event[1].startswith("server") for event in history)

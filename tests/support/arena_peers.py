@@ -20,11 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinf.scheduler.comm import DirectoryClient, Endpoint, Messenger
-from rlinf.scheduler.comm.shm import Arena, OpenArenas, kernel
+from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.header import WANTED_AT, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable, table_bytes
 from rlinf.scheduler.comm.shm.io_thread import run_at
 from rlinf.scheduler.comm.shm.maps import map_array
+from rlinf.scheduler.comm.shm.readers import OpenArenas
 from rlinf.scheduler.comm.shm.slots import claim_slot
 from rlinf.scheduler.mailbox import Mailbox
 

@@ -8,6 +8,7 @@ from rlinf.scheduler.channel import Channel, StartChannel, Starter
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, set_current
+from rlinf.scheduler.session.links import answer_probes
 from rlinf.testing.local import HeldHere, hold_items
 
 
@@ -124,6 +125,14 @@ def take_arrays(pipe, secret, address, directory, name, count):
         numbers.append(int(item[0]))
     pipe.send(numbers)
     _stay(pipe)
+
+
+def end_a_link(pipe, secret, address, directory, name):
+    """Answers probes of links."""
+    with join(secret, address, name, directory) as session:
+        answer_probes(session)
+        pipe.send(session.messenger.endpoint)
+        _stay(pipe)
 
 
 def leave_when_dead(pipe, secret, address, directory):

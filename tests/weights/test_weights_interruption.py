@@ -16,10 +16,7 @@ from weights_peers import numbers_in, state
 
 A_DAY_S = 86_400.0
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.timeout(60, method="thread"),  # the other method needs the signal that these tests use
-]
+pytestmark = pytest.mark.interrupted
 
 
 @pytest.mark.parametrize("machine", ["here", "there"])

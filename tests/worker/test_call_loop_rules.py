@@ -1,6 +1,7 @@
 """What a rank does with the calls that arrive: every order of events, on this thread, without a messenger."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
 
+DEADLINE_S = 20.0
 CALLERS = ("driver", "actor:0")
 
 
@@ -131,6 +133,18 @@ def test_a_call_that_could_not_be_read_keeps_its_place_in_the_line(callers):
     callers.run_all()
     assert callers.worker.heard == [1, 2]
     assert callers.kinds("driver", 1) == [protocol.Unread, protocol.Returned]
+
+
+def test_a_rank_that_is_stopped_does_not_wait_for_arguments_any_more(callers):
+    callers.call("driver", 1, readable=False)
+    running = threading.Thread(target=callers.loop.run, daemon=True)
+    running.start()
+    (place,) = callers.loop._places.values()
+    while not place._gates:
+        assert running.is_alive()
+    callers.loop.stop()
+    running.join(DEADLINE_S)
+    assert not running.is_alive()
 
 
 def test_calls_that_stand_in_line_when_it_is_stopped_are_not_run(callers):

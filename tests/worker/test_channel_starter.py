@@ -261,8 +261,7 @@ def test_a_channel_whose_asker_gave_up_while_it_was_started_is_held_by_nobody(st
     asker.close()
 
 
-# An interruption may come in a callback of the garbage collector's, which drops it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.interrupted
 def test_a_create_that_is_interrupted_anywhere_leaves_a_channel_that_works_or_none(starter, alarms):
     Channel.create("the-first")
     alarm = alarms(7, 0.0015)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.worker.deaths import NOTHING, Consequences, Deaths
 
-MODES = ("fail", "ignore", "end")
+MODES = ("fail", "ignore", "end", "restart")
 LOST = WorkerLost("rollout", 1, "killed")
 
 
@@ -19,12 +19,15 @@ LOST = WorkerLost("rollout", 1, "killed")
         ("fail", Consequences(report=LOST, ends_calls=True)),
         ("ignore", Consequences(report=LOST)),
         ("end", Consequences(ends_calls=True, stop=True)),
+        ("restart", Consequences(report=LOST, restart=True)),
+        (lambda lost: "fail", Consequences(report=LOST, ask=True)),
     ],
 )
 def test_a_death_is_reported_and_ends_what_the_group_was_launched_to_end(on_failure, consequences):
     deaths = Deaths("rollout", on_failure)
     assert deaths.on_exit(1, "killed") == consequences
-    assert deaths.dead == {1: "killed"}
+    assert {**deaths.dead, **deaths.away} == {1: "killed"}
+    assert (1 in deaths.away) == (consequences.restart or consequences.ask)
 
 
 @pytest.mark.parametrize("on_failure", MODES)
@@ -57,7 +60,7 @@ def test_what_is_told_twice_is_obeyed_once_and_the_first_reason_stays(on_failure
     deaths = Deaths("rollout", on_failure)
     assert getattr(deaths, first)(1, "first") is not NOTHING
     assert getattr(deaths, second)(1, "second") is NOTHING
-    assert deaths.dead == {1: "first"}
+    assert {**deaths.dead, **deaths.away} == {1: "first"}
 
 
 def test_a_call_ends_with_the_first_death_and_names_itself():
@@ -86,8 +89,54 @@ def test_with_fail_a_call_to_the_living_is_refused_and_told_why():
     assert str(deaths.refusal([2], "")) == "rank 2 of 'rollout' died: killed"
 
 
+def test_calls_to_a_rank_that_comes_back_are_not_refused_and_others_go_on():
+    deaths = Deaths("rollout", "restart")
+    deaths.on_exit(1, "killed")
+    assert deaths.refusal([0, 1], "") is None
+    assert deaths.end_of_call("act") is None
+    deaths.on_return(1)
+    assert not deaths.away
+    assert deaths.on_exit(1, "killed again").restart
+
+
+def test_a_rank_that_is_given_up_ends_the_whole_group():
+    deaths = Deaths("rollout", "restart")
+    deaths.on_exit(1, "killed")
+    assert deaths.give_up(1, "killed; it died 5 times") == Consequences(ends_calls=True)
+    whole = "; launched with on_failure='restart', the whole group ends with it"
+    assert str(deaths.refusal([0], "")) == f"rank 1 of 'rollout' died: killed; it died 5 times{whole}"
+    assert deaths.end_of_call("act") is not None
+
+
+@pytest.mark.parametrize("verdict", ["fail", "ignore", "restart"])
+def test_who_is_asked_decides_for_this_rank_alone(verdict):
+    deaths = Deaths("rollout", lambda lost: verdict)
+    deaths.on_exit(1, "killed")
+    assert deaths.refusal([0, 1], "") is None
+    consequences = deaths.on_verdict(1, verdict)
+    assert consequences.restart == (verdict == "restart")
+    assert consequences.ends_calls == (verdict == "fail")
+    assert (deaths.refusal([0], "") is None) == (verdict != "fail")
+    assert (deaths.refusal([1], "") is None) == (verdict == "restart")
+
+
+@pytest.mark.parametrize("on_failure", MODES)
+def test_a_restart_that_somebody_wants_ends_a_living_rank_and_revives_a_dead_one(on_failure):
+    deaths = Deaths("rollout", on_failure)
+    wanted = deaths.on_restart(1, "wanted")
+    assert wanted == Consequences(report=WorkerLost("rollout", 1, "wanted"), restart=True, kill=True)
+    assert deaths.on_restart(1, "wanted") is NOTHING
+    deaths.on_return(1)
+    deaths.on_exit(0, "killed")
+    if 0 in deaths.dead:
+        assert deaths.on_restart(0, "wanted") == Consequences(restart=True)
+        assert deaths.away == {0: "killed"}
+        deaths.on_return(0)
+        assert deaths.refusal([0, 1], "") is None
+
+
 EVENTS = st.one_of(
-    st.tuples(st.sampled_from(["exit", "lost"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["exit", "lost", "return", "give up"]), st.integers(0, 3)),
     st.just(("stop", 0)),
 )
 
@@ -95,22 +144,31 @@ EVENTS = st.one_of(
 @given(on_failure=st.sampled_from(MODES), events=st.lists(EVENTS, max_size=12))
 def test_whatever_the_order_each_death_is_obeyed_once_and_none_after_the_stop(on_failure, events):
     deaths = Deaths("g", on_failure)
-    gone, stopped = set(), False
+    away, gone, stopped = set(), set(), False
     for kind, rank in events:
         if kind == "stop":
             deaths.stopping = stopped = True
-            continue
-        tell = deaths.on_lost if kind == "lost" else deaths.on_exit
-        consequences = tell(rank, kind)
-        news = not stopped and rank not in gone
-        assert (consequences is not NOTHING) == news
-        if news:
-            gone.add(rank)
-            assert consequences.ends_calls == (on_failure != "ignore")
-            assert consequences.stop == (on_failure == "end")
-            assert consequences.kill == (kind == "lost")
-            assert (consequences.report is None) == (on_failure == "end")
-    assert set(deaths.dead) == gone
+        elif kind == "return":
+            deaths.on_return(rank)
+            away.discard(rank)
+        elif kind == "give up":
+            if rank in away:
+                assert deaths.give_up(rank, kind).ends_calls
+                away.discard(rank)
+                gone.add(rank)
+        else:
+            tell = deaths.on_lost if kind == "lost" else deaths.on_exit
+            consequences = tell(rank, kind)
+            news = not stopped and rank not in gone | away
+            assert (consequences is not NOTHING) == news
+            if news:
+                (away if on_failure == "restart" else gone).add(rank)
+                assert consequences.ends_calls == (on_failure in ("fail", "end"))
+                assert consequences.restart == (on_failure == "restart")
+                assert consequences.stop == (on_failure == "end")
+                assert consequences.kill == (kind == "lost")
+                assert (consequences.report is None) == (on_failure == "end")
+    assert (set(deaths.dead), set(deaths.away)) == (gone, away)
     for wanted in range(4):
         refused = deaths.refusal([wanted], "stopped") is not None
         assert refused == (stopped or wanted in gone or (bool(gone) and on_failure != "ignore"))

@@ -161,6 +161,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.interrupted
 def test_an_interruption_at_any_moment_gives_the_turn_back(job):
     rollout = job.make_session("rollout:0")
     desk = job.session.service(DeviceDesk)

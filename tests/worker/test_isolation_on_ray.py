@@ -1,6 +1,7 @@
 """What Ray lets real worker processes start with and see; the rule itself is tested without a process."""
 
 import os
+import queue
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy
 from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.events import WorkerStarted
 
 pytestmark = pytest.mark.ray
 
@@ -35,6 +37,26 @@ def all_visible(ray_cluster):
     """What two ranks that see all of their nodes find in their environments."""
     names = ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK", OWN_SETTING, "GLIBC_TUNABLES")
     return seen(ray_cluster, FlexiblePlacementStrategy([[1], [7]]), *names, isolate_gpu=False)
+
+
+@pytest.fixture(scope="module")
+def started(ray_cluster):
+    """What ranks report of the devices that they see, each on the node where it runs: isolated ones."""
+    events = queue.SimpleQueue()
+    ray_cluster.subscribe(events.put)
+    seen(ray_cluster, FlexiblePlacementStrategy([[1, 2], [7]]), name="isolated")
+    found = {}
+    while len(found) < 2:
+        event = events.get(timeout=30)
+        if isinstance(event, WorkerStarted) and event.group == "isolated":
+            found[event.rank] = event.devices
+    return found
+
+
+def test_ranks_report_the_accelerators_that_they_see_on_their_own_nodes(ray_cluster, started):
+    first, second = ray_cluster.topology.nodes
+    assert started == {0: first.uuids[1:3], 1: second.uuids[3:]}
+    assert started == {0: ("SIMULATED-0-1", "SIMULATED-0-2"), 1: ("SIMULATED-1-7",)}
 
 
 def test_without_isolation_workers_see_all_of_the_node_and_their_true_index(all_visible):

@@ -1,5 +1,6 @@
 """Launching, failing and dying, with processes but without Ray."""
 
+import importlib
 import os
 import queue
 import signal
@@ -18,7 +19,14 @@ from ray_workers import (
 )
 
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy, Worker
-from rlinf.scheduler.errors import CodecError, ConfigError, LaunchError, LaunchTimeout, WorkerDied
+from rlinf.scheduler.errors import (
+    CodecError,
+    ConfigError,
+    DeviceMismatch,
+    LaunchError,
+    LaunchTimeout,
+    WorkerDied,
+)
 from rlinf.scheduler.events import WorkerLost, WorkerStarted
 from waits import wait_until
 
@@ -136,6 +144,21 @@ def test_a_class_that_cannot_be_imported_there_is_told_in_the_words_of_the_impor
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
     assert caught.value.__cause__.name == "only_in_the_driver"
     assert "CodecError" not in str(caught.value)
+
+
+def test_a_module_that_changes_what_its_rank_sees_ends_the_launch_with_both_sides(
+    forked_job, tmp_path, monkeypatch
+):
+    changes = "import os\nif 'RANK' in os.environ:\n    os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n"
+    worker = "from rlinf.scheduler import Worker\nclass Stubborn(Worker):\n    pass\n"
+    (tmp_path / "stubborn.py").write_text(changes + worker)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stubborn = importlib.import_module("stubborn").Stubborn
+    with pytest.raises(LaunchError) as caught:
+        stubborn.create_group().launch(forked_job, PackedPlacementStrategy(1, 1))
+    assert "rank 0 failed to see its devices: DeviceMismatch" in caught.value.problem
+    assert isinstance(caught.value.__cause__, DeviceMismatch)
+    assert (caught.value.__cause__.planned, caught.value.__cause__.seen) == (("1",), ("0 (SIMULATED--0)",))
 
 
 def test_an_argument_that_cannot_be_sent_is_an_error_before_anything_starts(forked_job):

@@ -2,6 +2,7 @@ import socket
 
 import pytest
 
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host.ports import ReservedPort, _ephemeral_range, acquire_port
 
 
@@ -57,3 +58,13 @@ def test_ports_lie_outside_the_range_of_outgoing_connections():
     reserved = ReservedPort()
     assert not low <= reserved.port <= high
     reserved.release()
+
+
+def test_of_a_fixed_range_the_last_quarter_is_lent_and_the_rest_is_for_the_jobs_processes():
+    first = ReservedPort()
+    ports = (first.port, first.port + 7)
+    held = [first]
+    with pytest.raises(ClusterError, match=f"no free TCP port between {ports[1] - 1} and {ports[1]} on this"):
+        held.extend(ReservedPort(ports=ports) for _ in range(3))
+    for reserved in held:
+        reserved.release()

@@ -1,6 +1,7 @@
 """What ranks print and log: attributable, ahead of the answers, in a file each; on real processes without Ray."""
 
 import ctypes
+import fcntl
 import logging
 import os
 import subprocess
@@ -63,6 +64,7 @@ class Speaker(Worker):
 
     def crash(self):
         sys.stdout.write("just before\n")
+        sys.stderr.write("why\n")
         os.abort()
 
     def title(self):
@@ -81,12 +83,12 @@ def launch(job, num_ranks=1, **options):
     return Speaker.create_group().launch(job, strategy, name="speaker", **options)
 
 
-def shown(capsys, *, until=None):
-    """Lines on the driver's standard output, once some of them are there."""
+def shown(capsys, *, until=None, stream="out"):
+    """Lines on a stream of the driver's, once some of them are there."""
     lines = []
 
     def is_there():
-        lines.extend(capsys.readouterr().out.splitlines())
+        lines.extend(getattr(capsys.readouterr(), stream).splitlines())
         return until is None or any(until in line for line in lines)
 
     wait_until(is_there)
@@ -105,9 +107,10 @@ def test_every_line_has_its_rank_and_is_shown_before_the_answer(speaking, capsys
         ]
 
 
-def test_whoever_writes_is_heard(speaking, capsys):
+def test_whoever_writes_is_heard_on_the_stream_that_it_wrote_to(speaking, capsys):
     launch(speaking).say_in_c().wait(DEADLINE_S)
-    assert set(shown(capsys, until="error")) == {"[speaker:0] from C", "[speaker:0] to standard error"}
+    speaking.session.log_bus.flush(DEADLINE_S)
+    assert capsys.readouterr() == ("[speaker:0] from C\n", "[speaker:0] to standard error\n")
 
 
 def test_what_a_failing_method_printed_is_shown_too(speaking, capsys):
@@ -121,15 +124,17 @@ def test_an_error_about_a_dead_rank_has_what_it_wrote_last(speaking, tmp_path):
     for _ in range(2):  # the call that was under way, and a later one
         with pytest.raises(WorkerDied) as caught:
             group.crash().wait(DEADLINE_S)
-        head, last, *lines = str(caught.value).splitlines()
+        head, out, just_before, err, why = str(caught.value).splitlines()
         assert head.startswith("rank 0 of 'speaker' died")
-        assert last == f"it had written last ({tmp_path}/logs/job/speaker-0.log):"
-        assert "  just before" in lines
+        assert out == f"it had written last ({tmp_path}/logs/job/speaker-0.log):"
+        assert just_before == "  just before"
+        assert err == f"it had written last ({tmp_path}/logs/job/speaker-0.err):"
+        assert why == "  why"
 
 
 def test_a_progress_bar_is_one_line(speaking, capsys):
     launch(speaking).bar().wait(DEADLINE_S)
-    assert shown(capsys, until="step") == ["[speaker:0] step 4"]
+    assert shown(capsys, until="step", stream="err") == ["[speaker:0] step 4"]
 
 
 def test_a_line_without_an_end_is_shown_when_the_rank_ends(speaking, capsys):
@@ -189,7 +194,7 @@ def test_listeners_get_lines_as_events(speaking):
 
 def test_a_forked_child_logs_as_its_rank(speaking, capsys):
     launch(speaking, log_level="INFO").log_in_a_child().wait(DEADLINE_S)
-    assert shown(capsys, until="from the child") == ["[speaker:0] INFO from the child"]
+    assert shown(capsys, until="from the child", stream="err") == ["[speaker:0] INFO from the child"]
 
 
 def test_a_rank_that_dies_in_its_constructor_has_said_why(speaking):
@@ -223,19 +228,18 @@ def test_a_full_file_is_put_aside_and_nothing_is_lost(tmp_path, monkeypatch):
     program = """
 import sys
 from pathlib import Path
-from rlinf.scheduler.host import output
-from rlinf.scheduler.host.info import WorkerAddress
-output.MAX_FILE_BYTES = 1000
-out = output.RankOutput(sys.argv[1], WorkerAddress("g", 0))
+from rlinf.scheduler.host import followed_file
+followed_file.MAX_FILE_BYTES = 1000
+path = Path(sys.argv[1])
+out = followed_file.FollowedFile(path, 1)
 sent = []
-out._send = sent.extend
 for number in range(300):
-    print("line", number)
-    out._send_new()
-Path(sys.argv[1]).with_name("sent").write_text("\\n".join(sent))
+    print("line", number, flush=True)
+    for lines in out.new_lines():
+        sent += lines
+path.with_name("sent").write_text("\\n".join(sent))
 """
-    path = tmp_path / "logs" / "job" / "g-0.log"
-    path.parent.parent.mkdir()
+    path = tmp_path / "g-0.log"
     subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)
     assert path.with_name("sent").read_text().splitlines() == [f"line {number}" for number in range(300)]
     assert path.with_suffix(".log.1").stat().st_size > 1000
@@ -257,6 +261,23 @@ def test_the_oldest_of_many_jobs_are_deleted(tmp_path, monkeypatch):
         "20260104",
     ]
     os.close(held.pop())
+
+
+def test_a_folder_that_is_deleted_while_it_is_taken_is_made_again(tmp_path, monkeypatch):
+    folder, flock, taken = tmp_path / "jobs" / "one", fcntl.flock, []
+
+    def deleted_before(descriptor, how):
+        if not taken:
+            folder.rmdir()
+        taken.append(descriptor)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", deleted_before)
+    before = os.listdir("/proc/self/fd")
+    held = output.open_folder(folder)
+    assert folder.is_dir()
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    os.close(held)
 
 
 def test_a_rank_that_can_have_no_file_runs_all_the_same(forked_job, tmp_path):

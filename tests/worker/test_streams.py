@@ -209,6 +209,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.interrupted
 def test_an_interruption_neither_loses_a_value_nor_gives_one_twice(group):
     def interrupt(_signal, _frame):
         raise Interrupted

@@ -13,6 +13,7 @@ from post_training.settings import Settings
 from rlinf.scheduler import Channel, Cluster, ComponentPlacement, WorkerGroup
 
 COMPONENTS = ("rollout", "reward", "inference", "actor")
+RETURN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Parts:
 def open_channels(num_rollouts: int, num_rewards: int, num_inferences: int) -> tuple[Channel, Channel]:
     """Create the channels, each of which ends when all who put into it are done; return the first and the last."""
     requests = Channel.create(channels.REQUESTS)
-    Channel.create(channels.ANSWERS, producers=num_rollouts)
+    # A rank of the rollout that died has time to come back.
+    Channel.create(channels.ANSWERS, producers=num_rollouts, successor_s=RETURN_S)
     Channel.create(channels.SCORED, producers=num_rewards)
     groups = Channel.create(channels.GROUPS, producers=num_inferences)
     return requests, groups
@@ -51,7 +53,14 @@ def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) 
     with cluster.starting():
         requests, groups = open_channels(sizes["rollout"], sizes["reward"], sizes["inference"])
         return Parts(
-            rollout=rollout.launch(cluster, strategies["rollout"], name="rollout"),
+            rollout=rollout.launch(
+                cluster,
+                strategies["rollout"],
+                name="rollout",
+                on_failure="restart",
+                max_restarts=settings.max_restarts,
+                ready_when=RolloutWorker.catch_up,
+            ),
             reward=reward.launch(cluster, strategies["reward"], name="reward"),
             inference=inference.launch(cluster, strategies["inference"], name="inference"),
             actor=actor.launch(cluster, strategies["actor"], name="actor"),

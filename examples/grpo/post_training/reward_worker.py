@@ -28,6 +28,8 @@ class RewardWorker(Worker):
         self._task = SortingTask(settings.task, settings.seed)
         self._answers = self.connect_channel(channels.ANSWERS, timeout_s=settings.timeout_s)
         self._scored = self.connect_channel(channels.SCORED, timeout_s=settings.timeout_s)
+        # What is left in the end of prompts of which some answer is missing, by prompt and sample.
+        self._left: dict[int, dict[int, Answer]] = {}
 
     def serve(self) -> None:
         """Score until the last rank of the rollout is done."""
@@ -40,8 +42,28 @@ class RewardWorker(Worker):
                         )
                     except ChannelClosed:
                         return
-                group = self._score(answers)
-                self._scored.put(group, weight=group.num_tokens, timeout_s=self._settings.timeout_s)
+                complete = self._complete(answers)
+                if complete:
+                    group = self._score(complete)
+                    self._scored.put(group, weight=group.num_tokens, timeout_s=self._settings.timeout_s)
+
+    def _complete(self, taken: Sequence[Answer]) -> Sequence[Answer]:
+        """A prompt's answers, each once; none if one is still to come.
+
+        A rank of the rollout that died may have handed over an answer that another one writes again.
+        """
+        prompt = taken[0].prompt
+        answers = {**self._left.pop(prompt, {}), **{answer.sample: answer for answer in taken}}
+        if len(answers) < self._settings.grpo.group_size:
+            try:
+                for answer in answers.values():
+                    self._answers.put(
+                        answer, weight=len(answer.tokens), group=prompt, timeout_s=self._settings.timeout_s
+                    )
+            except ChannelClosed:
+                self._left[prompt] = answers
+            return ()
+        return list(answers.values())
 
     @Worker.timer("score")
     def _score(self, taken: Sequence[Answer]) -> Group:

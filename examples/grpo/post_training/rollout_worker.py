@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
@@ -11,9 +13,29 @@ from post_training.component import ModelReader
 from post_training.records import Answer, Request
 from post_training.settings import Settings
 from post_training.writer import Writer
-from rlinf.scheduler.channel import Batch
+from rlinf.scheduler.channel.lease import Lease, LeaseContext
 from rlinf.scheduler.comm import AsyncHandle
-from rlinf.scheduler.errors import ChannelClosed
+from rlinf.scheduler.errors import BatchTimeout, ChannelClosed, LeaseExpired
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A request on lease: it is acknowledged when its answer is handed over, so that it outlives this process.
+
+    Attributes:
+        leasing: keeps the lease.
+        lease: of this request and others.
+        place: which of them it is.
+    """
+
+    leasing: LeaseContext
+    lease: Lease
+    place: int
+
+    def acknowledge(self) -> None:
+        """It is done with."""
+        with suppress(LeaseExpired):  # this process was silent for long, and another one answers too
+            self.lease.ack(only=self.place)
 
 
 class RolloutWorker(ModelReader):
@@ -29,18 +51,26 @@ class RolloutWorker(ModelReader):
         self._writer = Writer(self.model, settings.model, self.task, settings.rollout.num_slots, self.device)
         self._requests = self.connect_channel(channels.REQUESTS, timeout_s=settings.timeout_s)
         self._answers = self.connect_channel(channels.ANSWERS, timeout_s=settings.timeout_s)
-        self._expected: AsyncHandle[Batch] | None = None
-        self._sent: list[AsyncHandle[None]] = []
+        # By prompt and sample.
+        self._taken: dict[tuple[int, int], _Taken] = {}
+        self._sent: list[tuple[_Taken, AsyncHandle[None]]] = []
+
+    def catch_up(self) -> None:
+        """Get the newest weights: what a rank does that takes the place of one that died."""
+        self.read_weights(min_version=0)
 
     def serve(self) -> None:
-        """Write until no more requests come and the last answer is handed over."""
+        """Write until no more requests come and the last answer is handed over.
+
+        It may be begun again by another process: what this one had not handed over comes to others.
+        """
         with self._answers.producer():
             while requests := self._take_requests(wait=True):
                 with self.device_lock(self.settings.timeout_s):
                     self._begin(requests)
                     while self._writer.is_busy:
                         self._write()
-                self._confirm_handed_over()
+                self._confirm_handed_over(wait=True)
 
     def _write(self) -> None:
         self._begin(self._take_requests(wait=False))
@@ -48,23 +78,31 @@ class RolloutWorker(ModelReader):
         self.read_weights(min_version=0)
         with self.timer("write"):
             answers = self._writer.write()
-        self._sent += [self._hand_over(answer) for answer in answers]
+        for answer in answers:
+            taken = self._taken.pop((answer.prompt, answer.sample))
+            self._sent.append((taken, self._hand_over(answer)))
+        self._confirm_handed_over(wait=False)
 
     def _take_requests(self, *, wait: bool) -> Sequence[Request]:
         """As many as there are, and slots for them; none at the end, or if it would have to wait and is not to."""
-        if self._expected is None and self._writer.num_free:
-            self._expected = self._requests.get_batch(
-                max_items=self._writer.num_free, async_op=True, timeout_s=self.settings.timeout_s
-            )
-        if self._expected is None or not (wait or self._expected.done()):
+        if not self._writer.num_free:
             return ()
+        timeout_s = self.settings.timeout_s if wait else 0.0
+        leasing = self._requests.lease(max_items=self._writer.num_free, timeout_s=timeout_s)
         with self.timer("wait for requests"):
             try:
-                requests = self._expected.wait()
+                # No `with` block: its requests are done with one by one, in any order.
+                lease = leasing.__enter__()
+            except BatchTimeout:
+                if wait:
+                    raise
+                return ()
             except ChannelClosed:
                 return ()
-            self._expected = None
-            return requests
+        requests: Sequence[Request] = lease.items
+        for place, request in enumerate(requests):
+            self._taken[request.prompt, request.sample] = _Taken(leasing, lease, place)
+        return requests
 
     def _begin(self, requests: Sequence[Request]) -> None:
         if requests:
@@ -81,8 +119,9 @@ class RolloutWorker(ModelReader):
             timeout_s=self.settings.timeout_s,
         )
 
-    def _confirm_handed_over(self) -> None:
+    def _confirm_handed_over(self, *, wait: bool) -> None:
         with self.timer("hand over"):
-            for put in self._sent:
+            while self._sent and (wait or self._sent[0][1].done()):
+                taken, put = self._sent.pop(0)
                 put.wait()
-            self._sent.clear()
+                taken.acknowledge()

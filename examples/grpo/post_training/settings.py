@@ -88,6 +88,7 @@ class Settings:
         policy: how the channel divides a step among the ranks of the actor.
         checkpoint_every: steps between two checkpoints.
         timeout_s: the longest that any part waits for another, in seconds.
+        max_restarts: how often a rank of the rollout that died is started again within a minute.
         task: what is to be learned.
         model: the transformer.
         rollout: how answers are written.
@@ -104,6 +105,7 @@ class Settings:
     policy: Literal["round_robin", "least_loaded", "balanced"]
     checkpoint_every: PositiveInt
     timeout_s: PositiveFloat
+    max_restarts: NonNegativeInt
     task: TaskSettings
     model: ModelSettings
     rollout: RolloutSettings

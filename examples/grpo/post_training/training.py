@@ -64,7 +64,9 @@ class Training:
         """
         if resume and self._checkpoint is not None:
             self.progress = self._answer(self._parts.actor.restore(self._checkpoint))[0]
-        for name in ("rollout", "reward", "inference"):
+        # A rank that dies and comes back goes on serving.
+        self._serving["rollout"] = self._parts.rollout.retrying().serve()
+        for name in ("reward", "inference"):
             self._serving[name] = getattr(self._parts, name).serve()
         self._answer(self._parts.actor.publish())
         self._learn()

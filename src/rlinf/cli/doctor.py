@@ -22,15 +22,20 @@ def doctor(
     ] = None,
     num_nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes there should be.")] = None,
     timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 60.0,
+    ports: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST-LAST", help="`cluster.network.ports` of your configs, if any."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and findings as data.")] = False,
 ) -> None:
     """Look at every node for what goes wrong in practice, or at this machine alone. Exits with 1 at a fault."""
     # Ray takes a second to load, and the other commands do without it.
+    from rlinf.scheduler.config.network import read_ports  # noqa: PLC0415
     from rlinf.scheduler.engine.doctor.checks import find_faults  # noqa: PLC0415
     from rlinf.scheduler.engine.doctor.examination import examine  # noqa: PLC0415
 
     with readable_errors():
-        facts = examine(address, num_nodes, timeout_s)
+        facts = examine(address, num_nodes, timeout_s, read_ports(ports))
     findings = find_faults(facts)
     if as_json:
         typer.echo(json.dumps(_as_data(facts, findings), indent=2))

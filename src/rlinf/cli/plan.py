@@ -15,6 +15,7 @@ from rlinf.cli.plan_map import render_map
 from rlinf.cli.plan_report import PlanReport, report_as_data, report_on
 from rlinf.cli.plan_source import Where, planned
 from rlinf.cli.plan_table import render_plan, summary_line
+from rlinf.cli.remainder_table import render_remainder
 from rlinf.cli.warning_lines import render_warnings
 from rlinf.scheduler.checks import whole_number
 from rlinf.scheduler.planning import diff_plans
@@ -26,6 +27,10 @@ _TP_HELP = "COMPONENT=N: N consecutive ranks are a tensor-parallel group; warn o
 _DIFF_HELP = (
     "Show which ranks move from the first CONFIG to the second; exit 1 if any does. "
     "With --nodes or --fleet twice, each config has its own."
+)
+_WITHOUT_HELP = (
+    "Show what remains when a node is gone: node3, its address or its name; may be given several times. "
+    "Exit 1 if some rank has no place any more."
 )
 
 
@@ -45,12 +50,13 @@ def plan(
     ] = False,
     tp: Annotated[list[str] | None, typer.Option(metavar="COMPONENT=N", help=_TP_HELP)] = None,
     diff: Annotated[bool, typer.Option("--diff", help=_DIFF_HELP)] = False,
+    without: Annotated[list[str] | None, typer.Option(metavar="NODE", help=_WITHOUT_HELP)] = None,
 ) -> None:
     """Show who would run where, and who shares what, without a cluster."""
     where = _where(nodes or [], fleet or [], 2 if diff else 1)
     groups = dict(map(_tensor_parallel, tp or []))
     if diff:
-        if len(configs) != 2 or html is not None or as_map or groups:
+        if len(configs) != 2 or html is not None or as_map or groups or without:
             raise typer.BadParameter("--diff takes two configs, and of the other options --json and --ranks")
         _show_diff(configs, where, as_json=as_json, every_rank=every_rank)
         return
@@ -61,13 +67,18 @@ def plan(
     if html is not None and html.resolve() in {path.resolve() for path in (*configs, *(fleet or []))}:
         raise typer.BadParameter(f"{html} is what the plan is read from", param_hint="--html")
     with readable_errors():
-        report = report_on(planned(configs[0], where[0]), groups)
+        found = planned(configs[0], where[0], without or ())
+        report = report_on(
+            found.plan, groups, num_nodes_given=found.num_nodes_given, remainder=found.remainder
+        )
         if html is not None:
             _write_page(report, html, configs[0].name)
         if as_json:
             typer.echo(json.dumps(report_as_data(report), indent=2))
-            return
-        typer.echo(_as_text(report, as_map=as_map, every_rank=every_rank), nl=False)
+        else:
+            typer.echo(_as_text(report, as_map=as_map, every_rank=every_rank), nl=False)
+    if report.remainder is not None and not report.remainder.is_whole:
+        raise typer.Exit(ANSWER_IS_NO)
 
 
 def _as_text(report: PlanReport, *, as_map: bool, every_rank: bool) -> str:
@@ -75,12 +86,13 @@ def _as_text(report: PlanReport, *, as_map: bool, every_rank: bool) -> str:
         text = f"{render_map(report.plan, report.sharing)}\n{summary_line(report.plan)}\n"
     else:
         text = render_plan(report.plan, every_rank=every_rank, sharing=report.sharing)
-    return text + render_warnings(report.warnings)
+    lost = render_remainder(report.remainder) if report.remainder is not None else ""
+    return lost + text + render_warnings(report.warnings)
 
 
 def _show_diff(configs: Sequence[Path], where: Sequence[Where], *, as_json: bool, every_rank: bool) -> None:
     with readable_errors():
-        old, new = (planned(config, place) for config, place in zip(configs, where, strict=True))
+        old, new = (planned(config, place).plan for config, place in zip(configs, where, strict=True))
         found = diff_plans(old, new)
     if as_json:
         typer.echo(json.dumps(diff_as_data(found), indent=2))

@@ -1,14 +1,15 @@
-"""What `rlinf plan` plans on: a shape, a fleet's file, or what the config itself says."""
+"""What `rlinf plan` plans on: a shape, a fleet's file, or what the config itself says; all of it, or what is left."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf.scheduler.config import ClusterConfig, try_read_cluster_config
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.placement import ComponentPlacement
-from rlinf.scheduler.planning import Plan, Topology
+from rlinf.scheduler.planning import Plan, Remainder, Topology, find_node, without_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,42 @@ class Where:
     fleet: Path | None = None
 
 
-def planned(config: Path, where: Where) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A config's plan.
+
+    Attributes:
+        plan: who runs where.
+        num_nodes_given: how many nodes there were to plan on; a config's `num_nodes` may use fewer.
+        remainder: what remains without some nodes, where that was asked; `plan` is that of the rest then.
+    """
+
+    plan: Plan
+    num_nodes_given: int
+    remainder: Remainder | None = None
+
+
+def planned(config: Path, where: Where, without: Sequence[str] = ()) -> Planned:
     """The plan of a config.
+
+    Args:
+        config: its file.
+        where: the cluster to plan on.
+        without: nodes of it that are gone, by rank, address or name.
 
     Raises:
         ConfigError: a mistake in the config, the shape or the fleet; `ConfigErrors` for several.
     """
     checked = try_read_cluster_config(config)
-    return ComponentPlacement(checked, _topology(checked, where)).plan
+    given = _topology(checked, where)
+    plan = ComponentPlacement(checked, given).plan
+    if not without:
+        return Planned(plan, given.num_nodes)
+    lost = {find_node(given, name) for name in without}
+    num_used = plan.topology.num_nodes
+    spares = [node for rank, node in enumerate(given.nodes) if rank >= num_used and rank not in lost]
+    remainder = without_nodes(plan.topology, checked.rules, lost, spares)
+    return Planned(remainder.plan, given.num_nodes - len(lost), remainder)
 
 
 def _topology(config: ClusterConfig, where: Where) -> Topology:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from rlinf.scheduler.channel import (
@@ -24,8 +23,10 @@ from rlinf.scheduler.channel import (
     save_job,
 )
 from rlinf.scheduler.comm import ClusterSecret, local_machine_id
+from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
+from rlinf.scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
 from rlinf.scheduler.engine.engine import (
     RayEngine,
     join_or_start,
@@ -38,7 +39,6 @@ from rlinf.scheduler.engine.engine import (
 from rlinf.scheduler.engine.lost_nodes import NodeLooks, num_lost_nodes
 from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
-from rlinf.scheduler.engine.signals import exit_on_sigterm
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
 from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
@@ -48,6 +48,7 @@ from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
 from rlinf.scheduler.session.job_file import announce
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
@@ -170,6 +171,14 @@ class Cluster:
         """Where each rank has a file of what it printed and logged, on its own node; "" where Ray has all of it."""
         folder = self.session.fact(LogFolder)
         return folder.path if folder is not None else ""
+
+    @property
+    def links(self) -> dict[tuple[int, int], LinkSpeed]:
+        """What was measured of the network, by the ranks of two nodes, the lower first; the driver knows.
+
+        Each pair of nodes is probed once, in the background, after a first group was launched on both.
+        """
+        return dict(self.session.service(LinkWatch).speeds)
 
     def starting(self) -> AbstractContextManager[None]:
         """A block in which groups and channels start side by side; at its end all of them are ready.
@@ -298,9 +307,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -381,29 +388,34 @@ def _open_session(
         begun = time.monotonic()  # what is started here is waited for in any case
     else:
         engine = join_or_start(address, num_nodes, timeout_s)
+    restore = exit_on_sigterm()
     try:
         nodes = wait_for_nodes(num_nodes, timeout_s, begun)
         reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:num_nodes]
-        return _join_as_driver(engine, reports, config)
+        return _join_as_driver(engine, restore, reports, config)
     except BaseException:
         engine.stop()
+        restore()
         raise
 
 
-def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: ClusterConfig) -> Session:
+def _join_as_driver(
+    engine: RayEngine, restore_signals: Callable[[], None], reports: list[NodeReport], config: ClusterConfig
+) -> Session:
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
     session = Session(
         ClusterSecret.generate(),
         DRIVER_NAME,
         host=own_address(),
         tcp=crosses_machines,
-        encryption=config.encryption,
+        encryption=config.network.encryption,
+        ports=config.network.ports,
         unreachable_after_s=config.unreachable_after_s,
     )
     # Last of all, when what it started has ended.
     session.on_close_last(engine.stop)
     try:
-        session.on_close_last(exit_on_sigterm())
+        session.on_close_last(restore_signals)
         fleet = fleet_of(reports)
         session.provide(Fleet, fleet)
         session.provide(Topology, fleet.topology)
@@ -413,12 +425,13 @@ def _join_as_driver(engine: RayEngine, reports: list[NodeReport], config: Cluste
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
         session.service(NodeWatch).follow(NodeLooks(ray_address()))
-        announce(session, encryption=config.encryption)
+        announce(session, encryption=config.network.encryption)
         set_current(session)
     except BaseException:
         session.close()
         raise
     atexit.register(session.close)
+    close_when_interrupted(session.close)
     for rank, report in enumerate(reports):
         session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
     return session

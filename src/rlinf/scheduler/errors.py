@@ -12,7 +12,8 @@ boundaries through pickle unchanged.
     ├── ClusterError                        the cluster cannot be started, joined or used
     │   ├── ClusterTimeout (TimeoutError)
     │   ├── NodeLost                        a node that something is to start on is gone
-    │   └── HardwareUnreachable             a robot does not answer
+    │   ├── HardwareUnreachable             a robot does not answer
+    │   └── DeviceMismatch                  a rank sees other accelerators than it was placed on
     ├── LaunchError                         a worker group did not come up
     │   ├── GroupExists
     │   └── LaunchTimeout (TimeoutError)
@@ -226,6 +227,50 @@ class HardwareUnreachable(ClusterError):
         if len(self.failures) == 1:
             return f"cannot be reached: {self.failures[0]}"
         return "\n".join(["hardware cannot be reached:", *(f"  {line}" for line in self.failures)])
+
+
+class DeviceMismatch(ClusterError):
+    """A rank's process sees other accelerators than its placement gives it.
+
+    Args:
+        rank: its rank.
+        node: its node's rank and address.
+        planned: the accelerators that it should see, as the visibility variable names them, with UUIDs where known.
+        seen: those that it sees.
+        variable: the visibility variable in its process, `NAME='value'`.
+        was_changed: whether that is not what the launch has set.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        node: str,
+        planned: Sequence[str],
+        seen: Sequence[str],
+        variable: str,
+        was_changed: bool,
+    ) -> None:
+        super().__init__(rank, node, tuple(planned), tuple(seen), variable, was_changed)
+        self.rank = rank
+        self.node = node
+        self.planned = tuple(planned)
+        self.seen = tuple(seen)
+        self.variable = variable
+        self.was_changed = was_changed
+
+    def __str__(self) -> str:
+        planned, seen = (", ".join(devices) or "none" for devices in (self.planned, self.seen))
+        why = (
+            f"{self.variable} is not what the launch has set: the worker's module, something that it imports, or the "
+            "interpreter's start has changed it; leave it to the placement"
+            if self.was_changed
+            else f"{self.variable} is as the launch has set it: a device has failed, or the driver counts them in "
+            "another order than the vendor's tool (CUDA_DEVICE_ORDER, ROCR_VISIBLE_DEVICES); see `rlinf topology`"
+        )
+        return (
+            f"rank {self.rank} on node {self.node} sees other accelerators than it was placed on\n"
+            f"  planned: {planned}\n  sees: {seen}\n  {why}"
+        )
 
 
 class LaunchError(SchedulerError):

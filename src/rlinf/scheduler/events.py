@@ -48,6 +48,44 @@ class NodeResponsive:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSlow:
+    """Links of a node are ten times slower than the faster half of all, and were so twice; `reason` says it in words.
+
+    Attributes:
+        node_rank: the node.
+        peer_ranks: the other ends.
+        is_outgoing: whether they are slow from the node to these; else the other way.
+        bytes_per_s: how fast they are.
+        usual_bytes_per_s: how fast the faster half is.
+        reason: all of it.
+    """
+
+    node_rank: int
+    peer_ranks: tuple[int, ...]
+    is_outgoing: bool
+    bytes_per_s: float
+    usual_bytes_per_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFailed:
+    """A process of one node could not reach one of another; `reason` says what the kernel said."""
+
+    node_rank: int
+    peer_rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransportFellBack:
+    """A process sends to others of its machine by a slower way than it could; `reason` says to whom and why."""
+
+    process: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupLaunched:
     """Every rank of a worker group has finished `__init__`."""
 
@@ -58,18 +96,49 @@ class GroupLaunched:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """One rank has finished `__init__`."""
+    """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known."""
 
     group: str
     rank: int
     node_rank: int
     pid: int
     took_s: float
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A rank's process is gone without having been asked to stop."""
+
+    group: str
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReturned:
+    """Another process has taken the place of a rank that was lost: calls go there now.
+
+    Attributes:
+        group: its group.
+        rank: its rank.
+        node_rank: its node.
+        pid: its process's id there.
+        num_restarts: how many processes had its place before.
+        after_s: how long the rank was away, in seconds.
+    """
+
+    group: str
+    rank: int
+    node_rank: int
+    pid: int
+    num_restarts: int
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGivenUp:
+    """A rank that was lost does not come back, although it was to; `reason` says why."""
 
     group: str
     rank: int
@@ -107,11 +176,12 @@ class WorkerLogged:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrinted:
-    """A worker's process wrote lines to its standard output or error."""
+    """A worker's process wrote lines to its standard output or error: `stream` is "stdout" or "stderr"."""
 
     group: str
     rank: int
     lines: tuple[str, ...]
+    stream: str = "stdout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +219,14 @@ Event = (
     | NodeLost
     | NodeUnresponsive
     | NodeResponsive
+    | LinkSlow
+    | LinkFailed
+    | TransportFellBack
     | GroupLaunched
     | WorkerStarted
     | WorkerLost
+    | WorkerReturned
+    | WorkerGivenUp
     | WorkerUnresponsive
     | WorkerResponsive
     | WorkerLogged

@@ -16,7 +16,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 CLONE_NEWNET = 0x4000_0000
 IFF_UP = 1
@@ -129,12 +128,7 @@ class MachinePair:
     def __enter__(self) -> MachinePair:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -191,6 +185,16 @@ class MachineStar:
     def _number_of(self, machine: Machine) -> int:
         return self.machines.index(machine) + 1
 
+    def slow_down(self, number: int, link_bytes_per_s: int) -> None:
+        """Let the cable of one machine carry only so much, in each direction; once, where no limit was given.
+
+        Args:
+            number: its place in `machines`.
+            link_bytes_per_s: how much, in bytes a second.
+        """
+        self._ends[number + 1].limit(_CABLE, link_bytes_per_s)
+        self._ends[0].limit(_CABLE + number + 1, link_bytes_per_s)
+
     def close(self) -> None:
         """Give up the namespaces; they end with the last process in them."""
         for end in self._ends:
@@ -199,12 +203,7 @@ class MachineStar:
     def __enter__(self) -> MachineStar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

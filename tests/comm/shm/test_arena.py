@@ -14,7 +14,10 @@ import arena_peers
 from arena_peers import OWNER, lease
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.comm.shm import Arena, default_limit_bytes, limit, open_arena
+from rlinf.scheduler.comm.shm import limit
+from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf.scheduler.comm.shm.foreign import open_arena
+from rlinf.scheduler.comm.shm.limit import default_limit_bytes
 from rlinf.scheduler.comm.shm.parcel import Arrived, Written, frame_offsets
 
 DEADLINE_S = 20.0

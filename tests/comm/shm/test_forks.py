@@ -10,7 +10,8 @@ import pytest
 
 import arena_peers
 from arena_peers import OWNER, eventually, lease
-from rlinf.scheduler.comm.shm import Arena, kernel
+from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.slots import clear_dead_slots
 
 DEADLINE_S = 20.0

@@ -8,7 +8,7 @@ import pytest
 
 import arena_peers
 from rlinf.scheduler.comm.codec import copying
-from rlinf.scheduler.comm.shm import Arena
+from rlinf.scheduler.comm.shm.arena import Arena
 
 DEADLINE_S = 20.0
 MIB = 1 << 20

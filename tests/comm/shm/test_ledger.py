@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import arena_peers
-from rlinf.scheduler.comm.shm import Arena, Ledger, trimming
-from rlinf.scheduler.comm.shm.ledger import PREFIX
+from rlinf.scheduler.comm.shm import trimming
+from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf.scheduler.comm.shm.ledger import PREFIX, Ledger
 from rlinf.scheduler.comm.shm.trimming import Trimmer
 
 DEADLINE_S = 20.0

@@ -12,7 +12,7 @@ import pytest
 
 import arena_peers
 from arena_peers import OWNER, eventually, lease
-from rlinf.scheduler.comm.shm import Arena
+from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.header import WANTED_AT
 from rlinf.scheduler.comm.shm.readers import OpenArenas
 

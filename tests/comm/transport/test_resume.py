@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import random
+import resource
 import signal
 import socket
 import threading
@@ -80,6 +81,26 @@ class Faulty:
 
     def __getattr__(self, name):
         return getattr(self.connection, name)
+
+
+@contextlib.contextmanager
+def out_of_descriptors():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.open("/", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_who_has_no_descriptor_to_connect_with_connects_when_it_has_one(new_messenger):
+    server, client = new_messenger("server:0"), new_messenger("client:0")
+    server.serve("echo", lambda request: request.reply(request.head))
+    with out_of_descriptors():
+        answer = client.request(server.endpoint, "echo", 1)
+        until(lambda: "no socket to be had for it (EMFILE)" in client.condition(server.endpoint.process_id))
+    assert answer.result(DEADLINE_S).head == 1
 
 
 def break_after(messenger, other, num_bytes):

@@ -6,6 +6,8 @@ import os
 import pickle
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -32,6 +34,15 @@ class Bomb:
 
 def explode():
     exploded.set()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_users_of_large_numbers_are_told_from_each_other():
+    ask = (
+        "import os, socket; from rlinf.scheduler.comm.transport.door import uid_of;"
+        "os.setuid(3_000_000_000); assert uid_of(socket.socketpair()[0]) == os.getuid()"
+    )
+    subprocess.run([sys.executable, "-c", ask], check=True, timeout=DEADLINE_S)
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from rlinf.scheduler.channel.spec import (
     Survives,
     address_of,
     channels_of,
+    inherited_channel,
     unheld_channels,
 )
 from rlinf.scheduler.channel.starting import StartChannel, Starter, StartingChannel
@@ -49,6 +50,7 @@ from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
+    ChannelExists,
     ChannelLost,
     ChannelNotFound,
     CommError,
@@ -139,6 +141,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             survives: what a durable channel is to survive. "machine": an operation is answered when it is on the disk.
                 "process": when the operating system has it, which is faster, and lost with the machine's power.
 
+        A worker that took the place of one that died gets the channel that that one created.
+
         Raises:
             ChannelExists: the name is taken.
             ChannelJournalError: a living process holds the channel of that folder; or its journal is damaged, or of a
@@ -158,12 +162,13 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             holds=checked_holds(name, holds, durable=durable is not None),
             **checked_durable(name, durable, survives, own_process),
         )
+        session = current_session()
+        spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
         own_process = True if spec.durable else own_process
         wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
-        session = current_session()
         starter, block = session.service(Starter), session.service(SideBySide).block
         if block is None:
-            return cls(ChannelRef(spec, starter.start(wanted)))
+            return cls(_start_or_inherit(session, starter, wanted))
         started: Promise[Endpoint] = Promise()
         starter.begin(wanted, started)
         block.add(started)
@@ -388,15 +393,10 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             key: another name of `queue_name`.
 
         Raises:
-            ChannelArgumentError: there is a subscription of this name with other options; or the channel is durable.
+            ChannelArgumentError: there is a subscription of this name with other options.
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         queue = None if queue_name is None and key is None else self._queue(queue_name, key)
-        if self._where.spec.durable:
-            problem = (
-                "a durable channel has no subscriptions: these are of processes that live, and in no journal"
-            )
-            raise ChannelArgumentError(self._name, problem)
         if when_full not in WHEN_FULL:
             problem = f"when_full is one of {', '.join(WHEN_FULL)}, not {when_full!r}"
             raise ChannelArgumentError(self._name, problem)
@@ -435,6 +435,17 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     def __repr__(self) -> str:
         # What it holds is one question away; a repr asks nobody and moves nothing.
         return f"<Channel '{self._name}' maxsize={self.maxsize}>"
+
+
+def _start_or_inherit(session: Session, starter: Starter, wanted: StartChannel) -> ChannelRef:
+    """A new channel; or the one that this process's predecessor, which had its name and died, created."""
+    try:
+        return ChannelRef(wanted.spec, starter.start(wanted))
+    except ChannelExists:
+        inherited = inherited_channel(session, wanted.spec.name)
+        if inherited is None:
+            raise
+        return inherited
 
 
 def _what_there_is(session: Session, name: str) -> str:

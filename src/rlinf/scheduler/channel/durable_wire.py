@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 
-# What clients speak to.
-OPERATIONS, CONTROL = "", "/control"
-# What the server tells.
-NOTICE, REPLY, FAILURE, HEARD = range(4)
+# Kinds of words: a request's ident is 0 where nobody waits for an answer.
+REQUEST, NOTICE, REPLY, FAILURE, HEARD = range(5)
+
+
+class Words(msgspec.Struct, array_like=True, frozen=True):
+    """What is said around a message, in either direction; its frames go beside it.
+
+    Attributes:
+        kind: REQUEST of a client; NOTICE, REPLY, FAILURE, or, for nothing, HEARD of the server.
+        ident: of the request, or of the one that is answered; 0 for none.
+        service: where it goes; a server's is named after the channel's own prefix.
+        head: of the message.
+    """
+
+    kind: int
+    ident: int
+    service: str
+    head: msgspec.Raw
 
 
 class FindServer(msgspec.Struct, tag=0, array_like=True, frozen=True):
@@ -44,17 +56,13 @@ class Said(msgspec.Struct, tag=1, array_like=True, frozen=True):
     Attributes:
         number: counts what this client says.
         heard: so much of what the server has told it has arrived.
-        ident: of a request; 0 for none.
-        service: the server's, after the channel's own prefix.
-        head: of the message.
+        words: what it says.
         waits: whether somebody waits for what follows from it.
     """
 
     number: int
     heard: int
-    ident: int
-    service: str
-    head: msgspec.Raw
+    words: Words
     waits: bool = True
 
 
@@ -64,18 +72,12 @@ class Told(msgspec.Struct, tag=0, array_like=True, frozen=True):
     Attributes:
         number: counts what this client is told; 0 where it is nothing but `heard`.
         heard: so much of what the client has said is in the journal.
-        kind: NOTICE, REPLY, FAILURE or HEARD.
-        ident: of the request that is answered.
-        service: the client's that a notice is for.
-        head: of the message.
+        words: what it is told.
     """
 
     number: int
     heard: int
-    kind: int
-    ident: int
-    service: str
-    head: msgspec.Raw
+    words: Words
 
 
 class Left(msgspec.Struct, tag=1, array_like=True, frozen=True):
@@ -83,68 +85,3 @@ class Left(msgspec.Struct, tag=1, array_like=True, frozen=True):
 
     reason: str
     returns: bool
-
-
-class HoldingBegun(msgspec.Struct, tag=0, array_like=True):
-    """A process has begun to hold the channel, in a job."""
-
-    epoch: int
-    job: str
-
-
-class ClientJoined(msgspec.Struct, tag=1, array_like=True):
-    """A client is there."""
-
-    client: str
-    name: str
-    line: str
-
-
-class ClientLost(msgspec.Struct, tag=2, array_like=True):
-    """A client is gone."""
-
-    client: str
-
-
-class Came(msgspec.Struct, tag=3, array_like=True):
-    """A client has said something, with frames of these sizes; for the rest see `Said`."""
-
-    client: str
-    number: int
-    heard: int
-    ident: int
-    service: str
-    head: msgspec.Raw
-    sizes: list[int]
-
-
-class Fired(msgspec.Struct, tag=4, array_like=True):
-    """A timer has rung: what it was to call, with which arguments."""
-
-    name: str
-    args: list[Any]
-
-
-Record = HoldingBegun | ClientJoined | ClientLost | Came | Fired
-
-
-class JournaledTurn(msgspec.Struct, array_like=True):
-    """What has happened in one turn of the I/O thread: a block of the journal. `now`: by the channel's own clock."""
-
-    now: float
-    records: list[Record]
-
-
-def line_service(channel_id: str) -> str:
-    """Where the server hears its clients."""
-    return f"channel/{channel_id}/line"
-
-
-def aside_service(channel_id: str) -> str:
-    """Where the server takes what is not written down: checkpoints."""
-    return f"channel/{channel_id}/aside"
-
-
-def told_service(channel_id: str) -> str:
-    """Where a client hears the server."""
-    return f"channel/{channel_id}/told"

@@ -11,15 +11,26 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rlinf.scheduler.channel import durable_wire, wire
-from rlinf.scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REPLY
+from rlinf.scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REPLY, Words
 from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.channel.journal_records import (
+    Came,
+    ClientJoined,
+    ClientLost,
+    Fired,
+    HoldingBegun,
+    JournaledTurn,
+    LineRecord,
+    ReadImage,
+    Record,
+    WorldRecord,
+)
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.framing import Buffer
@@ -44,14 +55,10 @@ LAZY_S = 0.05
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@dataclass(slots=True, eq=False)
-class Saying:
+class Saying(NamedTuple):
     """What a client is told, until it has it."""
 
-    kind: int
-    ident: int
-    service: str
-    head: bytes
+    words: Words
     frames: list[Buffer]
 
 
@@ -60,9 +67,9 @@ class JournaledRequest:
 
     is_cancelled = False
 
-    def __init__(self, outside: JournaledOutside, came: durable_wire.Came, frames: list[Buffer]) -> None:
+    def __init__(self, outside: JournaledOutside, came: Came, frames: list[Buffer]) -> None:
         self._outside = outside
-        self._ident = came.ident
+        self._ident = came.words.ident
         self.peer_id = came.client
         self.peer_name = outside.names.get(came.client, came.client)
         self.frames = frames
@@ -79,7 +86,7 @@ class JournaledRequest:
     def _answer(self, kind: int, head: Any, frames: list[Buffer]) -> bool:
         ident, self._ident = self._ident, 0
         if ident:
-            self._outside.say(self.peer_id, Saying(kind, ident, "", _encode(head), frames))
+            self._outside.say(self.peer_id, _saying(kind, ident, "", head, frames))
         return ident != 0
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
@@ -152,9 +159,9 @@ class JournaledOutside:
         self.epoch = 0
         self.job = ""
         self.withholds = False
-        self._prefix = wire.operations_service(channel_id)
-        self._line = durable_wire.line_service(channel_id)
-        self._told = durable_wire.told_service(channel_id)
+        self._prefix = wire.service(channel_id, wire.OPERATIONS)
+        self._line = wire.service(channel_id, wire.LINE)
+        self._told = wire.service(channel_id, wire.TOLD)
         self._messenger = messenger
         self._journal = journal
         self._on_failed = on_failed
@@ -163,7 +170,7 @@ class JournaledOutside:
         self._on_peer_lost: list[Callable[[str], None]] = []
         self._timers: dict[tuple[Any, ...], deque[_JournaledTimer]] = {}
         self._submitted: deque[Callable[[], None]] = deque()
-        self._pending: list[durable_wire.Record] = []
+        self._pending: list[Record] = []
         self._pending_frames: list[Buffer] = []
         self._commit_due = self._lazy_due = False
         self._looking: list[tuple[Request, durable_wire.FindServer]] = []
@@ -207,7 +214,7 @@ class JournaledOutside:
         snapshot: bool = True,
     ) -> None:
         """See `Outside`."""
-        self.say(peer.process_id, Saying(NOTICE, 0, service, _encode(head), list(frames)))
+        self.say(peer.process_id, _saying(NOTICE, 0, service, head, list(frames)))
 
     def request(
         self,
@@ -273,29 +280,39 @@ class JournaledOutside:
 
     # -- what it comes to again ------------------------------------------------------------------
 
-    def replay(self, turn: durable_wire.JournaledTurn, frames: memoryview) -> None:
+    def replay(self, turn: JournaledTurn, frames: memoryview) -> None:
         """Tell the server what an earlier process was told."""
-        pieces: list[Buffer] = []
-        position = 0
-        for record in turn.records:
-            for size in record.sizes if isinstance(record, durable_wire.Came) else ():
-                pieces.append(bytearray(frames[position : position + size]))
-                position += size
-        self._apply(turn, pieces)
+        self._apply(turn, turn.pieces(frames))
 
-    def resume_at(self, now: float) -> None:
-        """Set the channel's clock, of an image."""
-        self._now = now
+    def look(self) -> tuple[WorldRecord, list[list[list[Buffer]]]]:
+        """What is here between two turns, and the frames of what is kept for each client."""
+        streams = self.streams.contents()
+        lines, frames = [], []
+        for client, (heard, num_said, kept) in streams.items():
+            about = client, self.names[client], self.lines[client], heard, num_said
+            lines.append(LineRecord(*about, [(number, saying.words, []) for number, saying in kept]))
+            frames.append([saying.frames for _, saying in kept])
+        timers = [
+            (str(timer.key[0]), list(timer.key[1:]), timer.due)
+            for timers in self._timers.values()
+            for timer in timers
+        ]
+        return WorldRecord(lines, self.epoch, self.job, self._now, timers), frames
 
-    @property
-    def dues(self) -> list[tuple[tuple[Any, ...], float]]:
-        """What timers are to call, and when, by the channel's clock."""
-        return [(timer.key, timer.due) for timers in self._timers.values() for timer in timers]
+    def load(self, read: ReadImage) -> None:
+        """Take what `look` gave, from an image."""
+        world = read.world
+        for client, name, line, heard, num_said, kept in world.lines:
+            sayings = [(number, Saying(words, [read.frames[n] for n in its])) for number, words, its in kept]
+            self.streams.load(client, heard, num_said, sayings)
+            self.names[client], self.lines[client] = name, line
+        self.epoch, self.job, self._now = world.epoch, world.job, world.now
 
-    def resume_timers(self, dues: list[tuple[tuple[Any, ...], float]]) -> None:
+    def resume_timers(self, dues: list[tuple[str, list[Any], float]]) -> None:
         """Let timers that a server has started anew, from an image, ring when those would have rung."""
         for key, timers in self._timers.items():
-            for timer, due in zip(timers, (due for its_key, due in dues if its_key == key), strict=False):
+            of_it = (due for name, args, due in dues if (name, *args) == key)
+            for timer, due in zip(timers, of_it, strict=False):
                 timer.due = due
 
     def go_live(self, job: str) -> None:
@@ -307,7 +324,7 @@ class JournaledOutside:
         for timers in self._timers.values():
             for timer in timers:
                 self._arm(timer)
-        self._note(durable_wire.HoldingBegun(self.epoch + 1, job))
+        self._note(HoldingBegun(self.epoch + 1, job))
         self._commit()
         if self._stopped:
             return
@@ -340,10 +357,8 @@ class JournaledOutside:
             self._on_look_up(request, message)
         elif client in self._present and self.streams.take(client, message.number):
             sizes = [len(frame) for frame in request.frames]
-            came = durable_wire.Came(
-                client, message.number, message.heard, message.ident, message.service, message.head, sizes
-            )
             self._pending_frames.extend(request.frames)
+            came = Came(client, message.number, message.heard, message.words, sizes)
             self._note(came, lazily=not message.waits)
 
     def _on_look_up(self, request: Request, look_up: durable_wire.FindServer) -> None:
@@ -351,13 +366,13 @@ class JournaledOutside:
         is_known = self.streams.knows(client)
         if is_known and self.lines[client] != look_up.line:
             # Its process has begun anew with this channel.
-            self._note(durable_wire.ClientLost(client))
+            self._note(ClientLost(client))
             is_known = False
         if not is_known:
             if look_up.begun:
                 request.reply(durable_wire.Found(0, self.epoch, lost=True))
                 return
-            self._note(durable_wire.ClientJoined(client, request.peer_name, look_up.line))
+            self._note(ClientJoined(client, request.peer_name, look_up.line))
         # Behind what has come before it.
         self._looking.append((request, look_up))
         self._commit_soon()
@@ -380,7 +395,7 @@ class JournaledOutside:
     def _note_lost(self, process_id: str) -> None:
         self._present.pop(process_id, None)
         if self.streams.knows(process_id):
-            self._note(durable_wire.ClientLost(process_id))
+            self._note(ClientLost(process_id))
 
     def _give_up_absent(self) -> None:
         for client in self.streams.clients:
@@ -395,11 +410,11 @@ class JournaledOutside:
     def _on_time(self, timer: _JournaledTimer) -> None:
         if timer.callback is not None and not self._stopped:
             name, *args = timer.key
-            self._note(durable_wire.Fired(name, args))
+            self._note(Fired(name, args))
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def _note(self, record: durable_wire.Record, *, lazily: bool = False) -> None:
+    def _note(self, record: Record, *, lazily: bool = False) -> None:
         self._pending.append(record)
         if not lazily:
             self._commit_soon()
@@ -430,7 +445,7 @@ class JournaledOutside:
         records, self._pending = self._pending, []
         frames, self._pending_frames = self._pending_frames, []
         if records:
-            turn = durable_wire.JournaledTurn(self._clock_base + time.monotonic(), records)
+            turn = JournaledTurn(self._clock_base + time.monotonic(), records)
             try:
                 self._journal.append(_encode(turn), frames)
             except OSError as error:
@@ -446,50 +461,51 @@ class JournaledOutside:
         if records and not self._stopped:
             self._on_turn()
 
-    def _apply(self, turn: durable_wire.JournaledTurn, frames: list[Buffer]) -> None:
+    def _apply(self, turn: JournaledTurn, frames: list[Buffer]) -> None:
         self._now = turn.now
         position = 0
         for record in turn.records:
             match record:
-                case durable_wire.Came():
+                case Came():
                     its_frames = frames[position : position + len(record.sizes)]
                     position += len(record.sizes)
                     self._to_tell[record.client] = None
                     if self.streams.apply(record.client, record.number, record.heard):
                         self._hand_on(record, its_frames)
-                case durable_wire.Fired(name, args):
+                case Fired(name, args):
                     self._ring((name, *args))
-                case durable_wire.ClientJoined():
+                case ClientJoined():
                     self._join(record)
-                case durable_wire.ClientLost(client):
+                case ClientLost(client):
                     self._lose(client)
-                case durable_wire.HoldingBegun():
+                case HoldingBegun():
                     self._open(record)
         while self._submitted:
             run_guarded(self._submitted.popleft())
 
-    def _join(self, joined: durable_wire.ClientJoined) -> None:
+    def _join(self, joined: ClientJoined) -> None:
         self.streams.join(joined.client)
         self.names[joined.client], self.lines[joined.client] = joined.name, joined.line
 
-    def _open(self, opened: durable_wire.HoldingBegun) -> None:
+    def _open(self, opened: HoldingBegun) -> None:
         if opened.job != self.job:
             for client in self.streams.clients:
                 self._lose(client)
         self.epoch, self.job = opened.epoch, opened.job
 
-    def _hand_on(self, came: durable_wire.Came, frames: list[Buffer]) -> None:
-        handler, message_type = self._services.get(came.service, (None, None))
+    def _hand_on(self, came: Came, frames: list[Buffer]) -> None:
+        service = came.words.service
+        handler, message_type = self._services.get(service, (None, None))
         request = JournaledRequest(self, came, frames)
         if handler is None:
-            request.fail(CommError(f"the channel's server does not serve '{came.service}'"))
+            request.fail(CommError(f"the channel's server does not serve '{service}'"))
             return
         try:
-            request.head = decode_head(came.head, message_type)
+            request.head = decode_head(came.words.head, message_type)
             handler(request)
         except Exception as error:
             if not request.fail(error):
-                logger.exception("a message to '%s' failed", came.service)
+                logger.exception("a message to '%s' failed", service)
 
     def _ring(self, key: tuple[Any, ...]) -> None:
         # It may have been put off, or cancelled, by what came just before.
@@ -527,12 +543,15 @@ class JournaledOutside:
     def _send(self, client: str, number: int, saying: Saying) -> None:
         endpoint = self._present.get(client)
         if endpoint is not None:
-            heard, head = self.streams.heard(client), msgspec.Raw(saying.head)
-            told = durable_wire.Told(number, heard, saying.kind, saying.ident, saying.service, head)
+            told = durable_wire.Told(number, self.streams.heard(client), saying.words)
             self._messenger.notify(endpoint, self._told, told, saying.frames, snapshot=False)
 
 
-_NOTHING = Saying(HEARD, 0, "", _encode(None), [])
+def _saying(kind: int, ident: int, service: str, head: Any, frames: list[Buffer]) -> Saying:
+    return Saying(Words(kind, ident, service, msgspec.Raw(_encode(head))), frames)
+
+
+_NOTHING = _saying(HEARD, 0, "", None, [])
 
 
 def _key_of(callback: Callable[[], None]) -> tuple[Any, ...]:

@@ -249,12 +249,7 @@ class LeaseContext:
             self._leave(operation, error)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         lease = self._opened()
         try:
             if error is None and lease.num_left:

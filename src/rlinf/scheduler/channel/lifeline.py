@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rlinf.scheduler.channel import durable_wire, wire
+from rlinf.scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REQUEST, Words
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -41,13 +42,10 @@ SEARCH_S = 600.0
 DELETED = "the channel was deleted"
 
 
-@dataclass(slots=True, eq=False)
-class _Message:
+class _Message(NamedTuple):
     """What was said, until the server has it for good."""
 
-    service: str
-    ident: int
-    head: msgspec.Raw
+    words: Words
     frames: Sequence[Buffer]
     waits: bool
 
@@ -104,9 +102,9 @@ class Lifeline:
         self._was_deleted = False
         self._gone_since: float | None = None
         self._asides: deque[_Aside] = deque()
-        self._service = durable_wire.line_service(ref.spec.channel_id)
-        self._aside = durable_wire.aside_service(ref.spec.channel_id)
-        self._told = durable_wire.told_service(ref.spec.channel_id)
+        self._service = wire.service(ref.spec.channel_id, wire.LINE)
+        self._aside = wire.service(ref.spec.channel_id, wire.ASIDE)
+        self._told = wire.service(ref.spec.channel_id, wire.TOLD)
 
     @property
     def condition(self) -> str:
@@ -127,7 +125,7 @@ class Lifeline:
 
     def tell(self, message: wire.Operations, frames: Sequence[Buffer]) -> None:
         """See `Line`."""
-        self._say(durable_wire.OPERATIONS, 0, message, frames, waits=bool(message.operations))
+        self._say(wire.OPERATIONS, 0, message, frames, waits=bool(message.operations))
 
     def ask(
         self, message: wire.Control, timeout_s: float | None = None, reply_type: Any = Any
@@ -141,7 +139,7 @@ class Lifeline:
         else:
             ident = self._next_ident()
             self._pending[ident] = _Pending(reply_type, promise)
-            self._say(durable_wire.CONTROL, ident, message, ())
+            self._say(wire.CONTROL, ident, message, ())
             if timeout_s is not None:
                 self._start_clock(ident, timeout_s)
         return promise
@@ -225,15 +223,14 @@ class Lifeline:
     def _say(
         self, service: str, ident: int, head: Any, frames: Sequence[Buffer], *, waits: bool = True
     ) -> None:
-        message = _Message(service, ident, msgspec.Raw(msgspec.msgpack.encode(head)), frames, waits)
+        words = Words(REQUEST, ident, service, msgspec.Raw(msgspec.msgpack.encode(head)))
+        message = _Message(words, frames, waits)
         number = self._stream.say(message)
         if self._found:
             self._send(number, message)
 
     def _send(self, number: int, message: _Message) -> None:
-        said = durable_wire.Said(
-            number, self._stream.heard, message.ident, message.service, message.head, message.waits
-        )
+        said = durable_wire.Said(number, self._stream.heard, message.words, message.waits)
         self._messenger.notify(self._server, self._service, said, message.frames, snapshot=False)
 
     def _is_busy(self) -> bool:
@@ -266,15 +263,16 @@ class Lifeline:
             if not self._is_busy():
                 self._messenger.unserve(self._told)
             return
-        if told.kind == durable_wire.HEARD or not self._stream.hear(told.number):
+        words = told.words
+        if words.kind == HEARD or not self._stream.hear(told.number):
             return
-        if told.kind == durable_wire.NOTICE:
-            self._take_notice(told, request.frames)
+        if words.kind == NOTICE:
+            self._take_notice(words, request.frames)
         else:
-            self._take_answer(told, request.frames)
+            self._take_answer(words, request.frames)
 
-    def _take_notice(self, told: durable_wire.Told, frames: list[Buffer]) -> None:
-        if told.service != wire.news_service(self._spec.channel_id):
+    def _take_notice(self, told: Words, frames: list[Buffer]) -> None:
+        if told.service != wire.service(self._spec.channel_id, wire.NEWS):
             # Of another part of this process: as if it came from the server.
             own = self._messenger.endpoint
             self._messenger.notify(own, told.service, told.head, frames, snapshot=False)
@@ -282,11 +280,11 @@ class Lifeline:
             news: Any = _News(self.endpoint.process_id, decode_head(told.head, wire.News), frames)
             self._on_news(news)
 
-    def _take_answer(self, told: durable_wire.Told, frames: list[Buffer]) -> None:
+    def _take_answer(self, told: Words, frames: list[Buffer]) -> None:
         pending = self._pending.pop(told.ident, None)
         if pending is None:
             return
-        if told.kind == durable_wire.FAILURE:
+        if told.kind == FAILURE:
             pending.promise.set_exception(load_failure(frames[0]).error(self._spec.address))
             return
         try:

@@ -49,9 +49,9 @@ class DirectLine:
     def __init__(self, messenger: Messenger, ref: ChannelRef) -> None:
         self._messenger = messenger
         self._server = ref.endpoint
-        self._operations = wire.operations_service(ref.spec.channel_id)
-        self._control = wire.control_service(ref.spec.channel_id)
-        self._news = wire.news_service(ref.spec.channel_id)
+        self._operations = wire.service(ref.spec.channel_id, wire.OPERATIONS)
+        self._control = wire.service(ref.spec.channel_id, wire.CONTROL)
+        self._news = wire.service(ref.spec.channel_id, wire.NEWS)
 
     def begin(self, on_news: Callable[[Request], None], _on_lost: Callable[[ChannelLost], None]) -> None:
         """See `ServerLine`; whoever owns the line hears of lost peers."""

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from rlinf.scheduler.channel.checkpoint import SavedChannel, read_channel
-from rlinf.scheduler.channel.durable import DurableChannel, open_durable
+from rlinf.scheduler.channel.durable import DurableChannel
+from rlinf.scheduler.channel.durable_opening import open_durable
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.directory import Entry

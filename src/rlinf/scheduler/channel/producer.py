@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
-from types import TracebackType
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.connection import ChannelConnection
@@ -38,12 +37,7 @@ class Producer:
             raise ChannelArgumentError(self._connection.ref.spec.name, joined.problem)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._connection.finish_puts("producer", None)
             self._connection.ask(wire.Leave(self._number, False))

@@ -118,7 +118,7 @@ class ChannelReport:
         puts_per_s: items put per second, of about the last ten seconds.
         gets_per_s: items delivered, likewise; those that come back count again.
         producers: who still has something to put; "" where producers are not counted.
-        queues: those that hold something or are waited for.
+        queues: those that hold something or are waited for, and the subscriptions.
         peers: the processes that use it.
         num_lost: items lost with the nodes that held their bytes.
         elsewhere: which other nodes hold items, and how much, in phrases.
@@ -170,10 +170,14 @@ class ChannelReport:
         if not self.held_by:
             return f"channel '{self.name}': no process holds it now; what it holds is in its journal"
         bound = f" of {size_text(self.max_bytes)}" if self.max_bytes else ""
-        num_leased = sum(queue.depth.num_leased for queue in self.queues)
+        # What subscriptions have is told by each of them: they see items of queues.
+        queues = [queue for queue in self.queues if not isinstance(queue.depth.name, Tapped)]
+        num_leased = sum(queue.depth.num_leased for queue in queues)
+        num_subscriptions = len(self.queues) - len(queues)
         parts = [
             "closed" if self.closed else "",
-            f"{counted(self.num_items, 'item')} in {counted(len(self.queues), 'queue')}",
+            f"{counted(self.num_items, 'item')} in {counted(len(queues), 'queue')}",
+            f"read by {counted(num_subscriptions, 'subscription')}" if num_subscriptions else "",
             f"{num_leased} more on lease" if num_leased else "",
             f"{self.num_lost} lost with their nodes" if self.num_lost else "",
             f"{size_text(self.held_bytes)}{bound}",

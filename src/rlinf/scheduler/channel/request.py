@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from rlinf.scheduler.channel.lease import Lease, LeaseContext
@@ -132,12 +131,7 @@ class ChannelRequest:
     def __enter__(self) -> ChannelRequest:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self._context is not None and isinstance(error, Exception):
             self.fail(error)
         # What has no answer goes back.

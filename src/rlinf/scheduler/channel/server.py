@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,6 +21,7 @@ from rlinf.scheduler.channel.checkpoint import SavedChannel
 from rlinf.scheduler.channel.explaining import Explainer
 from rlinf.scheduler.channel.heap import Heap
 from rlinf.scheduler.channel.held import HeldAt
+from rlinf.scheduler.channel.journal_records import ReadImage, ServerRecord
 from rlinf.scheduler.channel.lease_desk import LeaseDesk
 from rlinf.scheduler.channel.operation import is_marked
 from rlinf.scheduler.channel.outside import Outside
@@ -55,6 +55,7 @@ from rlinf.scheduler.queueing import (
     Producers,
     Ripen,
     ShardPlan,
+    Snapshot,
     StartClock,
     StopClock,
     marks_tell,
@@ -99,17 +100,6 @@ class _Client:
         self.direct: DirectOperations[ShortcutEnd, wire.Direct] = DirectOperations()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerImage:
-    """Everything that a server knows, between two turns of the I/O thread; another one can go on with it."""
-
-    state: ChannelState
-    producers: Producers
-    lease_dues: dict[int, float]
-    arrivals: dict[tuple[str, int], float] | None
-    clients: dict[str, tuple[Endpoint, str]]
-
-
 class ChannelServer:
     """Holds one channel.
 
@@ -119,7 +109,7 @@ class ChannelServer:
         directory: where the channel is known, to free its name when it is deleted; None where it is not.
         claims: further names that it has there.
         saved: what it holds in the beginning.
-        image: what another server knew, for this one to go on with.
+        image: what another server knew, for this one to go on with, and everything that it held.
         beside: what checkpoints are taken by, if not `messenger`.
 
     Attributes:
@@ -133,7 +123,7 @@ class ChannelServer:
         directory: DirectoryClient | None = None,
         claims: Sequence[str] = (),
         saved: SavedChannel | None = None,
-        image: ServerImage | None = None,
+        image: ReadImage | None = None,
         beside: Outside | None = None,
     ) -> None:
         self.spec = spec
@@ -142,11 +132,16 @@ class ChannelServer:
         self._names = (*claims, spec.address)
         self._messenger = messenger
         self._bound = ByteBound(spec)
-        self._state = image.state if image is not None else self._new_state(spec)
+        self._state = ChannelState(
+            spec.maxsize,
+            total_bytes=self._bound.max_bytes,
+            max_attempts=spec.max_attempts,
+            max_leased=spec.max_leased,
+        )
         self._remote = RemoteItems(messenger, self._on_lost_items)
         self._leases = LeaseDesk(messenger, self._state, self._carry_out, self._remote.bring)
         self._arrivals = ArrivalWatch(messenger, spec.name, self._state, self._carry_out)
-        producers = image.producers if image is not None else Producers(spec.producers)
+        producers = Producers(spec.producers)
         if saved is not None:
             self._state.set_clock(messenger.now())
             self._state.restore(saved.head.state, saved.items)
@@ -175,7 +170,7 @@ class ChannelServer:
         self._with_news: dict[str, _Client] = {}
         self._flush_due = False
         self._stopped = False
-        self._news_service = wire.news_service(spec.channel_id)
+        self._news_service = wire.service(spec.channel_id, wire.NEWS)
         self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
@@ -191,24 +186,20 @@ class ChannelServer:
         if image is not None:
             self._resume(image)
         messenger.on_peer_lost(self._lose)
-        messenger.serve(wire.operations_service(spec.channel_id), self._on_operations, wire.Operations)
-        messenger.serve(wire.control_service(spec.channel_id), self._on_control, wire.Control)
+        messenger.serve(wire.service(spec.channel_id, wire.OPERATIONS), self._on_operations, wire.Operations)
+        messenger.serve(wire.service(spec.channel_id, wire.CONTROL), self._on_control, wire.Control)
 
-    def _new_state(self, spec: ChannelSpec) -> ChannelState:
-        return ChannelState(
-            spec.maxsize,
-            total_bytes=self._bound.max_bytes,
-            max_attempts=spec.max_attempts,
-            max_leased=spec.max_leased,
-        )
-
-    def _resume(self, image: ServerImage) -> None:
+    def _resume(self, image: ReadImage) -> None:
         """Go on with what another server knew."""
-        self._clients = {client: _Client(*about) for client, about in image.clients.items()}
-        self._leases.resume(image.lease_dues)
+        producers, lease_dues, arrivals, clients = image.server
+        self._state.restore(image.state, image.items)
+        self._places.resume(producers)
+        self._clients = {client: _Client(*about) for client, about in clients.items()}
+        self._leases.resume(lease_dues)
         self._producers.resume()
-        if image.arrivals is not None:
-            self._arrivals.since = image.arrivals
+        self._subscriptions.resume()
+        if arrivals is not None:
+            self._arrivals.since = {(client, ticket): since for client, ticket, since in arrivals}
             self._arrivals.begin()
         self._carry_out(self._state.ripening())
 
@@ -216,15 +207,16 @@ class ChannelServer:
         """Take a checkpoint, between two turns; one of `wire.OfSaves`."""
         self._saves.answer(request)
 
-    def image(self) -> ServerImage:
-        """What it knows, between two turns."""
-        return ServerImage(
-            self._state,
-            self._places,
+    def look(self) -> tuple[Snapshot, ServerRecord]:
+        """What it holds and knows, between two turns."""
+        arrivals = [(*delivery, since) for delivery, since in self._arrivals.since.items()]
+        record = ServerRecord(
+            self._places.record(),
             self._leases.dues,
-            self._arrivals.since if self._arrivals.began else None,
+            arrivals if self._arrivals.began else None,
             {client: (known.endpoint, known.name) for client, known in self._clients.items()},
         )
+        return self._state.snapshot(), record
 
     @property
     def ref(self) -> ChannelRef:
@@ -542,12 +534,20 @@ class ChannelServer:
 
     def _on_lost_items(self, why: Callable[[object], str]) -> None:
         """The process that held some items on their node is gone."""
-        gone: Counter[str] = Counter()
+        gone: dict[int, str] = {}
         num_before = self._state.num_lost
         out = self._state.lose_items(partial(_noted, why, gone))
         num_lost = self._state.num_lost - num_before
-        told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in gone.items())
-        logger.warning("channel '%s': %s; %d were in queues, and are lost", self.spec.name, told, num_lost)
+        told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in Counter(gone.values()).items())
+        rest = len(gone) - num_lost
+        others = f", {rest} with consumers or subscriptions, or dead letters" if rest else ""
+        logger.warning(
+            "channel '%s': %s; %d of these in queues, which are lost%s",
+            self.spec.name,
+            told,
+            num_lost,
+            others,
+        )
         self._carry_out(out)
 
     def _lose(self, process_id: str) -> None:
@@ -572,8 +572,8 @@ class ChannelServer:
         self._remote.close()
         self._arrivals.close()
         self._messenger.off_peer_lost(self._lose)
-        self._messenger.unserve(wire.operations_service(self.spec.channel_id))
-        self._messenger.unserve(wire.control_service(self.spec.channel_id))
+        self._messenger.unserve(wire.service(self.spec.channel_id, wire.OPERATIONS))
+        self._messenger.unserve(wire.service(self.spec.channel_id, wire.CONTROL))
         for client in self._clients.values():
             self._messenger.notify(client.endpoint, self._news_service, wire.News([], [], left=True))
         self._clients.clear()
@@ -596,11 +596,11 @@ def _terms_of(put: wire.Put | wire.Reserve) -> dict[str, Any]:
     }
 
 
-def _noted(why: Callable[[object], str], gone: Counter[str], payload: object) -> str:
-    """As `why`, and counted."""
+def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) -> str:
+    """As `why`, and noted; a payload that several have is one item."""
     text = why(payload)
     if text:
-        gone[text] += 1
+        gone[id(payload)] = text
     return text
 
 

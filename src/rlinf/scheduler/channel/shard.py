@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import ShardBatch
@@ -139,11 +138,6 @@ class ShardLease:
         self.items = self._shard._next(self._timeout_s)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._is_settled:
             self.ack()

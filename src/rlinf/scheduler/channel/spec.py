@@ -39,6 +39,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         durable: the folder of its journal; empty for a channel that lives in memory alone.
         survives: what its journal is to survive: the end of its process, or of its machine.
         channel_id: tells this channel from others of the same name, before and after it.
+        creator: the name of the process that created it, and the id of that process.
     """
 
     name: str
@@ -53,6 +54,11 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     durable: str = ""
     survives: Survives = "machine"
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    creator: tuple[str, str] = ("", "")
+
+    def made_by(self, name: str, process_id: str) -> ChannelSpec:
+        """The same channel, created by that process."""
+        return msgspec.structs.replace(self, creator=(name, process_id))
 
     @property
     def address(self) -> str:
@@ -176,6 +182,20 @@ def queue_depth(depth: wire.Depth) -> QueueDepth:
         tuple((wire.as_group(group) or "", count) for group, count in depth.groups),
         depth.num_dropped,
     )
+
+
+def inherited_channel(session: Session, name: str) -> ChannelRef | None:
+    """The channel of that name, if the process created it that had this one's name and died; None otherwise."""
+    entries = session.directory.list(address_of(name))
+    ref = next(
+        (ChannelRef.from_entry(name, e) for e in entries if e.name == address_of(name) and KIND in e.info),
+        None,
+    )
+    if ref is None:
+        return None
+    creator, process_id = ref.spec.creator
+    is_inherited = creator == session.name and process_id != session.messenger.endpoint.process_id
+    return ref if is_inherited else None
 
 
 def channels_of(session: Session) -> dict[str, ChannelSpec]:

@@ -149,7 +149,7 @@ class Starter:
         """Delete a channel that nobody knows of; does not wait for it. One that is durable may be older: it stays."""
         if spec.durable:
             return
-        service = wire.control_service(spec.channel_id)
+        service = wire.service(spec.channel_id, wire.CONTROL)
         self._session.messenger.request(
             endpoint, service, wire.Delete(), timeout_s=HOLD_TIMEOUT_S, reply_type=None
         )

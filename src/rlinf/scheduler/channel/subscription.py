@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from rlinf.scheduler.channel import wire
@@ -110,12 +109,7 @@ class Subscription(Getting, Leasing, Inspecting):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.unsubscribe()
             return

@@ -58,6 +58,11 @@ class SubscriptionDesk:
         for name, vacancy in self._state.lose_member(client):
             self._wait(name, vacancy)
 
+    def resume(self) -> None:
+        """Wait for the successors that another desk has waited for."""
+        for name, vacancy in self._state.vacant_subscriptions():
+            self._wait(name, vacancy)
+
     def _wait(self, name: str, vacancy: int) -> None:
         self._call_later(self._successor_s, partial(self._give_up, name, vacancy))
 

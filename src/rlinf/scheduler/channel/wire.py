@@ -580,16 +580,12 @@ def as_group(group: Any) -> GroupName | None:
     return name
 
 
-def operations_service(channel_id: str) -> str:
-    """Where a channel's server takes operations."""
-    return f"channel/{channel_id}"
+# Where a channel's server takes operations and requests, and a client takes news; of a durable channel (see
+# `durable_wire`), where the server hears its clients, where it takes what is not written down, and a client hears it.
+OPERATIONS, CONTROL, NEWS = "", "/control", "/news"
+LINE, ASIDE, TOLD = "/line", "/aside", "/told"
 
 
-def control_service(channel_id: str) -> str:
-    """Where a channel's server takes requests."""
-    return f"channel/{channel_id}/control"
-
-
-def news_service(channel_id: str) -> str:
-    """Where a channel's client takes news."""
-    return f"channel/{channel_id}/news"
+def service(channel_id: str, part: str) -> str:
+    """Where a process hears of a channel; `part` is one of the above."""
+    return f"channel/{channel_id}{part}"

@@ -28,7 +28,8 @@ DEFAULT_TIMEOUT_S = 1800.0
 # How long the directory's own answer may take beyond the wait that was asked for.
 ANSWER_TIMEOUT_S = 30.0
 MAX_KNOWN = 5
-# In what an entry says about itself: if its process dies, another one will take the name.
+# In what an entry says about itself: if its process dies, another one will take the name, or may. True, or the id of
+# the process that sees to it: nobody does once that is gone.
 RETURNS = "returns"
 # In a listed entry, added: its process is gone, and no other one has taken the name yet.
 AWAITED = "awaited"
@@ -67,10 +68,11 @@ class Unregister(_DirectoryQuestion, frozen=True):
 
 
 class LookUp(_DirectoryQuestion, frozen=True):
-    """The entry of a name, within `timeout_s` seconds."""
+    """The entry of a name, within `timeout_s` seconds; `returns`: also if its process is gone and another one comes."""
 
     name: str
     timeout_s: float
+    returns: bool = True
 
 
 class ListNames(_DirectoryQuestion, frozen=True):
@@ -144,14 +146,14 @@ class DirectoryServer:
             is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
             if held is not None and not (is_own and ask.again):
                 raise NameTaken(wanted.name, self._messenger.peer_name(held.endpoint.process_id))
+        # The connection is how we learn that the process has died; who registers for another has none yet.
+        self._messenger.connect(entry.endpoint)
         for wanted in entries:
             self._entries[wanted.name] = wanted
             self._awaited.pop(wanted.name, None)
             self._gone.taken(wanted.name)
-        # The connection is how we learn that the process has died; who registers for another has none yet.
-        self._messenger.connect(entry.endpoint)
-        for lookup in self._lookups.pop(entry.name, ()):
-            self._answer(lookup, entry)
+            for lookup in self._lookups.pop(wanted.name, ()):
+                self._answer(lookup, wanted)
         request.reply(None)
 
     def _unregister(self, request: Request, ask: Unregister) -> None:
@@ -167,13 +169,21 @@ class DirectoryServer:
         request.reply(None)
 
     def _give_up(self, request: Request, ask: GiveUp) -> None:
-        self._gone.give_up(ask.name, ask.reason)
-        self._awaited.pop(ask.name, None)
-        for lookup in self._lookups.pop(ask.name, ()):
+        entry = self._entries.get(ask.name)
+        if entry is not None and RETURNS in entry.info:  # from now on: none will take it when it is gone
+            info = {key: value for key, value in entry.info.items() if key != RETURNS}
+            self._entries[ask.name] = Entry(ask.name, entry.endpoint, info)
+        self._end_wait(ask.name, ask.reason)
+        request.reply(None)
+
+    def _end_wait(self, name: str, reason: str) -> None:
+        """Nobody will take a name, although that was expected."""
+        self._gone.give_up(name, reason)
+        self._awaited.pop(name, None)
+        for lookup in self._lookups.pop(name, ()):
             if lookup.timer is not None:
                 lookup.timer.cancel()
-            lookup.request.fail(PeerDied(ask.name, ask.reason))
-        request.reply(None)
+            lookup.request.fail(PeerDied(name, reason))
 
     def _list(self, request: Request, ask: ListNames) -> None:
         entries = {**self._awaited, **self._entries} if ask.awaited else self._entries
@@ -188,6 +198,9 @@ class DirectoryServer:
             self._answer(lookup, entry)
         elif gone is not None:
             request.fail(PeerDied(name, gone))
+        elif name in self._awaited and not ask.returns:
+            why = self._messenger.peers.why_lost(self._awaited[name].endpoint.process_id)
+            request.fail(PeerDied(name, f"{why}; another process may take its place, and is not waited for"))
         elif timeout_s <= 0:
             self._expire(lookup)
         else:
@@ -226,11 +239,14 @@ class DirectoryServer:
         lost = [name for name, entry in self._entries.items() if entry.endpoint.process_id == process_id]
         for name in lost:
             entry = self._entries.pop(name)
-            if entry.info.get(RETURNS):
+            keeper = entry.info.get(RETURNS)
+            if keeper and keeper not in self._messenger.peers.lost:
                 self._awaited[name] = Entry(name, entry.endpoint, {**entry.info, AWAITED: True})
                 self._gone.expect([name])
-            else:
+            elif self._gone.reason(name) is None:  # else it was given up before it was gone
                 self._gone.note(name, self._messenger.peers.why_lost(process_id))
+        for name in [name for name, entry in self._awaited.items() if entry.info.get(RETURNS) == process_id]:
+            self._end_wait(name, "the process that would have started it again is gone")
 
 
 class DirectoryClient:
@@ -304,9 +320,17 @@ class DirectoryClient:
         """
         return self.lookup_async(name, timeout_s).result()
 
-    def lookup_async(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Promise[Entry]:
-        """The future of `lookup`; cancelling it withdraws the question."""
-        asked = self._request(LookUp(name, timeout_s), Entry, timeout_s + ANSWER_TIMEOUT_S)
+    def lookup_async(
+        self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S, *, returns: bool = True
+    ) -> Promise[Entry]:
+        """The future of `lookup`; cancelling it withdraws the question.
+
+        Args:
+            name: whose entry.
+            timeout_s: as of `lookup`.
+            returns: whether a process that is gone, and whose name another one takes, is waited for.
+        """
+        asked = self._request(LookUp(name, timeout_s, returns), Entry, timeout_s + ANSWER_TIMEOUT_S)
         found: Promise[Entry] = Promise(asked.cancel)
 
         def pass_on(reply: Promise[Reply]) -> None:

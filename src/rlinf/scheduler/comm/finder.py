@@ -17,13 +17,21 @@ class Search:
     Args:
         found: called with the endpoint,
         failed: or with why there is none; once, on the I/O thread, unless the search was cancelled.
+        returns: whether one that is gone, and whose name another process takes, is waited for.
     """
 
-    __slots__ = ("failed", "found", "lookup")
+    __slots__ = ("failed", "found", "lookup", "returns")
 
-    def __init__(self, found: Callable[[Endpoint], None], failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        found: Callable[[Endpoint], None],
+        failed: Callable[[BaseException], None],
+        *,
+        returns: bool = False,
+    ) -> None:
         self.found = found
         self.failed = failed
+        self.returns = returns
         self.lookup: Promise[Entry] | None = None
 
 
@@ -57,7 +65,7 @@ class Finder:
             search.found(endpoint)
             return
         self._searches.setdefault(name, []).append(search)
-        search.lookup = self._directory.lookup_async(name, timeout_s)
+        search.lookup = self._directory.lookup_async(name, timeout_s, returns=search.returns)
         search.lookup.add_done_callback(partial(self._looked_up, name, search))
 
     def cancel(self, name: str, search: Search) -> None:

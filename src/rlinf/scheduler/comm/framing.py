@@ -125,7 +125,7 @@ def total_bytes(frames: Sequence[Buffer]) -> int:
     """How many bytes `frames` hold."""
     size = 0
     for frame in frames:
-        size += memoryview(frame).nbytes if type(frame) is memoryview else len(frame)
+        size += frame.nbytes if type(frame) is memoryview else len(frame)
     return size
 
 

@@ -6,8 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import CancelledError
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
@@ -57,14 +56,14 @@ class AsyncHandle(Generic[T]):
 
     def __init__(
         self,
-        source: Promise[Any] | Future[Any],
+        source: Promise[Any],
         finish: Callable[[Any], T] | None = None,
         what: str | Callable[[], str] = "",
         fate: Fate | None = None,
     ) -> None:
         self._what = what
-        self._source: Any = source
-        self._fate = fate or (source.fate if isinstance(source, Promise) else Fate())
+        self._source = source
+        self._fate = fate or source.fate
         self._generation = generation()
         self._finish = finish
         # Of waiting threads only; a signal handler may wait for the handle that it interrupted.
@@ -80,7 +79,7 @@ class AsyncHandle(Generic[T]):
         return self._what if isinstance(self._what, str) else self._what()
 
     @property
-    def settled(self) -> Any:
+    def settled(self) -> Promise[Any]:
         """Done when `wait` would not block; for `wait_all` and its like."""
         return self._source
 
@@ -97,8 +96,7 @@ class AsyncHandle(Generic[T]):
 
     def done(self) -> bool:
         """Whether the operation is over, well or not: then `wait` does not block."""
-        done: bool = self._source.done()
-        return done
+        return self._source.done()
 
     def wait(self, timeout_s: float | None = None) -> T:
         """The result.
@@ -115,14 +113,8 @@ class AsyncHandle(Generic[T]):
         if not self._finished and not self._source.done():
             self._check_process()
             started = time.monotonic()
-            try:
-                # Only the waiting: what the source failed with is raised below.
-                self._source.exception(timeout_s)
-            except FutureTimeout as error:
-                if not self._source.done():
-                    raise ResultTimeout(self.what or "the operation", time.monotonic() - started) from error
-            except CancelledError:
-                pass
+            if not self._source.wait(timeout_s):
+                raise ResultTimeout(self.what or "the operation", time.monotonic() - started)
         value = self._take()
         fate = self._fate
         # Stores and a return: an interruption comes before all, and then the value may still go back, or after.
@@ -144,8 +136,7 @@ class AsyncHandle(Generic[T]):
 
     def cancel(self) -> bool:
         """Give the operation up; False if it is over. A cancelled `recv` or `get` takes nothing."""
-        cancelled: bool = self._source.cancel()
-        return cancelled
+        return self._source.cancel()
 
     def then(self, function: Callable[[T], U]) -> AsyncHandle[U]:
         """A handle of `function(result)`.

@@ -108,13 +108,13 @@ class IoLoop:
 
     def modify(self, fd: int, events: int) -> None:
         """Change what `fd` is watched for."""
-        with contextlib.suppress(FileNotFoundError, ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError):
             self._epoll.modify(fd, events)
 
     def unregister(self, fd: int) -> None:
         """Stop watching `fd`; call it before closing the descriptor."""
         self._handlers.pop(fd, None)
-        with contextlib.suppress(FileNotFoundError, ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError):
             self._epoll.unregister(fd)
 
     def submit(self, callback: Callable[[], None]) -> None:

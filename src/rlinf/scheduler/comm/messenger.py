@@ -20,17 +20,16 @@ from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
 from rlinf.scheduler.comm.peers import Peers
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.rundir import SOCKET_NAME, RunDirectory
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.comm.shm import Ledger, default_limit_bytes
+from rlinf.scheduler.comm.shm.ledger import Ledger
+from rlinf.scheduler.comm.shm.limit import default_limit_bytes
 from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.peer_line import PeerLine
-from rlinf.scheduler.comm.transport.peer_session import (
-    GRACE_S,
-    State,
-)
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S, State
 from rlinf.scheduler.comm.transport.sockets import Sockets
 from rlinf.scheduler.errors import CommError, CommTimeout, NotServed, SchedulerError
 
@@ -68,6 +67,7 @@ class Messenger:
         tcp: whether to listen on TCP; needed to talk to other machines, in both directions.
         encryption: whether what goes over TCP is encrypted; without, processes still prove who they are. The same in
             all processes of a cluster.
+        ports: the first and the last of the ports that the job takes; None: any that the kernel chooses.
         unreachable_after_s: how long a process may be unreachable before it counts as dead, in seconds.
         directory: where names are looked up; kept here for `DirectoryClient`.
         machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
@@ -78,7 +78,7 @@ class Messenger:
 
     Attributes:
         endpoint: how others reach this process.
-        encryption: see above.
+        encryption, ports: see above.
         parcels: what makes messages of objects, with shared memory where both sides have it.
     """
 
@@ -90,6 +90,7 @@ class Messenger:
         host: str = "127.0.0.1",
         tcp: bool = False,
         encryption: bool = True,
+        ports: PortRange | None = None,
         unreachable_after_s: float = GRACE_S,
         directory: Endpoint | None = None,
         machine_id: str | None = None,
@@ -100,6 +101,7 @@ class Messenger:
         arena_bytes = default_limit_bytes() if arena_limit_bytes is None else arena_limit_bytes
         self.name = name
         self.encryption = encryption
+        self.ports = ports
         self.directory = directory
         self._services: dict[str, _Service] = {}
         self._busy: list[Callable[[], bool]] = []
@@ -112,7 +114,13 @@ class Messenger:
         identity = Identity(secret, name)
         try:
             sockets = partial(
-                Sockets, self._loop, identity, unix_path, host if tcp else None, encrypts=encryption
+                Sockets,
+                self._loop,
+                identity,
+                unix_path,
+                host if tcp else None,
+                encrypts=encryption,
+                ports=ports,
             )
             self._peers = Peers(self._loop, sockets, unreachable_after_s, self)
         except BaseException:

@@ -63,10 +63,6 @@ class Line(Protocol):
     def transport(self) -> str:
         """How it is reached."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether everything sent has been received."""
-
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Queue the pieces of one message; never blocks. `late`: it may wait a moment for others to go with."""
 
@@ -142,7 +138,7 @@ class Request:
     def _add_cancel_callback(self, callback: Callable[[], None]) -> None:
         if self._is_cancelled:
             self._peer.submit(lambda: run_guarded(callback))
-        elif self._is_open or self._ident == 0:
+        elif self._is_open:
             self._cancel_callbacks = [*(self._cancel_callbacks or ()), callback]
 
     def reply(

@@ -14,7 +14,6 @@ from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.framing import Message
 from rlinf.scheduler.comm.loop import IoLoop
 from rlinf.scheduler.comm.peer import Peer, run_guarded
-from rlinf.scheduler.comm.transport.door import Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.peer_line import PeerLine
 from rlinf.scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome
@@ -50,19 +49,12 @@ class PeersEvents(Protocol):
         """Messages of a peer, in order."""
 
 
-class MakeSockets(Protocol):
-    """Makes a process's sockets."""
-
-    def __call__(self, *, judge: Judge) -> Sockets:
-        """With who decides about those that come."""
-
-
 class Peers:
     """All peers of one process, itself among them; a dead one is none any more. On the I/O thread, but for its making.
 
     Args:
         loop: the I/O thread.
-        sockets: makes what leads to others.
+        sockets: makes what leads to others, given the `judge` of those that come.
         grace_s: how long one may be unreachable before it counts as dead, in seconds.
         events: who hears of them.
 
@@ -76,7 +68,9 @@ class Peers:
         closed: why this process takes no part any more; "" as long as it does.
     """
 
-    def __init__(self, loop: IoLoop, sockets: MakeSockets, grace_s: float, events: PeersEvents) -> None:
+    def __init__(
+        self, loop: IoLoop, sockets: Callable[..., Sockets], grace_s: float, events: PeersEvents
+    ) -> None:
         self.by_id: dict[str, Peer] = {}
         self.lost: OrderedDict[str, LostPeer] = OrderedDict()
         self.fenced: OrderedDict[str, str] = OrderedDict()

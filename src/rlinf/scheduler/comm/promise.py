@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -169,7 +168,7 @@ class Promise(Generic[T]):
             CancelledError: it was given up.
         """
         if not self.wait(timeout):
-            raise FutureTimeout
+            raise TimeoutError
         if self.cancelled():
             raise CancelledError
         return self._outcome[None][1]
@@ -183,7 +182,7 @@ class Promise(Generic[T]):
             BaseException: what it failed with.
         """
         if not self._outcome and not self.wait(timeout):
-            raise FutureTimeout
+            raise TimeoutError
         value, error = self._outcome[None]
         if error is not None:
             raise error

@@ -12,6 +12,7 @@ import logging
 import queue
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from rlinf.scheduler.comm.forking import on_fork_in_child
@@ -24,10 +25,10 @@ class _Writer:
     """The thread that writes, started with the first line."""
 
     def __init__(self) -> None:
-        self.io_threads: set[int] = set()
         self._forget()
 
     def _forget(self) -> None:
+        self.io_threads: set[int] = set()
         self._lines: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._is_running = False
 
@@ -46,7 +47,11 @@ class _Writer:
     def _run(self, lines: queue.SimpleQueue[tuple[Any, ...]]) -> None:
         while True:
             name, level, text, args, exc_info, written = lines.get()
-            logging.getLogger(name).log(level, text, *args, exc_info=exc_info)
+            try:
+                logging.getLogger(name).log(level, text, *args, exc_info=exc_info)
+            except Exception as error:  # noqa: BLE001 - of somebody's handler: it costs this line, and no later one
+                with suppress(Exception):
+                    logging.getLogger(__name__).warning("a log handler failed: %r", error)
             written.release()
 
 

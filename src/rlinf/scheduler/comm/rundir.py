@@ -100,6 +100,14 @@ def is_private(path: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and mine
 
 
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether what is open is what lies at that path now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
 def living_drivers() -> Iterator[Path]:
     """The run directories of this user's processes that have not ended and say something of a job."""
     parent = private_directory()

@@ -21,6 +21,8 @@ CANCEL_WAIT_S = 1.0
 # How long after a deadline an answer that says more than "it is late" is waited for: a fraction of the time, or this.
 GRACE_S = 0.25
 GRACE_FRACTION = 0.05
+# A peer that died and comes back is looked for so much later.
+SEARCH_AGAIN_S = 0.1
 # Thirty years: a longer deadline is none.
 FOREVER_S = 1e9
 
@@ -46,18 +48,19 @@ class OwnedPromise(Promise[Any]):
         messenger: this process's messenger.
         on_cancel: called on the I/O thread when it is to be given up.
         on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
-            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`).
+            a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
+            it goes on all the same.
     """
 
     __slots__ = ("_messenger", "_on_cancel", "_wake")
 
     def __init__(
-        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None]
+        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None] | None
     ) -> None:
         super().__init__()
         self._messenger = messenger
         self._on_cancel = on_cancel
-        self._wake = Wake(on_dropped)
+        self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def cancel(self) -> bool:
         """Give it up; whether it has ended so. Waits a moment for the answer."""
@@ -118,6 +121,7 @@ class Transfer(ABC):
         peer: the peer's name.
         timeout_s: how long it may take.
         started: when it began, on the monotonic clock; None for now.
+        wait_for_return: whether it goes on with another process that takes the peer's name when the peer dies.
     """
 
     def __init__(
@@ -127,6 +131,8 @@ class Transfer(ABC):
         peer: str,
         timeout_s: float,
         started: float | None = None,
+        *,
+        wait_for_return: bool = False,
     ) -> None:
         self.operation = operation
         self.peer = peer
@@ -137,14 +143,27 @@ class Transfer(ABC):
         self._started = time.monotonic() if started is None else started
         self._timer: Timer | None = None
         self._search: Search | None = None
+        self._waits_for_return = wait_for_return
 
     def start(self) -> None:
         """Begin: at the deadline it ends, and the peer is looked up."""
         self._transfers.under_way.add(self)
         self.arm()
         left_s = max(0.0, self._timeout_s - self.waited_s())
-        self._search = Search(self._found, self._not_found)
+        self._search = Search(self._found, self._not_found, returns=self._waits_for_return)
         self._transfers.finder.find(self.peer, left_s, self._search)
+
+    def lose(self, error: PeerDied) -> None:
+        """The peer is gone: that is the end, or it is looked for again after a moment."""
+        if not self._waits_for_return:
+            self.end(error=error)
+            return
+        # Others may not know of the end yet, and answer with the dead.
+        self._messenger.call_later(SEARCH_AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        if not self.over and self._search is None:
+            self.start()
 
     def arm(self, timeout_s: float | None = None) -> None:
         """Let it end at its deadline, or `timeout_s` seconds from now."""

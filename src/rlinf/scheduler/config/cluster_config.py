@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from rlinf.scheduler.checks import is_text_or_number, whole_number
 from rlinf.scheduler.config.findings import check, shown, unknown_key
+from rlinf.scheduler.config.network import NetworkConfig, read_network
 from rlinf.scheduler.config.rules import read_rules
 from rlinf.scheduler.config.schema import HardwareSection, NodeGroupSection
 from rlinf.scheduler.config.source import SECTION, SECTION_KEYS, ConfigSource, read_source
@@ -47,7 +48,7 @@ class ClusterConfig:
         node_groups: the groups it declares, in its order.
         rules: the entries of `component_placement`, in its order.
         channel_process: "shared": the channels of a node share processes; "own": each has one for itself.
-        encryption: whether what goes from machine to machine is encrypted; processes prove who they are all the same.
+        network: how its processes talk from machine to machine.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         source: where it comes from; it puts file and line into errors.
         mistakes: what is wrong with the section, without file and line; the rest of these is what is right.
@@ -58,7 +59,7 @@ class ClusterConfig:
     node_groups: tuple[NodeGroup, ...] = ()
     rules: tuple[PlacementRule, ...] = ()
     source: ConfigSource = field(default_factory=lambda: ConfigSource({}), compare=False, repr=False)
-    encryption: bool = True
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     channel_process: ChannelProcess = DEFAULT_CHANNEL_PROCESS
     unreachable_after_s: float = DEFAULT_UNREACHABLE_AFTER_S
     mistakes: tuple[ConfigError, ...] = field(default=(), compare=False, repr=False)
@@ -109,7 +110,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         errors,
         numbers_as_written=source.numbers_as_written,
     )
-    encryption = _attempt(errors, _encryption, section.get("network"))
+    network = _attempt(errors, read_network, section.get("network"))
     channel_process: ChannelProcess | None = _attempt(
         errors, _channel_process, section.get("channel_process")
     )
@@ -122,7 +123,7 @@ def try_read_cluster_config(config: ConfigInput | ClusterConfig) -> ClusterConfi
         tuple(node_groups),
         tuple(rules),
         source,
-        encryption is not False,
+        network or NetworkConfig(),
         channel_process or DEFAULT_CHANNEL_PROCESS,
         unreachable_after_s or DEFAULT_UNREACHABLE_AFTER_S,
         tuple(errors),
@@ -161,26 +162,6 @@ def _simulate(value: Any) -> str | None:
     except ConfigError as error:
         raise error.at(path=path) from None
     return text
-
-
-def _encryption(value: Any) -> bool:
-    path = f"{SECTION}.network"
-    if value is None:
-        return True
-    if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"this must be a mapping, not {shown(value)}", path=path, hint="write encryption: off"
-        )
-    for key in value:
-        if key != "encryption":
-            raise unknown_key(key, ["encryption"], f"{path}.{key}")
-    setting = value.get("encryption")
-    # Without quotes, on and off are true and false.
-    if setting not in (None, True, False, "on", "off") or isinstance(setting, (int, float)) != isinstance(
-        setting, bool
-    ):
-        raise ConfigError(f"this must be on or off, not {shown(setting)}", path=f"{path}.encryption")
-    return setting not in (False, "off")
 
 
 def _unreachable_after_s(value: Any) -> float:

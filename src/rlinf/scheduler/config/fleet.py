@@ -64,6 +64,8 @@ class FleetNode:
     def as_node(self) -> Node:
         """The node as the planner sees it."""
         types = {accelerator.type for accelerator in self.accelerators}
+        # A part of a device (MIG) has a UUID of its own, which the vendor's list of devices does not tell.
+        uuids = tuple("" if a.visible.startswith("MIG-") else a.uuid for a in self.accelerators)
         return Node(
             node_id=self.node_id,
             ip=self.ip,
@@ -72,6 +74,7 @@ class FleetNode:
             visible=tuple(a.visible or str(index) for index, a in enumerate(self.accelerators)),
             hostname=self.hostname,
             accelerator_model=", ".join(dict.fromkeys(a.model for a in self.accelerators if a.model)),
+            uuids=uuids if any(uuids) else (),
         )
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
+from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.lost_nodes import answering_nodes
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
@@ -53,9 +54,18 @@ class RayEngine:
     simulated: RayTestCluster | None = None
     restore_token: Callable[[], None] | None = None
     restore_messages: Callable[[], None] | None = None
+    guard: Guard | None = None
 
     def stop(self) -> None:
         """Leave Ray; stop it too where this process started it."""
+        guard, self.guard = self.guard, None
+        try:
+            self._stop_ray()
+        finally:
+            if guard is not None:
+                guard.stop()
+
+    def _stop_ray(self) -> None:
         simulated, self.simulated = self.simulated, None
         restore_token, self.restore_token = self.restore_token, None
         restore_messages, self.restore_messages = self.restore_messages, None
@@ -84,7 +94,8 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
         what = f"Ray did not start {len(nodes)} simulated nodes"
-        with _QuietRay(), ray_errors(what), _private_folder(), unannounced():
+        engine.guard = Guard()
+        with _QuietRay(), ray_errors(what), _private_folder(), unannounced(), engine.guard.marking():
             engine.restore_token = use_fresh_token()
             engine.simulated = RayTestCluster()
             for rank, node in enumerate(nodes):
@@ -124,8 +135,13 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
         wait_for_raylet(wanted, deadline - time.monotonic())
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
     try:
-        private = _private_folder() if wanted == LOCAL else nullcontext()
-        with _QuietRay(), ray_errors(f"Ray did not start or join ({wanted})"), private:
+        with ExitStack() as stack:
+            stack.enter_context(_QuietRay())
+            stack.enter_context(ray_errors(f"Ray did not start or join ({wanted})"))
+            if wanted == LOCAL:
+                stack.enter_context(_private_folder())
+                engine.guard = Guard()
+                stack.enter_context(engine.guard.marking())
             engine.restore_token = use_own_token() if wanted == LOCAL else use_mode(mode)
             _connect(address=wanted)
     except BaseException:

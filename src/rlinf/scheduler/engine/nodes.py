@@ -10,8 +10,7 @@ from rlinf.scheduler.config.fleet import Fleet, FleetAccelerator, FleetInterface
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware.devices import Device
-
-NODE_RANK_VARIABLE = "RLINF_NODE_RANK"
+from rlinf.scheduler.hardware.vendors import NODE_RANK_VARIABLE
 
 
 def order_nodes(reports: Sequence[NodeReport], num_lost: int = 0) -> list[NodeReport]:

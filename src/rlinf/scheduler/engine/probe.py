@@ -17,11 +17,13 @@ from rlinf.scheduler.comm import local_machine_id
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.hardware.devices import Device
 from rlinf.scheduler.hardware.vendors import (
+    NODE_RANK_VARIABLE,
     SIMULATED,
     SIMULATED_VARIABLE,
     find_accelerators,
     find_devices,
     match_devices,
+    simulated_uuid,
     visibility_settings,
 )
 from rlinf.scheduler.planning import Node
@@ -92,7 +94,7 @@ def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str
         ip=ip,
         hostname=platform.node(),
         is_head=is_head,
-        node_rank_setting=_integer_variable("RLINF_NODE_RANK"),
+        node_rank_setting=_integer_variable(NODE_RANK_VARIABLE),
         num_accelerators=found.count,
         accelerator_type=found.type,
         mask=found.mask,
@@ -100,14 +102,22 @@ def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str
         python=sys.executable,
         interfaces=network_interfaces(),
     )
-    devices = find_devices(found.type) if found.count else None
-    return replace(report, devices=match_devices(report.accelerator_names, devices)) if devices else report
+    return replace(report, devices=_devices(report))
+
+
+def _devices(report: NodeReport) -> tuple[Device | None, ...]:
+    names = report.accelerator_names
+    if report.accelerator_type == SIMULATED.name:
+        pretended = enumerate(simulated_uuid(os.environ, name) for name in names)
+        return tuple(Device(index, uuid=uuid) for index, uuid in pretended)
+    devices = find_devices(report.accelerator_type) if names else None
+    return match_devices(names, devices) if devices else ()
 
 
 def simulated_environment(node_rank: int, node: Node) -> dict[str, str]:
     """Variables that make a Ray node here report pretend accelerators like those of `node`, mask included."""
     return {
-        "RLINF_NODE_RANK": str(node_rank),
+        NODE_RANK_VARIABLE: str(node_rank),
         SIMULATED_VARIABLE: str(node.num_accelerators),
         **visibility_settings(SIMULATED.name, node.accelerator_names),
     }

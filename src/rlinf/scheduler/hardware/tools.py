@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rlinf.scheduler.hardware.devices import Device, Tool, kernel_bus_id
@@ -92,6 +94,11 @@ def parse_npu_smi(output: str) -> list[Device]:
     return devices
 
 
+def parse_cuda_view(output: str) -> list[Device]:
+    """Devices from `cuda_view`."""
+    return [Device(index, uuid=line.strip()) for index, line in enumerate(output.splitlines())]
+
+
 NVIDIA_SMI = Tool(
     ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,pci.bus_id", "--format=csv,noheader,nounits"),
     parse_nvidia_smi,
@@ -103,6 +110,10 @@ ROCM_SMI = Tool(
 XPU_SMI = Tool(("xpu-smi", "discovery", "-j"), parse_xpu_smi)
 NPU_SMI = Tool(("npu-smi", "info", "-m"), parse_npu_smi)
 HL_SMI = Tool(("hl-smi", "-Q", "module_id,uuid,name,memory.total,bus_id", "-f", "csv,noheader"), parse_hl_smi)
+
+
+# In a process of its own: see there.
+CUDA_VIEW = Tool((sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_view.py"))), parse_cuda_view)
 
 
 def _rows(output: str, width: int) -> Iterator[list[str]]:

@@ -22,6 +22,7 @@ class Vendor:
         applied_before: variables that a lower layer applies first: the visibility variable then counts, from 0,
             what those leave. They are never changed.
         tool: its command that lists devices; None where there is none whose output is stable.
+        view: a command that lists the devices that a process with its environment sees, in that process's order.
         device_files: what its devices are called under /dev, as a pattern, or "": it tells vendors apart that
             Ray counts under one name.
         torch_type: what torch calls its devices, as in `torch.device("cuda:0")`; "" where that is not known.
@@ -34,6 +35,7 @@ class Vendor:
     same_as: tuple[str, ...] = ()
     applied_before: tuple[str, ...] = ()
     tool: Tool | None = None
+    view: Tool | None = None
     device_files: str = ""
     torch_type: str = ""
 

@@ -15,6 +15,7 @@ from rlinf.scheduler.hardware.plugins import plugin_vendor, plugin_vendors
 from rlinf.scheduler.hardware.vendor import Vendor
 
 SIMULATED_VARIABLE = "RLINF_SIMULATED_ACCELERATORS"
+NODE_RANK_VARIABLE = "RLINF_NODE_RANK"
 
 # Ray counts the devices of the first five all as "GPU"; what a node shows of itself, then this order, decides.
 VENDORS: tuple[Vendor, ...] = (
@@ -23,6 +24,7 @@ VENDORS: tuple[Vendor, ...] = (
         "GPU",
         "CUDA_VISIBLE_DEVICES",
         tool=tools.NVIDIA_SMI,
+        view=tools.CUDA_VIEW,
         device_files="nvidia[0-9]*",
         torch_type="cuda",
     ),
@@ -99,7 +101,7 @@ def vendor_named(name: str) -> Vendor | None:
 
 def visibility_variable(accelerator_type: str) -> str:
     """The variable that limits which accelerators of this vendor a process sees; CUDA's for an unknown vendor."""
-    return _vendor_or_cuda(accelerator_type).visibility_variable
+    return vendor_or_cuda(accelerator_type).visibility_variable
 
 
 def visibility_settings(accelerator_type: str, visible: Sequence[str]) -> dict[str, str]:
@@ -112,7 +114,7 @@ def visibility_settings(accelerator_type: str, visible: Sequence[str]) -> dict[s
     >>> visibility_settings("Intel", ("4", "5")), visibility_settings("AMD", ())
     ({'ONEAPI_DEVICE_SELECTOR': 'level_zero:4,5'}, {'HIP_VISIBLE_DEVICES': '-1'})
     """
-    return _vendor_or_cuda(accelerator_type).mask_settings(visible)
+    return vendor_or_cuda(accelerator_type).mask_settings(visible)
 
 
 def find_accelerators(
@@ -159,6 +161,16 @@ def find_devices(accelerator_type: str, timeout_s: float = 10.0) -> tuple[Device
     return list_devices(vendor.tool, timeout_s)
 
 
+def simulated_uuid(environment: Mapping[str, str], name: str) -> str:
+    """The UUID of a pretend accelerator: every process of a simulated node says the same, and no other node does.
+
+    Args:
+        environment: the variables of a process of the node.
+        name: what the visibility variable calls the accelerator.
+    """
+    return f"SIMULATED-{environment.get(NODE_RANK_VARIABLE, '')}-{name}"
+
+
 def match_devices(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device | None, ...]:
     """The device that each entry of a mask stands for; None where that cannot be said.
 
@@ -190,7 +202,8 @@ def _match(name: str, devices: Sequence[Device]) -> Device | None:
     return found[0] if len(found) == 1 else None
 
 
-def _vendor_or_cuda(accelerator_type: str) -> Vendor:
+def vendor_or_cuda(accelerator_type: str) -> Vendor:
+    """The vendor of that name; CUDA's variable is taken for accelerators of an unknown one."""
     return (vendor_named(accelerator_type) if accelerator_type else None) or SIMULATED
 
 

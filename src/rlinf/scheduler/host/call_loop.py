@@ -125,6 +125,8 @@ class CallLoop:
         self._stopping = True
         for _ in range(self._num_threads):
             self._calls.put(None)
+        for place in list(self._places.values()):
+            place.set_result(None)
         for job in list(self._jobs.values()):
             if job.demand is not None:
                 self._cancel(job)

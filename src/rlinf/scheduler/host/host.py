@@ -12,23 +12,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf.scheduler.comm import Buffer, decode
+from rlinf.scheduler.comm.directory import RETURNS
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.threads import run_beside
-from rlinf.scheduler.errors import CodecError
+from rlinf.scheduler.errors import ClusterError, CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
+from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.planning import Topology
+from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
+from rlinf.scheduler.session.links import answer_probes
 from rlinf.scheduler.wording import clock_text
 
 # A rank that nobody is left for ends within it, whatever it is at.
@@ -76,6 +79,7 @@ class Hosting:
         self._output = output
         self._started_at = time.monotonic()
         self._phase = protocol.RUNNING
+        self._devices: tuple[str, ...] = ()
         self._leaving = False
         sys.path.extend(path for path in spec.sys_path if path not in sys.path)
         self.session = Session(
@@ -85,6 +89,7 @@ class Hosting:
             host=spec.node_ip,
             tcp=spec.crosses_machines,
             encryption=spec.encryption,
+            ports=spec.ports,
             unreachable_after_s=spec.unreachable_after_s,
             unresponsive_after_s=spec.unresponsive_after_s,
         )
@@ -102,6 +107,7 @@ class Hosting:
         messenger.on_peer_lost(self._leave_without)
         messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
         messenger.connect(self._spec.home)  # to be told of its end
+        answer_probes(self.session)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:
@@ -110,7 +116,8 @@ class Hosting:
             if worker is not None:
                 # Before anybody can call it.
                 self.calls.take(worker)
-                self._report(protocol.READY, took_s=time.monotonic() - self._started_at)
+                took_s = time.monotonic() - self._started_at
+                self._report(protocol.READY, took_s=took_s, devices=self._devices)
                 self.calls.run(assignment.max_concurrency)
         finally:
             if self._leaving:
@@ -121,7 +128,13 @@ class Hosting:
         """The group's port for rendezvous; 0 on other ranks than the first."""
         if self._spec.rank != 0:
             return 0
-        port = ReservedPort()
+        try:
+            port = ReservedPort(wanted=self._spec.master_port, ports=self._spec.ports)
+        except ClusterError as error:
+            if not self._spec.master_port:
+                raise
+            _log.warning("'%s' comes back without it: %s", self._address, error)
+            return 0
         self.session.on_close(port.release)
         return port.port
 
@@ -144,8 +157,10 @@ class Hosting:
                 check_reachable(assignment.units)
             self._enter(protocol.IMPORTING)
             factory: WorkerFactory = decode(frames[1], frames[2:])
+            # Now: what the class's module imports may have changed what is seen.
+            self._devices = self._look(assignment.placement)
             self._enter(protocol.CONSTRUCTING)
-            return factory.worker_class(*factory.args, **factory.kwargs)
+            return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
@@ -154,6 +169,22 @@ class Hosting:
             cause = error.__cause__ if hides_cause else None
             self._report(protocol.FAILED, [dump_failure(cause or error)], failed_in=self._phase)
             return None
+
+    def _made_ready(self, worker: Any, assignment: Assignment) -> Any:
+        """The worker; one that comes back has got what it needs.
+
+        Raises:
+            ClusterError: it says that it is not ready.
+        """
+        method = assignment.ready_when
+        if assignment.num_restarts and method:
+            self._enter(protocol.CATCHING_UP)
+            if getattr(worker, method)() is False:
+                name = f"{type(worker).__name__}.{method}()"
+                raise ClusterError(
+                    f"{name} returned False; it is to wait until the rank is ready, and return then"
+                )
+        return worker
 
     def _become(self, assignment: Assignment, topology: Topology) -> None:
         os.environ.update(assignment.environment)
@@ -166,6 +197,7 @@ class Hosting:
             pid=os.getpid(),
             master_address=assignment.master_address,
             master_port=assignment.master_port,
+            num_restarts=assignment.num_restarts,
         )
         self.session.provide(Topology, topology)
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
@@ -176,8 +208,18 @@ class Hosting:
         )
         if not self._spec.registers_itself:
             # Now and not later: peers may look for this worker while it is still in __init__.
-            about = {"placement": pickle.dumps(assignment.placement)}
+            about: dict[str, Any] = {"placement": pickle.dumps(assignment.placement)}
+            if assignment.returns:
+                about[RETURNS] = self._spec.launcher.process_id
             self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
+
+    def _look(self, placement: Placement) -> tuple[str, ...]:
+        """The accelerators that this process sees, which are those of its placement."""
+        node = job_topology(self.session).nodes[placement.node_rank]
+        if not node.num_accelerators:
+            return ()
+        self._enter(protocol.LOOKING)
+        return check_seen(placement, node, os.environ)
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

@@ -48,6 +48,7 @@ class WorkerInfo:
         pid: its process id on that node.
         master_address: where rank 0 of its group is: MASTER_ADDR.
         master_port: the group's port for rendezvous: MASTER_PORT.
+        num_restarts: how many processes had its place before, and died.
     """
 
     address: WorkerAddress
@@ -58,6 +59,7 @@ class WorkerInfo:
     pid: int
     master_address: str
     master_port: int
+    num_restarts: int = 0
 
 
 def _nothing_to_stop() -> None:

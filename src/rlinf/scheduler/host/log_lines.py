@@ -10,8 +10,9 @@ from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.bounded_lines import BoundedLines, Said
 from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.host.output import RankOutput
+from rlinf.scheduler.host.output import ERR, LogFolder, RankOutput
 from rlinf.scheduler.host.terminal_line import TerminalLine
 from rlinf.scheduler.session import Session
 
@@ -31,10 +32,11 @@ _last_resort.setFormatter(logging.Formatter("[%(worker)s] %(message)s"))
 
 
 def show_output(event: WorkerPrinted) -> None:
-    """Write what a worker printed to this process's standard output, with the worker's name before each line."""
+    """Write what a worker wrote to the same stream of this process, with the worker's name before each line."""
     worker = f"{event.group}:{event.rank}"
-    sys.stdout.write("".join(f"[{worker}] {line}\n" for line in event.lines))
-    sys.stdout.flush()
+    stream = sys.stderr if event.stream == ERR else sys.stdout
+    stream.write("".join(f"[{worker}] {line}\n" for line in event.lines))
+    stream.flush()
 
 
 def show_log_line(event: Event) -> None:
@@ -67,17 +69,24 @@ def level_to_forward() -> int:
 def receive_log_lines(session: Session) -> None:
     """Show what workers log, in the driver, and tell whoever listens to its events."""
 
+    def file_of(group: str, rank: int) -> str:
+        folder = session.fact(LogFolder)
+        return folder.file_of(WorkerAddress(group, rank)) if folder is not None else ""
+
+    call_later = session.messenger.call_later
+    listeners = [BoundedLines(bus, call_later, file_of) for bus in (session.log_bus, session.bus)]
+
+    def tell(event: Said) -> None:
+        for lines in listeners:
+            lines.emit(event)
+
     def on_line(notice: Request) -> None:
         line: protocol.LogLine = notice.head
-        event = WorkerLogged(line.group, line.rank, line.level, line.message)
-        session.log_bus.emit(event)
-        session.bus.emit(event)
+        tell(WorkerLogged(line.group, line.rank, line.level, line.message))
 
     def on_output(notice: Request) -> None:
         written: protocol.OutputLines = notice.head
-        event = WorkerPrinted(written.group, written.rank, tuple(written.lines))
-        session.log_bus.emit(event)
-        session.bus.emit(event)
+        tell(WorkerPrinted(written.group, written.rank, tuple(written.lines), written.stream))
 
     below = session.service(TerminalLine)
 

@@ -1,7 +1,7 @@
-"""What a rank's process writes to its standard output and error: a file of its own, shown by the driver line by line.
+"""What a rank's process writes to its standard output and error: files of its own, shown by the driver line by line.
 
-Descriptors 1 and 2 of the process become a file. So nothing is lost, whoever writes: Python, a C++ library, the message
-of a crash. The process's I/O thread reads on in the file and sends the driver what is new: soon after it was written,
+Descriptors 1 and 2 of the process become files. So nothing is lost, whoever writes: Python, a C++ library, the message
+of a crash. The process's I/O thread reads on in the files and sends the driver what is new: soon after it was written,
 and in any case ahead of the answer to the call in which it was.
 """
 
@@ -15,34 +15,24 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.rundir import is_at
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.followed_file import FollowedFile, as_sent, last_lines
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.session import Session
 
 OUTPUT_VARIABLE = "RLINF_RANK_OUTPUT"
-# Then the file is put aside, over the one that was put aside before.
-MAX_FILE_BYTES = 16 << 20
-# A rank that writes faster than its lines can be shown is shown the last of them.
-MAX_BEHIND_BYTES = 1 << 20
 NUM_KEPT_JOBS = 20
-_CHUNK_BYTES = 64 << 10
-_MAX_LINE_BYTES = 8 << 10
-# Of what a rank that died had written, an error shows so much.
-_LAST_BYTES, _NUM_LAST = 4 << 10, 15
-# How often the file is looked at: soon after something was written, and seldom while nothing is.
+# How often the files are looked at: soon after something was written, and seldom while nothing is.
 _SOONEST_S, _LATEST_S = 0.1, 1.0
-# What has already travelled as a log line begins so in the file.
-_SENT = b"\x1e"
-# A process that has the rank begins with such a line.
-_BEGINS = _SENT + b"---\n"
+OUT, ERR = "stdout", "stderr"
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +55,20 @@ class LogFolder:
         began = time.strftime("%Y%m%d-%H%M%S")
         return cls(str(Path(tempfile.gettempdir()) / f"rlinf-logs-{os.getuid()}" / f"{began}-{os.getpid()}"))
 
-    def file_of(self, address: WorkerAddress) -> str:
-        """The file of a rank, or ""."""
+    def file_of(self, address: WorkerAddress, stream: str = OUT) -> str:
+        """The file of a rank's standard output and log, or error, or ""."""
         name = address.group.translate(str.maketrans("/:", "+-"))
-        return f"{self.path}/{name}-{address.rank}.log" if self.path else ""
+        suffix = "log" if stream == OUT else "err"
+        return f"{self.path}/{name}-{address.rank}.{suffix}" if self.path else ""
+
+    def last_words(self, address: WorkerAddress) -> str:
+        """What a rank had written last, as further lines of a message; "" if that cannot be read here."""
+        told = ""
+        for stream in (OUT, ERR):
+            path = self.file_of(address, stream)
+            lines = last_lines(path) if path else []
+            told += "\n  ".join([f"\nit had written last ({path}):", *lines]) if lines else ""
+        return told
 
 
 def open_folder(path: Path) -> int:
@@ -90,7 +90,7 @@ def open_folder(path: Path) -> int:
             path.mkdir(mode=0o700, exist_ok=True)
             held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(held, fcntl.LOCK_SH)
-            if os.path.samestat(os.fstat(held), path.stat()):
+            if is_at(held, path):
                 break
             os.close(held)
     for old in sorted(home.iterdir())[:-NUM_KEPT_JOBS]:
@@ -108,28 +108,12 @@ def _delete_unless_used(folder: Path) -> None:
             os.close(descriptor)
 
 
-def last_lines(path: str) -> list[str]:
-    """The last lines of a rank's file; none if it is not on this machine, or empty."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-            written = file.read()
-    except OSError:
-        return []
-    *_, written = written.rpartition(_BEGINS)
-    lines = [
-        line.removeprefix(_SENT).decode(errors="replace") for line in written.splitlines() if line.strip()
-    ]
-    return [sendable(line) for line in lines[-_NUM_LAST:]]
-
-
 def capture_output(folder: LogFolder, address: WorkerAddress) -> RankOutput | None:
     """Have what this process writes go to its rank's file; None where there is none, or none can be."""
-    path = folder.file_of(address)
-    if not path:
+    if not folder.path:
         return None
     try:
-        return RankOutput(path, address)
+        return RankOutput(folder, address)
     except (OSError, ClusterError) as error:
         # What it was started with still takes it.
         _log.warning("what %s writes is in no file of its own: %s", address, error)
@@ -137,40 +121,31 @@ def capture_output(folder: LogFolder, address: WorkerAddress) -> RankOutput | No
 
 
 class RankOutput:
-    """The file of this process's rank.
+    """The files of this process's rank.
 
     Args:
-        path: the file.
+        folder: of its job.
         address: the rank's.
 
     Raises:
-        OSError, ClusterError: there can be no such file.
+        OSError, ClusterError: there can be no such files.
     """
 
-    def __init__(self, path: str, address: WorkerAddress) -> None:
-        self._path = Path(path)
+    def __init__(self, folder: LogFolder, address: WorkerAddress) -> None:
         self._address = address
-        self._folder = open_folder(self._path.parent)
-        self._reading = self._open()
-        # Read so far, and sent so far: what lies between is being sent.
-        self._offset = self._sent = os.fstat(self._reading).st_size
-        self._rest = b""
-        self._session: Session | None = None
-        self._pause_s = _SOONEST_S
-
-    def _open(self) -> int:
-        """Have both streams write to the file; return a descriptor to read it."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        writing = os.open(self._path, flags, 0o600)
-        for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        self._folder = open_folder(Path(folder.path))
+        for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, ValueError, OSError):
                 stream.flush()
-            os.dup2(writing, descriptor)
+        self._files = {
+            stream: FollowedFile(Path(folder.file_of(address, stream)), descriptor)
+            for stream, descriptor in ((OUT, 1), (ERR, 2))
+        }
+        for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, ValueError):  # what it writes is to be seen at once
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        os.write(writing, _BEGINS)
-        os.close(writing)
-        return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._session: Session | None = None
+        self._pause_s = _SOONEST_S
 
     def follow(self, session: Session) -> None:
         """From now on send what is written to the job's home."""
@@ -180,15 +155,14 @@ class RankOutput:
 
     def note(self, text: str) -> None:
         """Write a log line that travels by itself; from any thread."""
-        stamped = f"{time.strftime('%H:%M:%S')} {text}\n".encode(errors="replace")
         with suppress(OSError):
-            os.write(2, b"".join(_SENT + line for line in stamped.splitlines(keepends=True)))
+            os.write(1, as_sent(f"{time.strftime('%H:%M:%S')} {text}\n"))
 
     def catch_up(self) -> None:
         """Send what was written so far ahead of what this thread sends next."""
         with suppress(AttributeError, ValueError, OSError):
             sys.stdout.flush()
-        if self._session is not None and os.fstat(self._reading).st_size != self._sent:
+        if self._session is not None and any(file.has_grown for file in self._files.values()):
             self._session.messenger.submit(self._send_now)
 
     # -- the I/O thread --------------------------------------------------------------------------
@@ -205,46 +179,16 @@ class RankOutput:
 
     def _send_new(self) -> bool:
         """Send what is new; whether there was anything."""
-        began = self._offset
-        size = os.fstat(self._reading).st_size
-        if size - self._offset > MAX_BEHIND_BYTES:
-            skipped, self._rest = size - self._offset - _CHUNK_BYTES, b""
-            self._offset = size - _CHUNK_BYTES
-            self._send([f"... {skipped / (1 << 20):.1f} MiB more, in {self._path}"])
-        while chunk := os.pread(self._reading, _CHUNK_BYTES, self._offset):
-            self._offset += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if len(self._rest) > _MAX_LINE_BYTES:
-                lines.append(self._rest)
-                self._rest = b""
-            self._send_lines(lines)
-        found = self._offset > began
-        if self._offset > MAX_FILE_BYTES:
-            self._put_aside()
-        self._sent = self._offset
+        found = False
+        for stream, file in self._files.items():
+            for lines in file.new_lines():
+                found = True
+                self._send(stream, lines)
         return found
 
-    def _put_aside(self) -> None:
-        """Begin the file anew. It is emptied, not replaced: children of this process write to it, too."""
-        aside = self._path.with_suffix(".log.1")
-        with suppress(OSError), self._path.open("r+b") as full, aside.open("wb") as copy:  # else it grows on
-            os.fchmod(copy.fileno(), 0o600)
-            size, done = self._offset, 0
-            while done < size:
-                done += os.sendfile(copy.fileno(), full.fileno(), done, size - done)
-            if os.fstat(full.fileno()).st_size == size:  # else somebody writes now: another time
-                full.truncate(0)
-                self._offset = 0
-
-    def _send_lines(self, lines: Sequence[bytes]) -> None:
-        # Of a line that was written over again and again, such as a progress bar, the last state.
-        shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines if not line.startswith(_SENT)]
-        if shown:
-            self._send([sendable(line.decode(errors="replace")[:_MAX_LINE_BYTES]) for line in shown])
-
-    def _send(self, lines: list[str]) -> None:
-        if self._session is not None:
-            message = protocol.OutputLines(self._address.group, self._address.rank, lines)
+    def _send(self, stream: str, lines: list[str]) -> None:
+        if lines and self._session is not None:
+            message = protocol.OutputLines(self._address.group, self._address.rank, lines, stream)
             self._session.messenger.notify_first(self._session.home, protocol.OUTPUT, message)
 
     def _finish(self) -> None:
@@ -253,7 +197,8 @@ class RankOutput:
 
         def send() -> None:
             self._send_new()
-            self._send_lines([self._rest] if self._rest else [])
+            for stream, file in self._files.items():
+                self._send(stream, file.last_line())
             sent.set_result(None)
 
         with suppress(AttributeError, ValueError, OSError):

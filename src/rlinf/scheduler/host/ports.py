@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from rlinf.scheduler.comm.port_range import PortRange, lent_ports
 from rlinf.scheduler.errors import ClusterError
 
-_RANGE = range(20_000, 32_000)
+_USUAL = range(20_000, 32_000)
 _EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -26,18 +27,23 @@ class ReservedPort:
     such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(self, host: str = "", *, bound: bool = True) -> None:
+    def __init__(
+        self, host: str = "", *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None
+    ) -> None:
         """Reserve one.
 
         Args:
             host: the address that the port must be free on; "" for every address.
             bound: whether a socket is bound to it.
+            wanted: that one and no other; 0: any.
+            ports: the job's, of which some are for this; None: those that suit most machines.
 
         Raises:
-            ClusterError: no port in the range is free.
+            ClusterError: no port in the range is free; or the one that is wanted is not.
         """
         folder = _lock_folder()
-        for port in _candidates():
+        every = _USUAL if ports is None else lent_ports(ports)
+        for port in [wanted] if wanted else _candidates(every):
             lock = _try_lock(folder / f"{port}.lock")
             if lock is None:
                 continue
@@ -50,7 +56,9 @@ class ReservedPort:
                     holder.close()
                 return
             lock.close()
-        raise ClusterError(f"no free TCP port between {_RANGE.start} and {_RANGE.stop - 1} on this node")
+        if wanted:
+            raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
+        raise ClusterError(f"no free TCP port between {every[0]} and {every[-1]} on this node")
 
     def release(self) -> None:
         """Let others have the port."""
@@ -58,10 +66,10 @@ class ReservedPort:
         self._lock.close()
 
 
-def acquire_port(host: str = "") -> int:
+def acquire_port(host: str = "", *, ports: PortRange | None = None) -> int:
     """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
     # Whoever uses it may bind it without SO_REUSEADDR.
-    reserved = ReservedPort(host, bound=False)
+    reserved = ReservedPort(host, bound=False, ports=ports)
     _kept.append(reserved)
     return reserved.port
 
@@ -69,9 +77,9 @@ def acquire_port(host: str = "") -> int:
 _kept: list[ReservedPort] = []
 
 
-def _candidates() -> Iterator[int]:
+def _candidates(every: range) -> Iterator[int]:
     low, high = _ephemeral_range()
-    usable = [port for port in _RANGE if not low <= port <= high] or list(_RANGE)
+    usable = [port for port in every if not low <= port <= high] or list(every)
     # Every process starts elsewhere, so that many that start at once seldom meet.
     start = (os.getpid() * 131) % len(usable)
     yield from usable[start:]

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.planning import HardwareUnit, Placement
 
@@ -26,7 +27,9 @@ STARTING = "starting"
 RUNNING = "running"
 CHECKING = "checking"
 IMPORTING = "importing"
+LOOKING = "looking at its devices"
 CONSTRUCTING = "in __init__"
+CATCHING_UP = "catching up"
 READY = "ready"
 FAILED = "failed"
 
@@ -57,12 +60,14 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
         reached: one of the words above.
         took_s: with READY, how long it took since its process began, in seconds.
         failed_in: with FAILED, what it was at.
+        devices: with READY, the accelerators that its process sees, by UUID where that is known, else by name.
     """
 
     rank: int
     reached: str
     took_s: float = 0.0
     failed_in: str = ""
+    devices: tuple[str, ...] = ()
 
 
 # What hosts tell the launch that they belong to, which serves it under its own name.
@@ -93,11 +98,12 @@ class NodeGone(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputLines(msgspec.Struct, frozen=True, array_like=True):
-    """Lines that a worker's process wrote to its standard output or error."""
+    """Lines that a worker's process wrote to its standard output or error; `stream` says which."""
 
     group: str
     rank: int
     lines: list[str]
+    stream: str = "stdout"
 
 
 # What a call is: of a method, of a method that streams its values, or a look at an attribute.
@@ -215,6 +221,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         node_ip: its node's address.
         crosses_machines: whether peers may be on other machines.
         encryption: whether what goes from machine to machine is encrypted.
+        ports: the first and the last of the ports that the job takes; None: any.
         sys_path: the launching process's import path, for modules that lie beside its script.
         log_level: the lowest level of log lines that somebody wants to see.
         timeout_s: how long the whole launch may take, in seconds.
@@ -224,6 +231,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         unresponsive_after_s: how long this one may be stopped or stuck before it is dead, in seconds; None: for ever.
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
+        master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
     """
 
     launch: str
@@ -244,6 +252,8 @@ class HostSpec(msgspec.Struct, frozen=True):
     unresponsive_after_s: float | None = None
     log_folder: str = ""
     library_level: int = 0
+    master_port: int = 0
+    ports: PortRange | None = None
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -258,6 +268,9 @@ class Assignment(msgspec.Struct, frozen=True):
         master_port: rank 0's port for rendezvous.
         hardware: what the worker finds in `self.hardware`.
         units: the declared pieces among it, to be checked before the worker is constructed.
+        num_restarts: how many processes had its place before.
+        returns: whether another process may take its place if this one dies.
+        ready_when: the method that a rank that comes back runs before it is called; "" for none.
     """
 
     placement: Placement
@@ -268,6 +281,9 @@ class Assignment(msgspec.Struct, frozen=True):
     master_port: int
     hardware: tuple[object, ...] = ()
     units: tuple[HardwareUnit, ...] = ()
+    num_restarts: int = 0
+    returns: bool = False
+    ready_when: str = ""
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

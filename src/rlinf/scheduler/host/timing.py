@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from rlinf.scheduler.errors import ConfigError
@@ -41,9 +40,7 @@ class Stopwatch:
         self._started.append(time.perf_counter())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.elapsed_s = time.perf_counter() - self._started.pop()
         note_duration(self.name, self.elapsed_s)
 

@@ -77,8 +77,9 @@ class _Receiving(Transfer):
         timeout_s: float,
         check: Check | None,
         waiting_for: str,
+        wait_for_return: bool,
     ) -> None:
-        super().__init__(inbox.transfers, operation, peer, timeout_s)
+        super().__init__(inbox.transfers, operation, peer, timeout_s, wait_for_return=wait_for_return)
         self.ticket = inbox.next_ticket()
         self.queue = (peer, topic)
         self.check = check
@@ -88,7 +89,7 @@ class _Receiving(Transfer):
         self._inbox = inbox
         self._waiting_for = waiting_for
         # Whoever drops the promise does not want the item.
-        self._promise: Callable[[], Promise[Any] | None] = _nobody
+        self._promise: Callable[[], Promise[Any] | None] = lambda: None
 
     def new_promise(self) -> OwnedPromise:
         """The promise of the item, for the caller to keep."""
@@ -162,6 +163,7 @@ class Inbox:
         topic: str = "",
         operation: str = "recv",
         waiting_for: str = "an item",
+        wait_for_return: bool = False,
     ) -> OwnedPromise:
         """The next item from `peer`; one that `check` refuses stays where it is.
 
@@ -172,11 +174,12 @@ class Inbox:
             topic: of which topic.
             operation: what this is part of, for messages.
             waiting_for: what would end the wait, for messages.
+            wait_for_return: whether it goes on with another process that takes the sender's name when that dies.
 
         Returns:
             The promise of the `Letter`: once it is dropped, an item that was not taken goes back to the head.
         """
-        receiving = _Receiving(self, operation, peer, topic, timeout_s, check, waiting_for)
+        receiving = _Receiving(self, operation, peer, topic, timeout_s, check, waiting_for, wait_for_return)
         promise = receiving.new_promise()
         self.transfers.hand_over(partial(self._start, receiving))
         return promise
@@ -309,7 +312,6 @@ class Inbox:
         coming.reading = Reading(
             self.messenger,
             self.replicas,
-            SERVICE,
             source.origin,
             ask=lambda want: self.messenger.request(
                 source.origin, READ, Read(source.key, want), reply_type=ReaderAnswer
@@ -342,7 +344,8 @@ class Inbox:
                 coming.reading.stop()
         self._follow(self._state.lose(process_id))
         for receiving in [each for each in self._receiving.values() if each.process_id == process_id]:
-            self.end(receiving, PeerDied(receiving.peer, self.messenger.peers.why_lost(process_id)))
+            receiving.process_id = ""
+            receiving.lose(PeerDied(receiving.peer, self.messenger.peers.why_lost(process_id)))
 
     def _follow(self, instructions: list[Instruction]) -> None:
         """Do what the queues' state asks for, in order, however much follows from it."""
@@ -366,7 +369,3 @@ class Inbox:
                 self._read(coming)
         elif client != OWN:
             self._outcome(client, ticket, held=isinstance(instruction, Accept))
-
-
-def _nobody() -> None:
-    return None

@@ -60,6 +60,7 @@ class Mailbox:
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,
+        wait_for_return: bool = False,
     ) -> AsyncHandle[None]:
         """Send any picklable object; the handle is done when the receiver's process holds it.
 
@@ -71,6 +72,8 @@ class Mailbox:
             timeout_s: how long it may take; None: as long as it takes.
             wait_s: how long this call may wait for shared memory when all of it is in use, before the object is
                 copied through a socket.
+            wait_for_return: if the receiver dies before it holds the object, and another process takes its name, send
+                it to that one.
 
         Raises:
             CommError: `timeout_s` is no number of at least 0 (at once, as with all that follow here).
@@ -80,12 +83,19 @@ class Mailbox:
                 its arrival was not confirmed in time.
             PeerDied: the receiver is gone.
         """
-        return self._send(obj, _tensor_type(obj), dst, timeout_s, wait_s)
+        return self._send(obj, _tensor_type(obj), dst, timeout_s, wait_s, wait_for_return)
 
-    def recv(self, src: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> AsyncHandle[Any]:
+    def recv(
+        self, src: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S, wait_for_return: bool = False
+    ) -> AsyncHandle[Any]:
         """The next object from `src`.
 
         A recv that times out, is cancelled, or whose handle is dropped takes nothing.
+
+        Args:
+            src: the sender's name; it may register later.
+            timeout_s: how long it may take; None: as long as it takes.
+            wait_for_return: if the sender dies, and another process takes its name, wait for an object from that one.
 
         Raises (from the handle):
             PeerNotFound: nobody registered as `src` in time.
@@ -93,7 +103,7 @@ class Mailbox:
             PeerDied: the sender is gone, and everything that it sent was received.
             CodecError: the object's class cannot be had here.
         """
-        promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s))
+        promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s), wait_for_return=wait_for_return)
         return AsyncHandle(promise, _load, f"recv from '{src}'")
 
     def send_tensor(
@@ -103,6 +113,7 @@ class Mailbox:
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         wait_s: float = 0.0,
+        wait_for_return: bool = False,
     ) -> AsyncHandle[None]:
         """Send a torch tensor for `recv_tensor` (or `recv`); otherwise as `send`.
 
@@ -112,10 +123,15 @@ class Mailbox:
         kind = _tensor_type(tensor)
         if kind is None:
             raise CommError(f"send_tensor takes a torch tensor, not {type(tensor).__qualname__}")
-        return self._send(tensor.detach(), kind, dst, timeout_s, wait_s)
+        return self._send(tensor.detach(), kind, dst, timeout_s, wait_s, wait_for_return)
 
     def recv_tensor(
-        self, tensor: Any, src: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S
+        self,
+        tensor: Any,
+        src: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        wait_for_return: bool = False,
     ) -> AsyncHandle[Any]:
         """Receive the next tensor from `src` into `tensor`, which is also the handle's result.
 
@@ -137,7 +153,8 @@ class Mailbox:
             tensor.detach().copy_(_load(letter))
             return tensor
 
-        promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s), check=check)
+        limit_s = checked_timeout(timeout_s)
+        promise = self._inbox.recv(src, timeout_s=limit_s, check=check, wait_for_return=wait_for_return)
         return AsyncHandle(promise, fill, f"recv_tensor from '{src}'")
 
     def broadcast(
@@ -212,6 +229,7 @@ class Mailbox:
         dst: str,
         timeout_s: float | None,
         wait_s: float,
+        wait_for_return: bool,
     ) -> AsyncHandle[None]:
         mailing = Mailing(
             self._outbox,
@@ -222,6 +240,7 @@ class Mailbox:
             tensor=tensor,
             timeout_s=checked_timeout(timeout_s),
             wait_s=wait_s,
+            wait_for_return=wait_for_return,
         )
         return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
 

@@ -36,6 +36,7 @@ class Mailing:
         tensor: what it is, if it is a tensor.
         timeout_s: how long it may take, from now on.
         wait_s: how long the calling thread may wait for shared memory.
+        wait_for_return: as of `Sending`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Mailing:
         tensor: TensorType | None = None,
         timeout_s: float,
         wait_s: float,
+        wait_for_return: bool = False,
     ) -> None:
         outbox.messenger.check_process()
         self._started = time.monotonic()
@@ -58,6 +60,7 @@ class Mailing:
         self._topic = topic
         self._tensor = tensor
         self._timeout_s = timeout_s
+        self._waits_for_return = wait_for_return
         self._parcel: Parcel | None = self._pack(encode(obj), wait_s)
         self._sendings: list[Sending] = []
         self._num_left = len(targets)
@@ -68,8 +71,7 @@ class Mailing:
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
-        # It goes on whether anybody keeps the promise or not.
-        promise = OwnedPromise(messenger, self._cancel, _ignore)
+        promise = OwnedPromise(messenger, self._cancel, None)
         self._outbox.transfers.hand_over(partial(self._start, promise))
         return promise
 
@@ -103,6 +105,7 @@ class Mailing:
                 done=partial(self._part_ended, target),
                 tensor=self._tensor,
                 key=self._key,
+                wait_for_return=self._waits_for_return,
             )
             for target in self._targets
         ]
@@ -133,10 +136,6 @@ class Mailing:
     def _cancel(self) -> None:
         for sending in list(self._sendings):
             sending.cancel()
-
-
-def _ignore() -> None:
-    return None
 
 
 def _joined(operation: str, errors: dict[str, BaseException]) -> BaseException:

@@ -50,6 +50,8 @@ class Sending(Transfer):
         done: called once, with what it failed with; None when the receiver's process holds it.
         tensor: see `MailPut`.
         key: what it is published as already, for several; None for an item of its own.
+        wait_for_return: whether it goes to another process that takes the receiver's name when that dies before it
+            holds the item.
     """
 
     def __init__(
@@ -65,8 +67,11 @@ class Sending(Transfer):
         done: Done,
         tensor: TensorType | None = None,
         key: Key | None = None,
+        wait_for_return: bool = False,
     ) -> None:
-        super().__init__(outbox.transfers, operation, peer, timeout_s, started)
+        super().__init__(
+            outbox.transfers, operation, peer, timeout_s, started, wait_for_return=wait_for_return
+        )
         self.topic = topic
         self.parcel: Parcel | None = parcel
         self.size_bytes = parcel.size_bytes
@@ -85,17 +90,24 @@ class Sending(Transfer):
 
     def expire(self) -> None:
         """See `Transfer`: the receiver is asked to forget it, and says whether it could."""
+        self._waits_for_return = False
         if self._recipient is not None:
             self._recipient.follow(self._recipient.client.expire(self.ticket))
         self.soon(self._give_up)
 
     def cancel(self) -> None:
         """Give it up, if the receiver does not hold it already; `done` hears a CancelledError, or that it does."""
+        self._waits_for_return = False
         if self._recipient is None:
             self.end(error=CancelledError())
         else:
             self._recipient.follow(self._recipient.client.cancel(self.ticket))
             self.soon(lambda: self.end(error=CancelledError()))
+
+    def lose(self, error: PeerDied) -> None:
+        """See `Transfer`."""
+        self._recipient = None
+        super().lose(error)
 
     def ended(self, value: Any, error: BaseException | None) -> None:
         """See `Transfer`."""
@@ -143,7 +155,7 @@ class _Recipient:
         for instruction in self.client.lose():
             sending = self.sendings.get(instruction.ticket)
             if sending is not None:
-                sending.end(error=PeerDied(sending.peer, reason))
+                sending.lose(PeerDied(sending.peer, reason))
 
     def _send(self, sending: Sending) -> None:
         parcel = sending.parcel
@@ -215,7 +227,7 @@ class Outbox:
 
     def publish(self, sending: Sending, parcel: Parcel) -> ItemLocation:
         """Let the receiver read an item here."""
-        key = sending.shared_key
+        key = sending.shared_key or sending.own_key
         if key is None:
             key = sending.own_key = Key("", sending.ticket)
             self.publisher.publish(key, parcel, replicated=False)

@@ -28,6 +28,7 @@ from rlinf.scheduler.planning.planner import (
     try_plan_components,
 )
 from rlinf.scheduler.planning.record import Placement
+from rlinf.scheduler.planning.remaining import Remainder, RemainingComponent, find_node, without_nodes
 from rlinf.scheduler.planning.resources import Resource, ResourceTable
 from rlinf.scheduler.planning.strategies import (
     FlexiblePlacementStrategy,
@@ -62,6 +63,8 @@ __all__ = [
     "RankMove",
     "RankPlace",
     "RankRange",
+    "Remainder",
+    "RemainingComponent",
     "Resource",
     "ResourceTable",
     "Run",
@@ -70,6 +73,7 @@ __all__ = [
     "Sharing",
     "Topology",
     "diff_plans",
+    "find_node",
     "format_segments",
     "parse_ranks",
     "parse_segments",
@@ -81,4 +85,5 @@ __all__ = [
     "strategy_of",
     "topology_of",
     "try_plan_components",
+    "without_nodes",
 ]

@@ -21,7 +21,8 @@ class PlanWarning:
     """One finding.
 
     Attributes:
-        kind: "idle-devices", "idle-nodes", "spread", "split-tensor-parallel", "collocated" or "shared-device".
+        kind: "idle-devices", "idle-nodes", "unused-nodes", "spread", "split-tensor-parallel", "collocated" or
+            "shared-device".
         is_note: it is mostly meant so; the others mostly cost something.
         text: a sentence.
         components: whom it is about, in the order of the config; none where nobody is.
@@ -69,6 +70,22 @@ def plan_warnings(
     for component in plan.components.values():
         found.extend(_shared_devices(component))
     return found
+
+
+def unused_nodes(topology: Topology, num_nodes_given: int) -> list[PlanWarning]:
+    """What to say where a plan's topology is only the first of the nodes that there are: nothing if it is all.
+
+    >>> for warning in unused_nodes(Topology.parse("2x8"), 4):
+    ...     print(warning.text)
+    nodes 2-3 are not used: the config's num_nodes is 2, and there are 4 nodes
+    """
+    unused = range(topology.num_nodes, num_nodes_given)
+    if not unused:
+        return []
+    are = "is" if len(unused) == 1 else "are"
+    used = f"the config's num_nodes is {topology.num_nodes}, and there are {num_nodes_given} nodes"
+    text = f"{node_list(unused)} {are} not used: {used}"
+    return [PlanWarning("unused-nodes", False, text, (), tuple(unused), len(unused))]
 
 
 def _split_groups(plan: Plan, sizes: Mapping[str, int]) -> Iterator[PlanWarning]:

@@ -32,9 +32,10 @@ class Node:
             started with, e.g. ("4", "5"). None or empty: the indices from "0".
         hostname: its own name, or ""; for people.
         accelerator_model: e.g. "NVIDIA A800-SXM4-80GB", or ""; for people.
+        uuids: the UUID of each accelerator, in order, "" where it is not known; empty where none is.
 
     Raises:
-        ConfigError: a negative count, or a mask of another length.
+        ConfigError: a negative count, or a mask or UUIDs of another length.
     """
 
     node_id: str = ""
@@ -44,6 +45,7 @@ class Node:
     visible: tuple[str, ...] | None = None
     hostname: str = ""
     accelerator_model: str = ""
+    uuids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_accelerators < 0:
@@ -54,6 +56,9 @@ class Node:
                 f"node '{self.node_id}' has {self.num_accelerators} accelerators, but its mask "
                 f"{','.join(names)} names {len(names)}"
             )
+        if self.uuids and len(self.uuids) != self.num_accelerators:
+            problem = f"{self.num_accelerators} accelerators and {len(self.uuids)} UUIDs"
+            raise ConfigError(f"node '{self.node_id}' has {problem}")
         object.__setattr__(self, "visible", names)
         if self.num_accelerators and not self.accelerator_type:
             object.__setattr__(self, "accelerator_type", "GPU")

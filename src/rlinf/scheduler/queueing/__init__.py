@@ -22,7 +22,8 @@ balance.py       how to divide items evenly
 sharding.py      a queue's items for data-parallel ranks, step by step
 producers.py     who still has something to put
 records.py       all of it as plain records
-snapshot.py      to records, and back
+snapshot.py      to records
+restoring.py     and back
 watch.py         what enters between two looks
 instructions.py  what the shell around the state has to do
 """
@@ -76,7 +77,7 @@ from rlinf.scheduler.queueing.records import (
 )
 from rlinf.scheduler.queueing.report import QueueSnapshot, Unfinished
 from rlinf.scheduler.queueing.sharding import POLICIES, Part, ShardPlan
-from rlinf.scheduler.queueing.snapshot import Snapshot, merged
+from rlinf.scheduler.queueing.snapshot import Snapshot, merged, with_rest
 from rlinf.scheduler.queueing.state import ChannelState
 from rlinf.scheduler.queueing.streams import Resumption, ServerStreams, Stream
 from rlinf.scheduler.queueing.tap_queue import TapTerms
@@ -146,4 +147,5 @@ __all__ = [
     "merged",
     "rounded",
     "sampled",
+    "with_rest",
 ]

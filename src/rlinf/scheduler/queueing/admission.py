@@ -19,12 +19,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from rlinf.scheduler.queueing.instructions import Accept, Deliver, Instruction, OnSlot, Reason, Refuse
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.lanes import LanedFifo
-from rlinf.scheduler.queueing.records import AdmissionRecord, SlotRecord
+from rlinf.scheduler.queueing.records import AdmissionRecord, Asked, Move, SlotRecord
 from rlinf.scheduler.wording import counted
 
 # When an item was given out: not at all (any more), to a version before a restart, or for good.
@@ -53,22 +52,6 @@ class GrantedSlot:
         self.latest = latest
         self.since = since
         self.is_used = False
-
-
-class Asked(NamedTuple):
-    """Somebody waits for a slot."""
-
-    max_lag: int
-    since: float
-
-
-class Move(NamedTuple):
-    """Somebody waits for the version to move on, or to begin."""
-
-    version: int
-    batch_items: int
-    begins: bool
-    since: float
 
 
 class Admission:
@@ -361,21 +344,31 @@ class Admission:
         return item.given_in == self._epoch
 
     def contents(self) -> AdmissionRecord:
-        """Return it as a record, without who waits."""
+        """Return it as a record."""
         slots = [
-            SlotRecord(slot.number, *slot.owner, slot.version, slot.latest)
+            SlotRecord(slot.number, *(slot.owner or ("", 0)), slot.version, slot.latest, slot.since)
             for slot in self.making.values()
-            if slot.owner is not None
         ]
-        return AdmissionRecord(self.version, self.batch_items, self.num_given, self.worst_lag, slots)
+        asking = [(*who, asked) for who, asked in self.asking.items()]
+        moving = [(*who, move) for who, move in self.moving.items()]
+        about = self.version, self.batch_items, self.num_given, self.worst_lag
+        return AdmissionRecord(*about, slots, asking, moving)
 
     def load(self, record: AdmissionRecord, items: Iterable[Item]) -> None:
         """Take what `contents` gave, and these items that are in the queue; it must be new."""
-        self.version, self.batch_items, self.num_given, self.worst_lag, slots = record
-        for number, client, ticket, version, latest in slots:
+        self.version, self.batch_items, self.num_given, self.worst_lag, slots, asking, moving = record
+        for number, client, ticket, version, latest, since in slots:
             owner = client, ticket
-            self.making[number] = self._owned[owner] = GrantedSlot(number, owner, version, latest, 0.0)
+            slot = self.making[number] = GrantedSlot(number, owner, version, latest, since)
+            if client:
+                self._owned[owner] = slot
+            else:
+                slot.owner = None
             self._open[latest] += 1
+        for client, ticket, asked in asking:
+            self.asking[client, ticket] = asked
+        for client, ticket, move in moving:
+            self.moving[client, ticket] = move
         self._open.update(item.latest for item in items)
 
     def load_given(self, items: Iterable[Item]) -> None:

@@ -6,11 +6,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
+from typing import TypeAlias
 
 from rlinf.scheduler.queueing.groups import GroupIndex, GroupName
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.ranked import RankedItems
 from rlinf.scheduler.queueing.weights import Exact
+
+# See `RankedItems`; of lanes by lane; None without priorities.
+Passes: TypeAlias = int | dict[int, int] | None
 
 
 class WeightedFifo:
@@ -171,17 +175,17 @@ class WeightedFifo:
         rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
         return chain((item for _, item in self._returned), rest)
 
-    def contents(self) -> tuple[list[Item], list[Item], int | None]:
+    def contents(self) -> tuple[list[Item], list[Item], Passes]:
         """What came back, what never left, both in order, and the passes of `RankedItems` (None without priorities)."""
         rest: Iterable[Item] = self._items if self._ranked is None else self._ranked
         passes = None if self._ranked is None else self._ranked.passes
         return [item for _, item in sorted(self._returned, key=_order)], list(rest), passes
 
-    def load(self, returned: list[Item], rest: Iterable[Item], passes: int | None, num_entered: int) -> None:
+    def load(self, returned: list[Item], rest: Iterable[Item], passes: Passes, num_entered: int) -> None:
         """Take what `contents` gave; the queue must be new."""
         self.num_entered = num_entered
         push = self._items.append
-        if passes is not None:
+        if isinstance(passes, int):
             self._ranked = RankedItems()
             self._ranked.passes = passes
             push = self._ranked.push

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from rlinf.scheduler.queueing.fifo import WeightedFifo
+from rlinf.scheduler.queueing.fifo import Passes, WeightedFifo
 from rlinf.scheduler.queueing.item import Item
 
 
@@ -82,27 +82,29 @@ class LanedFifo(WeightedFifo):
             if not lane.num_items:
                 del self._lanes[latest]
 
-    def contents(self) -> tuple[list[Item], list[Item], int | None]:
+    def contents(self) -> tuple[list[Item], list[Item], Passes]:
         """See `WeightedFifo`; the lanes one after the other."""
         returned: list[Item] = []
         rest: list[Item] = []
-        all_passes: list[int] = []
+        all_passes: dict[int, int] = {}
         for latest in sorted(self._lanes):
             its_returned, its_rest, passes = self._lanes[latest].contents()
             returned += its_returned
             rest += its_rest
-            all_passes += [] if passes is None else [passes]
-        return returned, rest, max(all_passes, default=None)
+            if isinstance(passes, int):
+                all_passes[latest] = passes
+        return returned, rest, all_passes or None
 
-    def load(self, returned: list[Item], rest: Iterable[Item], passes: int | None, num_entered: int) -> None:
+    def load(self, returned: list[Item], rest: Iterable[Item], passes: Passes, num_entered: int) -> None:
         """Take what `contents` gave; the queue must be new."""
         self.num_entered = num_entered
         by_lane: dict[int, list[Item]] = {}
         for item in rest:
             by_lane.setdefault(item.latest, []).append(item)
             self._count(item)
-        for items in by_lane.values():
-            self._lane(items[0]).load([], items, passes, num_entered)
+        for latest, items in by_lane.items():
+            its_passes = passes.get(latest) if isinstance(passes, dict) else passes
+            self._lane(items[0]).load([], items, its_passes, num_entered)
         self.restore(returned)
 
     def _lane(self, item: Item) -> WeightedFifo:

@@ -236,6 +236,15 @@ class Leases:
             getter.lease = OnLease(lease.generation, [item.attempts for item in lease.items.values()])
             getter.client.num_leased += len(lease.items)
 
+    def contents(self) -> list[tuple[int, str]]:
+        """Why leases are over, as far as it is remembered."""
+        return list(self._why_over.items())
+
+    def arrange(self, why_over: Iterable[tuple[int, str]]) -> None:
+        """Have what there is in the order in which it was given out, and what `contents` gave."""
+        self._open = dict(sorted(self._open.items()))
+        self._why_over = OrderedDict(why_over)
+
     def load_dead(self, letter: BuriedItem) -> None:
         """Have a dead letter."""
         self.dead[letter.number] = letter

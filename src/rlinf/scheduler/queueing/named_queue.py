@@ -230,10 +230,6 @@ class Tally:
         self.touched: dict[Tap, None] = {}
         self.watches: list[Watch] = []
 
-    def __getstate__(self) -> tuple[None, dict[str, object]]:
-        """Who watches is no part of what is written down."""
-        return None, {name: [] if name == "watches" else getattr(self, name) for name in self.__slots__}
-
 
 class NamedQueue:
     """The state of one queue. Every method appends what is to be done to `out`."""
@@ -332,15 +328,19 @@ class NamedQueue:
         """Bytes that are here, on their way here, or on lease."""
         return self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
 
-    def _count(self) -> None:
-        """Tell the channel what this queue holds now, and whether puts wait here."""
-        held_bytes = self.held_bytes
-        self.tally.held_bytes += held_bytes - self.counted_bytes
-        self.counted_bytes = held_bytes
+    def count(self) -> None:
+        """Tell the channel what this queue holds now, and whether puts wait here, where that matters."""
+        tally = self.tally
+        if tally.max_bytes:
+            held_bytes = self.held_bytes
+            tally.held_bytes += held_bytes - self.counted_bytes
+            self.counted_bytes = held_bytes
+        elif not self.taps:
+            return
         if self.putters:
-            self.tally.crowded[self] = None
-        elif self.tally.crowded:
-            self.tally.crowded.pop(self, None)
+            tally.crowded[self] = None
+        elif tally.crowded:
+            tally.crowded.pop(self, None)
 
     @property
     def full(self) -> bool:
@@ -367,13 +367,11 @@ class NamedQueue:
     def put(self, putter: Putter, out: list[Instruction]) -> None:
         """Let a put enter, or stand in line."""
         if self.putters or not self.has_room(putter.item.size_bytes):
-            self._remember(putter)
-            self.putters[putter] = None
+            self.load_put(putter, has_room=False)
             self.touch_taps()
         else:
             self._enter(putter, out)
-        if self.tally.max_bytes or self.taps:
-            self._count()
+        self.count()
 
     def fill(self, putter: Putter, out: list[Instruction]) -> None:
         """The bytes of a reservation are here: it enters, and complete puts right behind it too."""
@@ -514,8 +512,7 @@ class NamedQueue:
         if self.parked:
             self._refuse_parked(closed, out)
         self._give_slots(out)
-        if self.tally.max_bytes or self.taps:
-            self._count()
+        self.count()
 
     def drop_lost(self, failed: Getter | None = None) -> None:
         """Take out what is lost; also of a delivery that did not arrive."""
@@ -658,7 +655,7 @@ class NamedQueue:
             parts.append(f"{depth.num_dead} dead letters")
         parts += [f"{tap.name!r} is full" for tap in self.full_taps(1)]
         parts += [each.describe() for each in (self.sharding, self.admission) if each is not None]
-        if 2 * self.tally.held_bytes > self.tally.max_bytes:
+        if 0 < self.tally.max_bytes < 2 * self.tally.held_bytes:
             parts.append(
                 f"{self.tally.held_bytes} of {self.tally.max_bytes} bytes in all queues of the channel"
             )
@@ -675,13 +672,20 @@ class NamedQueue:
         if putter.complete and putter.client not in self.streams:
             self._push(putter, out)
             return
-        self._remember(putter)
-        putter.has_room = True
         putter.seen_by = self.taps
-        self.reserve(putter, 1, putter.item.size_bytes)
-        self.streams.setdefault(putter.client, deque()).append(putter)
+        self.load_put(putter, has_room=True)
         if not putter.complete:
             out.append(Grant(putter.client.name, putter.ticket))
+
+    def load_put(self, putter: Putter, *, has_room: bool) -> None:
+        """Have a put that is not over: one with room, or the last in line."""
+        self._remember(putter)
+        putter.has_room = has_room
+        if has_room:
+            self.reserve(putter, 1, putter.item.size_bytes)
+            self.streams.setdefault(putter.client, deque()).append(putter)
+        else:
+            self.putters[putter] = None
 
     def reserve(self, putter: Putter, num_items: int, size_bytes: int) -> None:
         """So much more is on its way here."""

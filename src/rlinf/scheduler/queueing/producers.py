@@ -89,7 +89,15 @@ class Producers:
     def record(self) -> ProducersRecord:
         """What there is to know of them."""
         at_work = [(client, number, name) for (client, number), name in self._names.items()]
-        return ProducersRecord(self.num_places, self._num_done, at_work, list(self._vacant.items()))
+        vacant = list(self._vacant.items())
+        counts = self._last_vacancy, self._num_done_before
+        return ProducersRecord(self.num_places, self._num_done, at_work, vacant, *counts)
+
+    def resume(self, record: ProducersRecord) -> None:
+        """Go on where others have stopped, with the same clients."""
+        _, self._num_done, at_work, vacant, self._last_vacancy, self._num_done_before = record
+        self._names = {(client, number): name for client, number, name in at_work}
+        self._vacant = dict(vacant)
 
     def restore(self, record: ProducersRecord) -> None:
         """Begin again where a job that is no more has stopped: who was done is, and the other places are free.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rlinf.scheduler.queueing.queue_name import Tapped
 from rlinf.scheduler.queueing.sharding import ShardPlan
+from rlinf.scheduler.queueing.wanted import LeaseTerms, Limits
 
 
 class ItemRecord(NamedTuple):
@@ -18,6 +19,8 @@ class ItemRecord(NamedTuple):
     Attributes:
         payload: the place of its payload among those that belong to the record.
         given: of a queue that admits: the present version was given it.
+        since: when it entered, by the clock of the state's shell; 0 at rest.
+        shared: subscriptions see its payload too.
     """
 
     payload: int
@@ -31,6 +34,8 @@ class ItemRecord(NamedTuple):
     version: int | None = None
     latest: int = 0
     given: bool = False
+    since: float = 0.0
+    shared: bool = False
 
 
 class DeliveryRecord(NamedTuple):
@@ -47,6 +52,8 @@ class DeliveryRecord(NamedTuple):
         places: of a lease: where each item stood in the delivery.
         ttl_s: of a lease: how long it lasts.
         consumer: of a lease: who has it.
+        part: of a shard: what was delivered, in the place of items.
+        since: when it was asked for, or on lease since.
     """
 
     client: str
@@ -59,15 +66,80 @@ class DeliveryRecord(NamedTuple):
     places: list[int] = []  # noqa: RUF012 - never changed
     ttl_s: float = 0.0
     consumer: str = ""
+    part: PartRecord | None = None
+    since: float = 0.0
+
+
+class GetRecord(NamedTuple):
+    """A get that waits.
+
+    Attributes:
+        client: whose it is.
+        ticket: its operation's.
+        since: when it was asked for.
+        weight: of a batch; None without.
+        limits: of a batch; None of what is none.
+        group_size: of a group; 0 for none.
+        terms: of the lease that it asks for.
+        ripens: the least of its batch is there; waited: and its `max_wait_s` is over.
+        parked: it is passed over, as its client has as much on lease as it may.
+        shard: which shard asks for its part; -1 for none.
+    """
+
+    client: str
+    ticket: int
+    since: float
+    weight: int | float | None = None
+    limits: Limits | None = None
+    group_size: int = 0
+    terms: LeaseTerms | None = None
+    ripens: bool = False
+    waited: bool = False
+    parked: bool = False
+    shard: int = -1
+
+
+class PutRecord(NamedTuple):
+    """A put that is not over.
+
+    Attributes:
+        client: whose it is.
+        ticket: its operation's.
+        since: when it was asked for.
+        item: what is put.
+        complete: its bytes are here.
+        has_room: it has a place, and waits for its bytes or for an earlier put's.
+        slot: with which it is put; 0 for none.
+        seen_by: the subscriptions where it has room too.
+    """
+
+    client: str
+    ticket: int
+    since: float
+    item: ItemRecord
+    complete: bool
+    has_room: bool
+    slot: int = 0
+    seen_by: list[str] = []  # noqa: RUF012 - never changed
+
+
+class ClientRecord(NamedTuple):
+    """A client: the tickets of its operations, and of those that are passed over, each in order."""
+
+    name: str
+    tickets: list[int]
+    parked: list[int]
 
 
 class PartRecord(NamedTuple):
-    """A shard's part of a step that it has not done with."""
+    """A shard's part of a step that it has not done with; `client` and `ticket`: of whoever has it in hand."""
 
     step: int
     items: list[ItemRecord]
     imbalance: float
     complete: bool
+    client: str = ""
+    ticket: int = 0
 
 
 class ShardingRecord(NamedTuple):
@@ -80,13 +152,30 @@ class ShardingRecord(NamedTuple):
 
 
 class SlotRecord(NamedTuple):
-    """A slot that somebody has, the client and the ticket; see `GrantedSlot`."""
+    """A slot that somebody has, the client and the ticket ("" and 0: nobody any more); see `GrantedSlot`."""
 
     number: int
     client: str
     ticket: int
     version: int
     latest: int
+    since: float = 0.0
+
+
+class Asked(NamedTuple):
+    """Somebody waits for a slot."""
+
+    max_lag: int
+    since: float
+
+
+class Move(NamedTuple):
+    """Somebody waits for the version to move on, or to begin."""
+
+    version: int
+    batch_items: int
+    begins: bool
+    since: float
 
 
 class AdmissionRecord(NamedTuple):
@@ -97,6 +186,21 @@ class AdmissionRecord(NamedTuple):
     num_given: int
     worst_lag: int
     slots: list[SlotRecord]
+    asking: list[tuple[str, int, Asked]] = []  # noqa: RUF012 - never changed
+    moving: list[tuple[str, int, Move]] = []  # noqa: RUF012 - never changed
+
+
+class TapRecord(NamedTuple):
+    """What makes a queue a subscription; see `TapTerms` and `TapQueue`."""
+
+    queue: Any
+    drops: bool
+    maxsize: int
+    max_bytes: int
+    members: list[tuple[str, int]]
+    vacancy: int
+    num_dropped: int
+    removed: bool
 
 
 class QueueRecord(NamedTuple):
@@ -108,10 +212,14 @@ class QueueRecord(NamedTuple):
         flushed: items of a smaller order do not wait for others.
         returned: what was taken and came back, in order.
         items: what never left, in order.
-        passes: where items have priorities: how many have passed an older one since; None where they have none.
+        passes: where items have priorities: how many have passed an older one since, in a queue that admits by lane;
+            None where they have none.
         deliveries: what consumers have, on lease or on its way, and what comes back after a delay.
         sharding: its shards; None where it has none.
         admission: its version and slots; None where it gives none.
+        getters: who waits for items, in order.
+        putters: the puts that are not over: those with room in the order in which they got it, then the line.
+        tap: of a subscription, what it is.
     """
 
     name: Any
@@ -119,10 +227,13 @@ class QueueRecord(NamedTuple):
     flushed: int
     returned: list[ItemRecord]
     items: list[ItemRecord]
-    passes: int | None = None
+    passes: int | dict[int, int] | None = None
     deliveries: list[DeliveryRecord] = []  # noqa: RUF012 - never changed
     sharding: ShardingRecord | None = None
     admission: AdmissionRecord | None = None
+    getters: list[GetRecord] = []  # noqa: RUF012 - never changed
+    putters: list[PutRecord] = []  # noqa: RUF012 - never changed
+    tap: TapRecord | None = None
 
 
 class DeadRecord(NamedTuple):
@@ -137,12 +248,19 @@ class DeadRecord(NamedTuple):
 
 
 class ProducersRecord(NamedTuple):
-    """Who has something to put: places, how many are done, who is at work, and who has failed and has no successor."""
+    """Who has something to put: places, how many are done, who is at work, and who has failed and has no successor.
+
+    Attributes:
+        last_vacancy: the last number of a place that was left by a failure.
+        num_done_before: of those that are done, so many were before a restart.
+    """
 
     num_places: int
     num_done: int
     at_work: list[tuple[str, int, str]]
     vacant: list[tuple[int, str]]
+    last_vacancy: int = 0
+    num_done_before: int = 0
 
 
 class StateRecord(NamedTuple):
@@ -159,6 +277,12 @@ class StateRecord(NamedTuple):
         ended: the names of those that were ended alone.
         num_lost: how many of the items put were lost.
         lost_bytes: their size.
+        clients: in order of appearance; none at rest.
+        crowded: the queues with puts that may wait for what other queues hold, in order.
+        admitting: the queues that admit, in order.
+        why_over: of the last leases that ended without their consumers' doing: why.
+        now: the clock of the state's shell.
+        num_vacancies: how often the last member of a subscription has left.
     """
 
     queues: list[QueueRecord]
@@ -171,6 +295,12 @@ class StateRecord(NamedTuple):
     ended: list[Any] = []  # noqa: RUF012 - never changed
     num_lost: int = 0
     lost_bytes: int = 0
+    clients: list[ClientRecord] = []  # noqa: RUF012 - never changed
+    crowded: list[Any] = []  # noqa: RUF012 - never changed
+    admitting: list[Any] = []  # noqa: RUF012 - never changed
+    why_over: list[tuple[int, str]] = []  # noqa: RUF012 - never changed
+    now: float = 0.0
+    num_vacancies: int = 0
 
 
 def as_name(name: Any) -> Any:

@@ -44,9 +44,9 @@ class ShardPlan(NamedTuple):
 
     num_shards: int
     policy: str = "round_robin"
-    batch_weight: float | None = None
+    batch_weight: int | float | None = None
     batch_items: int | None = None
-    cost: tuple[float, float] = (1, 0)
+    cost: tuple[int | float, int | float] = (1, 0)
     equal_counts: bool = False
     cost_table: tuple[Point, ...] = ()
 
@@ -221,16 +221,35 @@ class Sharding(Generic[Getter]):
             shard.parts.append(part)
         self._next_step += 1
 
-    def contents(self) -> tuple[int, int, list[list[Part]]]:
-        """The next step, how many items were dealt, and the parts of each shard that it has not done with."""
-        parts = [[*([shard.in_hand] if shard.in_hand else ()), *shard.parts] for shard in self._shards]
-        return self._next_step, self._num_dealt, parts
+    def contents(self) -> tuple[int, int, list[tuple[list[Part], Getter | None]]]:
+        """The next step, how many items were dealt, and each shard's parts that it has not done with.
 
-    def load(self, next_step: int, num_dealt: int, parts: list[list[Part]]) -> None:
+        And who has the first of them in hand; None if nobody has.
+        """
+        shards = [
+            (
+                [*([shard.in_hand] if shard.in_hand else ()), *shard.parts],
+                shard.holder if shard.in_hand else None,
+            )
+            for shard in self._shards
+        ]
+        return self._next_step, self._num_dealt, shards
+
+    def load(self, next_step: int, num_dealt: int, shards: list[tuple[list[Part], Getter | None]]) -> None:
         """Take what `contents` gave."""
         self._next_step, self._num_dealt = next_step, num_dealt
-        for shard, its_parts in zip(self._shards, parts, strict=True):
-            shard.parts = deque(its_parts)
+        for shard, (parts, holder) in zip(self._shards, shards, strict=True):
+            shard.parts = deque(parts)
+            if holder is not None:
+                shard.in_hand, shard.holder = shard.parts.popleft(), holder
+
+    def wait(self, getter: Getter, index: int) -> None:
+        """A getter waits for a shard's next part."""
+        self._shards[index].waiting = getter
+
+    def shard_of(self, getter: Getter) -> int:
+        """Which shard a getter waits for."""
+        return next(index for index, shard in enumerate(self._shards) if shard.waiting is getter)
 
     def describe(self) -> str:
         """Who lags, in a phrase; empty if nobody does."""

@@ -1,51 +1,106 @@
-"""From a channel's queues to records of them, and back; and what was there from one look at a channel to another.
+"""From a channel's queues to records of them; and what was there from one look at a channel to another.
 
-A snapshot leaves out who waits: gets, and puts that were not accepted, are asked for again by those who wait; so is a
-shard's part that was delivered, which stays with its shard. Else queues that are made of it behave as those that it was
-made of. One *at rest* leaves out the clients, too: what they had and did not say that they are done with is in the
-queues again, at its old place, and with as many attempts; what was to come back after a delay is back; questions are
-gone, for whoever asked does not wait any more, and so is what is lost.
+Queues that are made of a record behave as those that it was made of, whatever comes; their clients, and what these wait
+for, are there again. One *at rest* leaves out the clients: what they had and did not say that they are done with is in
+the queues again, at its old place, and with as many attempts; what was to come back after a delay is back; questions
+are gone, for whoever asked does not wait any more, and so are subscriptions and what is lost. A record that is not at
+rest is of a channel that loses nothing, as it has all bytes itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems, Leases
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue
+from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.records import (
+    ClientRecord,
     DeadRecord,
     DeliveryRecord,
+    GetRecord,
     ItemRecord,
     PartRecord,
+    PutRecord,
     QueueRecord,
     ShardingRecord,
     StateRecord,
-    as_name,
 )
-from rlinf.scheduler.queueing.sharding import Part, Sharding, ShardPlan
-from rlinf.scheduler.queueing.wanted import LeaseTerms
+from rlinf.scheduler.queueing.sharding import Part, Sharding
+from rlinf.scheduler.queueing.tap_queue import TapQueue
+from rlinf.scheduler.queueing.wanted import WantedGroup
 from rlinf.scheduler.queueing.weights import rounded
 
+# So many items are written down at a time: few enough for the garbage collector not to begin for them.
+CHUNK = 200
 
-class Snapshot(NamedTuple):
+
+@dataclass(eq=False)
+class Snapshot:
     """A record of queues, and what it speaks of.
 
+    What never left its queue does not change. So it is only noted at first, and written down when the record is asked
+    for, in any thread, while the queues go on.
+
     Attributes:
-        record: the record.
+        state: the record without what never left its queue.
         items: `items[n].payload` belongs to the `ItemRecord` whose `payload` is n.
-        sent: of these, what has been delivered, not on lease, and not confirmed, by delivery.
+        at_rest: without clients.
+        rest: of the items, what never left each of the queues and is not in the record.
+        sent: what has been delivered, not on lease, and not confirmed, by delivery.
         entered: what entered since then, and where, as long as this is watched (see `ChannelState.watch`).
     """
 
-    record: StateRecord
+    state: StateRecord
     items: list[Item]
-    sent: list[list[Item]]
-    entered: list[tuple[QueueName, Item]]
+    at_rest: bool
+    rest: Sequence[range] = ()
+    sent: list[list[Item]] = field(default_factory=list)
+    entered: list[tuple[QueueName, Item]] = field(default_factory=list)
+
+    @cached_property
+    def record(self) -> StateRecord:
+        """The record."""
+        return with_rest(self.state, self.rest_records())
+
+    def rest_records(self) -> Iterator[tuple[int, list[ItemRecord]]]:
+        """What never left, a little at a time: of which of the queues, and records of items in order."""
+        items, at_rest = self.items, self.at_rest
+        for number, places in enumerate(self.rest):
+            for begin in range(places.start, places.stop, CHUNK):
+                some = range(begin, min(begin + CHUNK, places.stop))
+                yield number, [_record(items[n], n, 0, given=False, at_rest=at_rest) for n in some]
+
+
+def with_rest(state: StateRecord, rest: Iterable[tuple[int, list[ItemRecord]]]) -> StateRecord:
+    """A record of queues with what never left them; see `Snapshot.rest_records`."""
+    items = [list(queue.items) for queue in state.queues]
+    for number, records in rest:
+        items[number] += records
+    queues = [queue._replace(items=its) for queue, its in zip(state.queues, items, strict=True)]
+    return state._replace(queues=queues)
+
+
+def _record(item: Item, place: int, attempts: int, *, given: bool, at_rest: bool) -> ItemRecord:
+    return ItemRecord(
+        place,
+        item.order,
+        rounded(item.weight),
+        item.size_bytes,
+        item.priority,
+        item.group,
+        attempts,
+        item.question,
+        item.version,
+        item.latest,
+        given,
+        0.0 if at_rest else item.since,
+        item.shared and not at_rest,
+    )
 
 
 class Recorder:
@@ -61,35 +116,29 @@ class Recorder:
     def __init__(self, *, at_rest: bool) -> None:
         self._at_rest = at_rest
         self.items: list[Item] = []
+        self.rest: list[range] = []
         self.sent: list[list[Item]] = []
         self.num_lost = self.lost_bytes = 0
 
     def item(self, item: Item, *, given: bool = False) -> ItemRecord:
         """The record of an item; `given` to the present version."""
         self.items.append(item)
-        return ItemRecord(
-            len(self.items) - 1,
-            item.order,
-            rounded(item.weight),
-            item.size_bytes,
-            item.priority,
-            item.group,
-            item.attempts,
-            item.question,
-            item.version,
-            item.latest,
-            not self._at_rest and given,
-        )
+        place = len(self.items) - 1
+        return _record(item, place, item.attempts, given=given, at_rest=self._at_rest)
 
     def each(self, items: Iterable[Item], admission: Admission | None = None) -> list[ItemRecord]:
-        """The records of items."""
+        """The records of items; `admission` of a queue that has given them."""
         if self._at_rest:
-            items = list(items)
-            lost = [item.size_bytes for item in items if item.lost]
-            self.num_lost += len(lost)
-            self.lost_bytes += sum(lost)
-            return [self.item(item) for item in items if item.question is None and not item.lost]
+            return [self.item(item) for item in self._resting(items)]
         return [self.item(item, given=admission is not None and admission.is_lent(item)) for item in items]
+
+    def _resting(self, items: Iterable[Item]) -> list[Item]:
+        """Of these, what is at rest."""
+        items = list(items)
+        lost = [item.size_bytes for item in items if item.lost]
+        self.num_lost += len(lost)
+        self.lost_bytes += sum(lost)
+        return [item for item in items if item.question is None and not item.lost]
 
     def dead(self, letters: Iterable[BuriedItem]) -> list[DeadRecord]:
         """The records of dead letters."""
@@ -101,44 +150,58 @@ class Recorder:
         return out
 
     def queue(
-        self, queue: NamedQueue, deliveries: Iterable[Getter], leases: Iterable[HeldItems]
+        self, queue: NamedQueue, deliveries: Sequence[Getter], leases: Sequence[HeldItems]
     ) -> QueueRecord:
         """The record of a queue, of which this is in delivery, and this on lease."""
-        # Parts stay with their shards.
-        deliveries = [getter for getter in deliveries if not getter.is_shard]
         returned, rest, passes = queue.fifo.contents()
-        held: list[DeliveryRecord] = []
-        self.sent += [getter.items or [] for getter in deliveries]
+        sharding = None if queue.sharding is None else self._sharding(queue.sharding)
         admission = None if queue.admission is None else queue.admission.contents()
         if self._at_rest:
-            returned += [item for getter in deliveries for item in getter.items or ()]
+            # Parts stay with their shards.
+            sent = [getter.items or [] for getter in deliveries if not getter.is_shard]
+            self.sent += sent
+            returned += [item for items in sent for item in items]
             returned += [item for lease in leases for item in lease.items.values()]
+            returned.sort(key=_order)
             if queue.admission is not None and admission is not None:
                 num_lent = sum(queue.admission.is_lent(item) for item in returned)
-                admission = admission._replace(num_given=admission.num_given - num_lent, slots=[])
-            returned.sort(key=_order)
-        else:
-            held = [self._delivery(getter) for getter in deliveries]
-            held += [self._lease(lease) for lease in leases]
-        sharding = None if queue.sharding is None else self._sharding(queue.sharding)
-        num_entered, flushed = queue.fifo.num_entered, queue.flushed
-        returned_records, rest_records = self.each(returned), self.each(rest)
-        return QueueRecord(
-            queue.name,
-            num_entered,
-            flushed,
-            returned_records,
-            rest_records,
-            passes,
-            held,
-            sharding,
-            admission,
+                num_given = admission.num_given - num_lent
+                admission = admission._replace(num_given=num_given, slots=[], asking=[], moving=[])
+        begin = len(self.items)
+        self.items += self._resting(rest) if self._at_rest else rest
+        self.rest.append(range(begin, len(self.items)))
+        about = queue.name, queue.fifo.num_entered, queue.flushed
+        record = QueueRecord(*about, self.each(returned), [], passes, [], sharding, admission)
+        return record if self._at_rest else self._with_clients(record, queue, deliveries, leases)
+
+    def _with_clients(
+        self,
+        record: QueueRecord,
+        queue: NamedQueue,
+        deliveries: Iterable[Getter],
+        leases: Iterable[HeldItems],
+    ) -> QueueRecord:
+        getters = [
+            *map(_get, queue.getters),
+            *(_get(getter)._replace(parked=True) for getter in queue.parked),
+        ]
+        if queue.sharding is not None:
+            shards = queue.sharding
+            getters += [_get(each)._replace(shard=shards.shard_of(each)) for each in shards.getters]
+        with_room = (putter for stream in queue.streams.values() for putter in stream)
+        return record._replace(
+            deliveries=[*map(self._delivery, deliveries), *map(self._lease, leases)],
+            getters=getters,
+            putters=[self._put(putter) for putter in (*with_room, *queue.putters)],
+            tap=queue.record() if isinstance(queue, TapQueue) else None,
         )
 
     def _delivery(self, getter: Getter) -> DeliveryRecord:
-        items = self.each(getter.items or (), getter.queue.admission)
-        client, ticket = getter.client.name, getter.ticket
-        return DeliveryRecord(client, ticket, items, getter.complete, getter.group, getter.arrived)
+        part = None if getter.part is None else self._part(getter.part)
+        items = [] if part is not None else self.each(getter.items or (), getter.queue.admission)
+        about = getter.complete, getter.group, getter.arrived
+        record = DeliveryRecord(getter.client.name, getter.ticket, items, *about)
+        return record._replace(part=part, since=getter.since)
 
     def _lease(self, lease: HeldItems) -> DeliveryRecord:
         complete, arrived = (
@@ -147,98 +210,44 @@ class Recorder:
         items, places = self.each(lease.items.values(), lease.queue.admission), list(lease.items)
         ttl_s, consumer = lease.terms
         group = None if lease.getter is None else lease.getter.group
-        return DeliveryRecord(
+        record = DeliveryRecord(
             *lease.owner, items, complete, group, arrived, lease.generation, places, ttl_s, consumer
         )
+        return record._replace(since=lease.since)
+
+    def _put(self, putter: Putter) -> PutRecord:
+        item, slot = putter.item, putter.item.slot
+        seen_by = [tap.subscription for tap in putter.seen_by if isinstance(tap, TapQueue)]
+        about = putter.complete, putter.has_room, 0 if slot is None else slot.number, seen_by
+        return PutRecord(putter.client.name, putter.ticket, putter.since, self.item(item), *about)
 
     def _sharding(self, sharding: Sharding[Getter]) -> ShardingRecord:
         next_step, num_dealt, shards = sharding.contents()
-        parts = [
-            [
-                PartRecord(part.step, self.each(part.items), part.imbalance, part.complete)
-                for part in its_parts
-            ]
-            for its_parts in shards
-        ]
-        return ShardingRecord(sharding.plan, next_step, num_dealt, parts)
+        records = []
+        for parts, holder in shards:
+            its_parts = [self._part(part) for part in parts]
+            if holder is not None and not self._at_rest:
+                its_parts[0] = its_parts[0]._replace(client=holder.client.name, ticket=holder.ticket)
+            records.append(its_parts)
+        return ShardingRecord(sharding.plan, next_step, num_dealt, records)
+
+    def _part(self, part: Part) -> PartRecord:
+        return PartRecord(part.step, self.each(part.items), part.imbalance, part.complete)
 
 
-class Restorer:
-    """Fills new queues with what records say.
+def _get(getter: Getter) -> GetRecord:
+    record = GetRecord(getter.client.name, getter.ticket, getter.since)
+    if isinstance(getter.wanted, WantedGroup):
+        record = record._replace(group_size=getter.wanted.size)
+    elif getter.wanted is not None:
+        weight, limits = getter.wanted
+        record = record._replace(weight=None if weight is None else rounded(weight), limits=limits)
+    return record._replace(terms=getter.terms, ripens=getter.ripens, waited=getter.waited)
 
-    Args:
-        payloads: of the items.
-        leases: of the channel, without any yet.
-    """
 
-    def __init__(self, payloads: Sequence[Any], leases: Leases) -> None:
-        self._payloads = payloads
-        self._leases = leases
-
-    def item(self, record: ItemRecord, since: float) -> Item:
-        """The item of a record."""
-        item = Item(
-            self._payloads[record.payload],
-            record.weight,
-            record.size_bytes,
-            record.priority,
-            as_name(record.group),
-        )
-        item.order, item.attempts, item.since = record.order, record.attempts, since
-        item.question = None if record.question is None else (record.question[0], record.question[1])
-        item.version, item.latest = record.version, record.latest
-        item.given_in = 0 if record.given else -1
-        return item
-
-    def fill(self, queue: NamedQueue, record: QueueRecord, clients: dict[str, Client]) -> None:
-        """Fill a queue, whose clients become known."""
-        queue.flushed = record.flushed
-        returned, rest = self._each(queue, record.returned), self._each(queue, record.items)
-        if record.admission is not None:
-            queue.begin_admission().load(record.admission, [*returned, *rest])
-        queue.fifo.load(returned, rest, record.passes, record.num_entered)
-        for delivery in record.deliveries:
-            self._deliver(queue, delivery, clients)
-        if record.sharding is not None:
-            queue.sharding = self._sharding(queue, record.sharding)
-
-    def _each(self, queue: NamedQueue, records: Iterable[ItemRecord]) -> list[Item]:
-        return [self.item(record, queue.tally.now) for record in records]
-
-    def _deliver(self, queue: NamedQueue, record: DeliveryRecord, clients: dict[str, Client]) -> None:
-        items = self._each(queue, record.items)
-        if queue.admission is not None:
-            queue.admission.load_given(items)
-        getter = None
-        if record.client:
-            client = clients.setdefault(record.client, Client(record.client))
-            getter = client.operations[record.ticket] = Getter(client, record.ticket, queue, None)
-            getter.items, getter.complete, getter.group = items, record.complete, as_name(record.group)
-            getter.arrived = record.arrived
-        if record.generation:
-            lease = HeldItems(record.generation, queue, items)
-            lease.items = dict(zip(record.places, items, strict=True))
-            self._leases.load(lease, getter, LeaseTerms(record.ttl_s, record.consumer))
-        else:
-            queue.delivering += 1
-            queue.on_the_way += not record.arrived
-
-    def _sharding(self, queue: NamedQueue, record: ShardingRecord) -> Sharding[Getter]:
-        sharding: Sharding[Getter] = Sharding(_as_plan(record.plan))
-        shards = [[self._part(queue, part) for part in parts] for parts in record.shards]
-        sharding.load(record.next_step, record.num_dealt, shards)
-        return sharding
-
-    def _part(self, queue: NamedQueue, record: PartRecord) -> Part:
-        items = self._each(queue, record.items)
-        weight = rounded(sum(item.weight for item in items))
-        return Part(record.step, items, weight, record.imbalance, record.complete)
-
-    def bury(self, queue: NamedQueue, record: DeadRecord) -> None:
-        """Have a dead letter again."""
-        item = self.item(record.item, queue.tally.now)
-        letter = BuriedItem(record.number, queue, item, record.attempts, record.reason, record.consumer)
-        self._leases.load_dead(letter)
+def record_of(client: Client) -> ClientRecord:
+    """The record of a client."""
+    return ClientRecord(client.name, list(client.operations), [getter.ticket for getter in client.parked])
 
 
 def merged(first: Snapshot, second: Snapshot) -> Snapshot:
@@ -280,7 +289,7 @@ class _Merger:
             there = queues.get(name) or QueueRecord(name, records[-1].order + 1, 0, [], [])
             queues[name] = _with_first(records, there)
         record = second._replace(queues=list(queues.values()), dead=[*dead, *second.dead])
-        return Snapshot(record, self._recorder.items, [], [])
+        return Snapshot(record, self._recorder.items, at_rest=True)
 
     def _is_new(self, item: Item) -> bool:
         is_new = id(item) not in self._known
@@ -328,13 +337,6 @@ def _with_first(records: Sequence[ItemRecord], queue: QueueRecord) -> QueueRecor
         returned=[record._replace(order=order) for order, record in enumerate(returned)],
         items=[record._replace(order=order) for order, record in enumerate(queue.items, count)],
     )
-
-
-def _as_plan(plan: ShardPlan) -> ShardPlan:
-    """The plan as it was before it travelled."""
-    linear, quadratic = plan.cost
-    table = tuple((weight, cost) for weight, cost in plan.cost_table)
-    return plan._replace(cost=(linear, quadratic), cost_table=table)
 
 
 def _order(item: Item | ItemRecord) -> int:

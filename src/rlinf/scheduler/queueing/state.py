@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from rlinf.scheduler.queueing.admission import Asked, Move
 from rlinf.scheduler.queueing.groups import GroupName
 from rlinf.scheduler.queueing.instructions import (
     Accept,
@@ -20,7 +19,7 @@ from rlinf.scheduler.queueing.instructions import (
     StartClock,
 )
 from rlinf.scheduler.queueing.item import Item, marks_tell
-from rlinf.scheduler.queueing.leases import HeldItems, Leases
+from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems, Leases
 from rlinf.scheduler.queueing.named_queue import (
     Client,
     Getter,
@@ -30,10 +29,11 @@ from rlinf.scheduler.queueing.named_queue import (
     Tally,
 )
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
-from rlinf.scheduler.queueing.records import StateRecord, as_name
+from rlinf.scheduler.queueing.records import Asked, Move, QueueRecord, StateRecord, as_name
 from rlinf.scheduler.queueing.report import QueueSnapshot, report_of
+from rlinf.scheduler.queueing.restoring import Restorer
 from rlinf.scheduler.queueing.sharding import ShardPlan
-from rlinf.scheduler.queueing.snapshot import Recorder, Restorer, Snapshot
+from rlinf.scheduler.queueing.snapshot import Recorder, Snapshot, record_of
 from rlinf.scheduler.queueing.tap_queue import TapQueue, TapTerms
 from rlinf.scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits, Wanted, WantedGroup
 from rlinf.scheduler.queueing.watch import Watch
@@ -565,10 +565,8 @@ class ChannelState:
         """A client reads a subscription, which begins with its first member; why it cannot, empty if it does."""
         tap = self._taps.get(name)
         if tap is None:
-            tap = self.tap_type(name, terms, self._tally, lambda: self._seen_by(terms))
-            tap.ended = self._all_ended or terms.queue_name in self._ended
-            self._taps[name] = self._queues[tap.name] = tap
-            self._look_at_taps(terms)
+            tap = self._tap(name, terms)
+            self._begin(tap)
         elif tap.terms != terms:
             return f"there is a subscription {name!r} already: {tap.terms.describe()}"
         tap.members[client, number] = None
@@ -593,6 +591,10 @@ class ChannelState:
         ]
         left = [(name, self.leave_subscription(*member, name)) for name, member in members]
         return [(name, vacancy) for name, vacancy in left if vacancy is not None]
+
+    def vacant_subscriptions(self) -> list[tuple[str, int]]:
+        """Return the subscriptions that have no member, each with the number of its vacancy."""
+        return [(name, tap.vacancy) for name, tap in self._taps.items() if not tap.members]
 
     def give_up_subscription(self, name: str, vacancy: int) -> list[Instruction] | None:
         """Nobody is to succeed the last member of a subscription: it is gone; None if somebody has."""
@@ -733,9 +735,10 @@ class ChannelState:
 
     @property
     def total_held_bytes(self) -> int:
-        """How many bytes all queues hold together, dead letters included."""
+        """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
         dead = sum(letter.item.size_bytes for letter in self.leases.dead.values())
-        return dead + sum(queue.held_bytes for queue in self._queues.values())
+        own = (queue for queue in self._queues.values() if not isinstance(queue, TapQueue))
+        return dead + sum(queue.held_bytes for queue in own)
 
     def report(self) -> list[QueueSnapshot]:
         """Return what every queue holds, and who waits for what since when, in order of appearance."""
@@ -743,7 +746,7 @@ class ChannelState:
         return [report_of(queue, leases[queue], sent[queue]) for queue in self._queues.values()]
 
     def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:
-        """Return a record of everything but who waits (see `snapshot.py`), and its items.
+        """Return a record of everything (see `snapshot.py`), and its items.
 
         Args:
             at_rest: without clients: what they have is in its queues again.
@@ -751,16 +754,37 @@ class ChannelState:
         """
         recorder = Recorder(at_rest=at_rest)
         leases, sent = self._leases_by_queue(done), self._deliveries_by_queue()
-        # Subscriptions are of processes that live.
-        own = [queue for queue in self._queues.values() if not isinstance(queue, TapQueue)]
-        queues = [recorder.queue(queue, sent[queue], leases[queue]) for queue in own]
-        letters = self.leases.dead.values()
-        dead = recorder.dead(letter for letter in letters if not isinstance(letter.queue, TapQueue))
-        last_number, ended = self.leases.last_number, list(self._ended)
-        counts = last_number, self.num_accepted, self.accepted_bytes
-        lost = self.num_lost + recorder.num_lost, self.lost_bytes + recorder.lost_bytes
-        record = StateRecord(queues, dead, *counts, self.closed, self._all_ended, ended, *lost)
-        return Snapshot(record, recorder.items, recorder.sent, [])
+        # Of subscriptions that nobody reads any more something may still be given out.
+        queues = dict.fromkeys((*self._queues.values(), *leases, *sent))
+        letters: Iterable[BuriedItem] = self.leases.dead.values()
+        if at_rest:
+            # Subscriptions are of processes that live.
+            queues = {queue: None for queue in queues if not isinstance(queue, TapQueue)}
+            letters = [letter for letter in letters if letter.queue in queues]
+        records = [recorder.queue(queue, sent[queue], leases[queue]) for queue in queues]
+        dead = recorder.dead(letters)
+        record = StateRecord(
+            records,
+            dead,
+            self.leases.last_number,
+            self.num_accepted,
+            self.accepted_bytes,
+            self.closed,
+            self._all_ended,
+            list(self._ended),
+            self.num_lost + recorder.num_lost,
+            self.lost_bytes + recorder.lost_bytes,
+        )
+        if not at_rest:
+            record = record._replace(
+                clients=[record_of(client) for client in self._clients.values()],
+                crowded=[queue.name for queue in self._tally.crowded],
+                admitting=[queue.name for queue in self._admitting],
+                why_over=self.leases.contents(),
+                now=self._tally.now,
+                num_vacancies=self._num_vacancies,
+            )
+        return Snapshot(record, recorder.items, at_rest, recorder.rest, recorder.sent)
 
     def watch(
         self, snapshot: Snapshot, max_bytes: int = 0, give_up: Callable[[], None] = lambda: None
@@ -791,18 +815,28 @@ class ChannelState:
             raise ValueError(message)
         self.closed, self._all_ended = record.closed, record.all_ended
         self._ended = dict.fromkeys(as_name(name) for name in record.ended)
-        self._tally.num_items, self._tally.size_bytes = record.num_accepted, record.accepted_bytes
-        self._tally.num_lost, self._tally.lost_bytes = record.num_lost, record.lost_bytes
-        self.leases.last_number = record.last_number
-        restorer = Restorer(payloads, self.leases)
-        for each in record.queues:
-            queue = self._queue(as_name(each.name))
-            restorer.fill(queue, each, self._clients)
-            if queue.admission is not None:
-                self._admitting[queue] = None
+        tally = self._tally
+        tally.num_items, tally.size_bytes = record.num_accepted, record.accepted_bytes
+        tally.num_lost, tally.lost_bytes = record.num_lost, record.lost_bytes
+        tally.now = record.now or tally.now
+        self.leases.last_number, self._num_vacancies = record.last_number, record.num_vacancies
+        self._clients = {client.name: Client(client.name) for client in record.clients}
+        # Queues see subscriptions, and subscriptions queues.
+        queues = [self._queue_of(each) for each in record.queues]
+        restorer = Restorer(payloads, self.leases, self._clients, self._taps)
+        for queue, each in zip(queues, record.queues, strict=True):
+            restorer.fill(queue, each)
+        for client in record.clients:
+            restorer.arrange(client)
         for letter in record.dead:
             restorer.bury(self._queue(as_name(letter.queue)), letter)
-        self._settle(list(self._queues.values()), [])
+        self.leases.arrange(record.why_over)
+        for queue in queues:
+            self._drop_if_idle(queue)
+        tally.crowded = {self._queues[as_name(name)]: None for name in record.crowded}
+        names = *map(as_name, record.admitting), *self._queues
+        admitting = [self._queues[name] for name in names if name in self._queues]
+        self._admitting = {queue: None for queue in admitting if queue.admission is not None}
 
     def _leases_by_queue(self, done: Collection[int]) -> defaultdict[NamedQueue, list[HeldItems]]:
         leases: defaultdict[NamedQueue, list[HeldItems]] = defaultdict(list)
@@ -971,6 +1005,27 @@ class ChannelState:
             queue.settle(self.closed, out)
         self._drop_if_idle(queue)
         return out
+
+    def _tap(self, name: str, terms: TapTerms) -> TapQueue:
+        tap = self.tap_type(name, terms, self._tally, lambda: self._seen_by(terms))
+        tap.ended = self._all_ended or terms.queue_name in self._ended
+        return tap
+
+    def _begin(self, tap: TapQueue) -> None:
+        self._taps[tap.subscription] = self._queues[tap.name] = tap
+        self._look_at_taps(tap.terms)
+
+    def _queue_of(self, record: QueueRecord) -> NamedQueue:
+        """The queue of a record, still empty."""
+        name = as_name(record.name)
+        if record.tap is None:
+            return self._queue(name)
+        queue_name, drops, *bounds = record.tap[:4]
+        tap = self._tap(name.subscription, TapTerms(as_name(queue_name), drops, *bounds))
+        tap.load(record.tap)
+        if not tap.removed:
+            self._begin(tap)
+        return tap
 
     def _remove_tap(self, tap: TapQueue) -> list[Instruction]:
         del self._taps[tap.subscription], self._queues[tap.name]

@@ -9,6 +9,7 @@ deaths of the server; and nothing that is sent this way need know of them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 What = TypeVar("What")
@@ -56,6 +57,14 @@ class Stream(Generic[What]):
     def after(self, number: int) -> list[tuple[int, What]]:
         """What was said after this number, to be said again."""
         return [kept for kept in self._kept if kept[0] > number]
+
+    def contents(self) -> tuple[int, int, list[tuple[int, What]]]:
+        """What the other has said, how much was said to it, and what of that is kept."""
+        return self.heard, self._num_said, list(self._kept)
+
+    def load(self, heard: int, num_said: int, kept: Iterable[tuple[int, What]]) -> None:
+        """Take what `contents` gave."""
+        self.heard, self._num_said, self._kept = heard, num_said, deque(kept)
 
     @property
     def num_kept(self) -> int:
@@ -146,6 +155,16 @@ class ServerStreams(Generic[What]):
         """The number of the last that this server has of a client for good."""
         stream = self._streams.get(client)
         return 0 if stream is None else stream.heard
+
+    def contents(self) -> dict[str, tuple[int, int, list[tuple[int, What]]]]:
+        """The streams of all clients; see `Stream`."""
+        return {client: stream.contents() for client, stream in self._streams.items()}
+
+    def load(self, client: str, heard: int, num_said: int, kept: Iterable[tuple[int, What]]) -> None:
+        """Have a client again that there was before."""
+        self.join(client)
+        self._streams[client].load(heard, num_said, kept)
+        self._taken[client] = heard
 
     def resume(self, client: str, heard: int, *, begun: bool) -> Resumption | None:
         """A client looks for this server, be it for the first time; None if it was given up for lost.

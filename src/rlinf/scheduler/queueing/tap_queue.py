@@ -17,6 +17,7 @@ from rlinf.scheduler.queueing.instructions import Instruction
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.named_queue import NamedQueue, QueueDepth, Tally
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf.scheduler.queueing.records import TapRecord
 from rlinf.scheduler.wording import counted, size_text
 
 
@@ -115,6 +116,18 @@ class TapQueue(NamedQueue):
         """It stays until it is removed."""
         return False
 
+    def record(self) -> TapRecord:
+        """What it is, and who reads it."""
+        about = *self.terms, list(self.members), self.vacancy, self.num_dropped, self.removed
+        return TapRecord(*about)
+
+    def load(self, record: TapRecord) -> None:
+        """Take what `record` gave."""
+        self.members = dict.fromkeys(record.members)
+        self.vacancy, self.num_dropped = record.vacancy, record.num_dropped
+        if record.removed:
+            self.remove()
+
     def depth(self) -> QueueDepth:
         """Return what is here, as data."""
         return replace(super().depth(), num_dropped=self.num_dropped)
@@ -125,7 +138,7 @@ class TapQueue(NamedQueue):
             self.fifo.take_all()
         super().settle(closed, out)
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """What it holds is bound by itself, and counts nowhere else."""
 
     def _count_lost(self, lost: list[Item]) -> None:

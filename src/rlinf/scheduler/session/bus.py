@@ -20,8 +20,11 @@ class EventBus:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
-        # One entry for each event that some listener may not have heard yet.
-        self._unheard: deque[Event] = deque()
+        # The sizes of the events that some listener may not have heard yet.
+        self._unheard: deque[int] = deque()
+        # Counted by those who emit, and by the thread: nobody waits for a lock.
+        self._bytes_emitted = self._bytes_heard = 0
+        self._is_late = False
         self._listeners: list[Listener] = []
         self._thread = threading.Thread(target=self._run, name="rlinf-events", daemon=True)
 
@@ -31,21 +34,36 @@ class EventBus:
         if self._thread.ident is None:
             self._thread.start()
 
-    def emit(self, event: Event) -> None:
-        """Tell every listener; returns at once."""
+    def emit(self, event: Event, size_bytes: int = 0) -> None:
+        """Tell every listener; returns at once.
+
+        Args:
+            event: what has happened.
+            size_bytes: what it counts in `unheard_bytes`; of one thread's events only.
+        """
         if self._listeners:
-            self._unheard.append(event)
+            self._unheard.append(size_bytes)
+            self._bytes_emitted += size_bytes
             self._events.put(event)
 
+    @property
+    def unheard_bytes(self) -> int:
+        """The size of what some listener has not heard yet."""
+        return self._bytes_emitted - self._bytes_heard
+
     def flush(self, timeout_s: float = 1.0) -> bool:
-        """Wait until the listeners have heard everything emitted so far; False when they take longer."""
+        """Wait until the listeners have heard everything emitted so far; False when they take longer.
+
+        Once they have taken longer nobody waits for them again before they have caught up.
+        """
         if not self._unheard:
             return True
-        if threading.current_thread() is self._thread or not self._thread.is_alive():
+        if self._is_late or threading.current_thread() is self._thread or not self._thread.is_alive():
             return False
         heard = threading.Event()
         self._events.put(heard)
-        return heard.wait(timeout_s)
+        self._is_late = not heard.wait(timeout_s)
+        return not self._is_late
 
     def close(self) -> None:
         """Deliver what is queued, then end the thread."""
@@ -59,7 +77,9 @@ class EventBus:
                 event.set()
             else:
                 self._tell(event)
-                self._unheard.popleft()
+                self._bytes_heard += self._unheard.popleft()
+                if not self._unheard:
+                    self._is_late = False
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):

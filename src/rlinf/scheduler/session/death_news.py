@@ -18,6 +18,7 @@ from rlinf.scheduler.session.death_roll import Death, DeathRoll
 
 TELL = "job.deaths"
 REPORT = "job.death_seen"
+DECLARED_WITHIN_S = 30.0
 # The home hears of most ends by itself; others report what they saw only if it has said nothing until then.
 REPORT_AFTER_S = 1.0
 
@@ -55,6 +56,19 @@ class DeathNews:
         """Say that a process is dead; from any thread."""
         self._messenger.submit(lambda: self._declare(death, self._own_id))
 
+    def declare_and_wait(self, death: Death, timeout_s: float = DECLARED_WITHIN_S) -> None:
+        """Say that a process is dead, and wait until the home has told everybody; from any thread but the I/O thread.
+
+        Raises:
+            CommError: the home does not answer within `timeout_s` seconds.
+        """
+        # The home asks itself as it asks others.
+        told = self._messenger.request(
+            self._home, REPORT, DeadProcesses([death]), timeout_s=timeout_s, reply_type=None
+        )
+        told.result()
+        self._messenger.submit(lambda: self._fence(death))
+
     def _declare(self, death: Death, by: str) -> None:
         if self._roll is None:
             self._messenger.notify(self._home, REPORT, DeadProcesses([death]))
@@ -77,6 +91,7 @@ class DeathNews:
     def _on_report(self, notice: Request) -> None:
         for death in notice.head.deaths:
             self._declare(death, notice.peer_id)
+        notice.reply(None)
 
     def _on_told(self, notice: Request) -> None:
         if notice.peer_id != self._home.process_id:

@@ -69,6 +69,11 @@ class Hearts:
         messenger.serve(BEAT, self._on_beat, Beat)
         messenger.on_peer_lost(self._forget)
 
+    def why_silent(self, process_id: str) -> str:
+        """Why a process whose silence was told is silent, although its link works; "" of others; from any thread."""
+        silent_s = self._pulse.told_silent_s(process_id, time.monotonic())
+        return "" if silent_s is None else _stuck(silent_s)
+
     def _forget(self, process_id: str) -> None:
         self._pulse.forget(process_id)
         self._overdue.pop(process_id, None)
@@ -100,9 +105,7 @@ class Hearts:
     def _tell(self, silence: Silence) -> None:
         name = self._messenger.peer_name(silence.process_id)
         cut_off = self._messenger.cut_off(silence.process_id)
-        stuck = (
-            f"nothing heard for {silence.silent_s:.0f} s: it is stopped, or something holds its interpreter"
-        )
+        stuck = _stuck(silence.silent_s)
         if silence.too_long and cut_off:
             self._overdue[silence.process_id] = silence
             return
@@ -115,3 +118,7 @@ class Hearts:
         if rank.isdecimal():
             _log.warning("'%s': %s", name, cut_off or stuck)
             self._bus.emit(WorkerUnresponsive(group, int(rank), cut_off or stuck, silence.silent_s))
+
+
+def _stuck(silent_s: float) -> str:
+    return f"nothing heard for {silent_s:.0f} s: it is stopped, or something holds its interpreter"

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.rundir import JOB_NAME, living_drivers
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.session.session import Session
@@ -32,6 +33,7 @@ class RunningJob(msgspec.Struct, frozen=True):
         key: what lets a process take part.
         home: how the driver is reached.
         encryption: whether what goes from machine to machine is encrypted.
+        ports: the first and the last of the ports that its processes take; None: any.
     """
 
     pid: int
@@ -40,6 +42,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     key: bytes
     home: Endpoint
     encryption: bool
+    ports: PortRange | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.pid}: {self.program}>"
@@ -52,7 +55,12 @@ class RunningJob(msgspec.Struct, frozen=True):
         """
         secret = ClusterSecret(self.key)
         return Session(
-            secret, name, home=self.home, tcp=bool(self.home.tcp_address), encryption=self.encryption
+            secret,
+            name,
+            home=self.home,
+            tcp=bool(self.home.tcp_address),
+            encryption=self.encryption,
+            ports=self.ports,
         )
 
 
@@ -66,6 +74,7 @@ def announce(session: Session, *, encryption: bool) -> None:
         session.secret.exported(),
         session.messenger.endpoint,
         encryption,
+        session.messenger.ports,
     )
     path = session.messenger.run_directory / JOB_NAME
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

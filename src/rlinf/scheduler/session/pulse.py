@@ -63,6 +63,11 @@ class Pulse:
         self._heard[process_id] = _Heard(now, give_up_after_s)
         return Silence(process_id, now - before.at, over=True) if before is not None and before.told else None
 
+    def told_silent_s(self, process_id: str, now: float) -> float | None:
+        """For how long a process is silent, in seconds; None if that was not told, or is over."""
+        heard = self._heard.get(process_id)
+        return now - heard.at if heard is not None and heard.told else None
+
     def forget(self, process_id: str) -> None:
         """A process is gone."""
         self._heard.pop(process_id, None)

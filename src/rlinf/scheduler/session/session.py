@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
@@ -18,6 +17,7 @@ from rlinf.scheduler.comm import (
     on_fork_in_child,
 )
 from rlinf.scheduler.comm.forking import FORKED
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
@@ -49,6 +49,7 @@ class Session:
         host: this machine's address, to listen on.
         tcp: whether some process of the job cannot be reached through a Unix socket.
         encryption: whether what goes from machine to machine is encrypted.
+        ports: as `Messenger`'s.
         machine_id: as `Messenger`'s.
         arena_limit_bytes: as `Messenger`'s.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
@@ -77,6 +78,7 @@ class Session:
         host: str = "127.0.0.1",
         tcp: bool = False,
         encryption: bool = True,
+        ports: PortRange | None = None,
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
         unreachable_after_s: float = GRACE_S,
@@ -97,6 +99,7 @@ class Session:
             host=host,
             tcp=tcp,
             encryption=encryption,
+            ports=ports,
             machine_id=machine_id,
             arena_limit_bytes=arena_limit_bytes,
             unreachable_after_s=unreachable_after_s,
@@ -109,8 +112,9 @@ class Session:
         self.directory = DirectoryClient(self.messenger, self.home)
         self.deaths = DeathNews(self.messenger, self.home)
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
+        self._hearts: Hearts | None = None
         if home is None:
-            Hearts(self.messenger, self.bus, self.deaths)
+            self._hearts = Hearts(self.messenger, self.bus, self.deaths)
         else:
             Heart(self.messenger, home, unresponsive_after_s)
 
@@ -118,6 +122,11 @@ class Session:
     def crosses_machines(self) -> bool:
         """Whether some process of the job cannot be reached through a Unix socket."""
         return bool(self.messenger.endpoint.tcp_address)
+
+    def why_silent(self, process_id: str) -> str:
+        """Why a process that lives is not heard of now: cut off, or, as far as the home knows, stopped; else ""."""
+        cut_off = self.messenger.cut_off(process_id)
+        return cut_off or (self._hearts.why_silent(process_id) if self._hearts is not None else "")
 
     @property
     def closed(self) -> bool:
@@ -205,9 +214,7 @@ class Session:
         set_current(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fail(self, _error: BaseException) -> None:

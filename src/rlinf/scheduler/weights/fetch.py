@@ -15,7 +15,7 @@ from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, R
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
-from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, FetchWeights
+from rlinf.scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
 
 # How long a publisher may take to answer who does not want to wait.
@@ -92,7 +92,7 @@ class Fetch(Transfer):
         self._waits = timeout_s > 0
         self._heard = NOTHING_HEARD
         self._reading: Reading | None = None
-        self._promise: Callable[[], OwnedPromise | None] = _nobody
+        self._promise: Callable[[], OwnedPromise | None] = lambda: None
 
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread; the promise of its `FetchedWeights`, which ends it when it is dropped."""
@@ -113,7 +113,6 @@ class Fetch(Transfer):
         self._reading = Reading(
             self._messenger,
             self._replicas,
-            SERVICE,
             endpoint,
             ask=partial(self._ask, endpoint),
             done=self._done,
@@ -170,7 +169,3 @@ class Fetch(Transfer):
 def entry_of(name: str) -> str:
     """What a publisher is registered as."""
     return f"weights/{name}"
-
-
-def _nobody() -> None:
-    return None

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.arrays import memory_of
 from rlinf.scheduler.comm.codec.copying import copy_bytes
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
@@ -108,7 +109,7 @@ class _Table:
         if data.numel():
             bits = data.view(getattr(torch, BITS[data.element_size()]))
             plain = bits.is_cpu and bits.is_contiguous()
-            part = _memory_of(bits.numpy()) if plain else StridedTensor(torch, bits)
+            part = memory_of(bits.numpy()) if plain else StridedTensor(torch, bits)
             row.part = self._place(part, (data.device, data.data_ptr(), row.dtype, row.shape, data.stride()))
         self.rows.append(row)
 
@@ -120,7 +121,7 @@ class _Table:
             data = data.astype(data.dtype.newbyteorder("="))
         row = TensorEntry(key, data.dtype.str, data.shape, _NO_PART)
         if data.nbytes:
-            part = _memory_of(data) if data.flags.c_contiguous else StridedArray(data)
+            part = memory_of(data) if data.flags.c_contiguous else StridedArray(data)
             row.part = self._place(part, (data.ctypes.data, row.dtype, row.shape, data.strides))
         self.rows.append(row)
 
@@ -129,10 +130,6 @@ class _Table:
         if index == len(self.parts):
             self.parts.append(part)
         return index
-
-
-def _memory_of(array: np.ndarray[Any, Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
 
 
 class StateDictWriter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
@@ -137,7 +136,7 @@ class Weights:
         self._transfers.hand_over(put)
         try:
             return done.result(PUT_TIMEOUT_S)
-        except FutureTimeout as error:
+        except TimeoutError as error:
             raise CommTimeout(
                 "publish", entry_of(name), PUT_TIMEOUT_S, "this process's I/O thread"
             ) from error

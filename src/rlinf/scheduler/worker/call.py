@@ -12,7 +12,7 @@ from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
-from rlinf.scheduler.errors import CallCancelled, SharedMemoryUnreadable, WorkerDied
+from rlinf.scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
 
@@ -21,10 +21,17 @@ next_number = itertools.count(1).__next__
 
 
 class Target(NamedTuple):
-    """A rank that is called: its name, and how its process is reached."""
+    """A rank that is called.
+
+    Attributes:
+        address: its name.
+        endpoint: how its process is reached; None: it has none now, and the call waits for the next one.
+        gone: done when that process is gone, with why.
+    """
 
     address: WorkerAddress
-    endpoint: Endpoint
+    endpoint: Endpoint | None
+    gone: Promise[str] | None = None
 
 
 # What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
@@ -43,6 +50,8 @@ class Call:
         targets: the ranks.
         encoded: the arguments: one for all ranks, or one a rank.
         kind: what is to be done with `method`.
+        next_target: given a rank that died with its part, says where that is sent again: nowhere (None), or to another
+            process, which may not be there yet; without this nothing is sent again.
 
     Attributes:
         method: what is called.
@@ -61,6 +70,7 @@ class Call:
         targets: Sequence[Target],
         encoded: Encoded | Sequence[Encoded],
         kind: protocol.CallKind = "call",
+        next_target: Callable[[WorkerAddress], Target | None] = lambda _: None,
     ) -> None:
         self.method = method
         self.addresses = tuple(target.address for target in targets)
@@ -71,7 +81,8 @@ class Call:
         self.complete: Promise[None] = Promise()
         self.messenger = messenger
         self._head = protocol.CallRequest(method, next_number(), kind)
-        self._endpoints = [target.endpoint for target in targets]
+        self._targets = list(targets)
+        self._next_target = next_target
         self._left = len(targets)
         self._is_cancelled = False
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
@@ -81,12 +92,13 @@ class Call:
         """Write the arguments, once where they are the same; nobody waits here for room in shared memory."""
         parcels = self.messenger.parcels
         if not isinstance(encoded, Encoded):
-            pairs = zip(encoded, self._endpoints, strict=True)
-            return [parcels.pack(each, endpoint, snapshot=True) for each, endpoint in pairs]
-        readers = [endpoint for endpoint in self._endpoints if parcels.reads_ours(endpoint.process_id)]
-        peer = (readers or self._endpoints)[0]
-        parcel = parcels.pack(encoded, peer, snapshot=True, shared=len(self._endpoints) > 1)
-        return [parcel] * len(self._endpoints)
+            pairs = zip(encoded, self._targets, strict=True)
+            return [parcels.pack(each, target.endpoint, snapshot=True) for each, target in pairs]
+        endpoints = [target.endpoint for target in self._targets]
+        readers = [each for each in endpoints if each is None or parcels.reads_ours(each.process_id)]
+        peer = (readers or endpoints)[0]
+        parcel = parcels.pack(encoded, peer, snapshot=True, shared=len(endpoints) > 1)
+        return [parcel] * len(endpoints)
 
     @property
     def title(self) -> str:
@@ -103,8 +115,36 @@ class Call:
         """Send it to every rank."""
         # Released before the ranks hear of this call: then they find their memory warm.
         self.messenger.parcels.release_dropped()
-        for index in range(len(self._endpoints)):
+        for index in range(len(self._targets)):
             self._send(index)
+
+    def aim(self, target: Target) -> None:
+        """Before it is started: a rank has another process by now, or none."""
+        self._targets[self.addresses.index(target.address)] = target
+
+    def go_on(self, target: Target) -> None:
+        """A rank for whose process it waited has one."""
+        index = self._waiting_for(target.address)
+        if index is not None:
+            self._targets[index] = target
+            self._send(index)
+
+    def refuse(self, error: WorkerDied) -> None:
+        """A rank for whose process it waited gets none."""
+        index = self._waiting_for(WorkerAddress(error.group, error.rank))
+        if index is not None:
+            self._note(index, error)
+
+    def _waiting_for(self, address: WorkerAddress) -> int | None:
+        if address not in self.addresses:
+            return None
+        index = self.addresses.index(address)
+        waits = self._targets[index].endpoint is None and self.outcomes[index] is None
+        return index if waits else None
+
+    def why_gone(self, address: WorkerAddress) -> Promise[str] | None:
+        """What is done when the process is gone that a rank's part was sent to, with why."""
+        return self._targets[self.addresses.index(address)].gone
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""
@@ -127,15 +167,19 @@ class Call:
         if not self.settled.done():
             self.aborted = CallCancelled(self.addresses[0].group, self.method)
         self.settled.set_result(None)
+        for index, target in enumerate(self._targets):
+            if target.endpoint is None and self.outcomes[index] is None:
+                self._note(index, CallCancelled(target.address.group, self.method, target.address.rank))
 
     def _send_cancel(self, index: int) -> None:
-        cancel = protocol.Cancel(self._head.number)
-        self.messenger.notify(self._endpoints[index], protocol.CANCEL, cancel)
+        endpoint = self._targets[index].endpoint
+        if endpoint is not None:
+            self.messenger.notify(endpoint, protocol.CANCEL, protocol.Cancel(self._head.number))
 
     def _send(self, index: int) -> None:
-        if not self._parcels:
+        endpoint = self._targets[index].endpoint
+        if not self._parcels or endpoint is None:
             return
-        endpoint = self._endpoints[index]
         frames = self._parcels[index].frames_for(endpoint)
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
@@ -147,13 +191,20 @@ class Call:
     def _on_answer(self, index: int, answer: Future[Reply]) -> None:
         error = answer.exception()
         if error is not None:
-            self._note(index, error)
+            target = self._target_after(index, error)
+            if target is None:
+                self._note(index, error)
+            else:
+                self._targets[index] = target
+                self._send(index)
             return
         frames = answer.result().frames
         match answer.result().head:
             case protocol.Unread(reason):
                 # The rank keeps the call's place in its line.
-                self.messenger.parcels.distrust(self._endpoints[index].process_id, reason)
+                endpoint = self._targets[index].endpoint
+                if endpoint is not None:
+                    self.messenger.parcels.distrust(endpoint.process_id, reason)
                 self._send(index)
             case protocol.Raised(durations):
                 self.durations[index] = durations
@@ -165,6 +216,11 @@ class Call:
             case protocol.Returned(durations):
                 self.durations[index] = durations or self.durations[index]
                 self._take_result(index, frames)
+
+    def _target_after(self, index: int, error: BaseException) -> Target | None:
+        """Where the part of a rank that failed to answer is sent again; None if it is not."""
+        goes_on = isinstance(error, PeerDied) and not self._is_cancelled and self.aborted is None
+        return self._next_target(self.addresses[index]) if goes_on else None
 
     def _take_result(self, index: int, frames: list[Buffer]) -> None:
         """Hold what lies in the rank's shared memory, before the rank learns that it arrived."""
@@ -181,11 +237,11 @@ class Call:
         on_answer: Callable[[Future[Reply]], None],
     ) -> None:
         """Have a rank send as bytes what this process cannot read where it lies."""
-        again = protocol.ResultAsBytes(number, str(error))
-        answer = self.messenger.request(
-            self._endpoints[index], protocol.AGAIN, again, reply_type=protocol.CallAnswer
-        )
-        answer.add_done_callback(on_answer)
+        endpoint = self._targets[index].endpoint
+        if endpoint is not None:
+            again = protocol.ResultAsBytes(number, str(error))
+            answer = self.messenger.request(endpoint, protocol.AGAIN, again, reply_type=protocol.CallAnswer)
+            answer.add_done_callback(on_answer)
 
     def _note(self, index: int, outcome: RankOutcome) -> None:
         self.outcomes[index] = outcome

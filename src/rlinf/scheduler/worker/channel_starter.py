@@ -249,7 +249,10 @@ class ChannelStarter(Starter):
         if process.number not in self._processes:  # nobody wants it any more
             group.stop_beside()
             return
-        group.when_gone(0, lambda reason: self._messenger.submit(partial(self._on_gone, process, reason)))
+        gone = group.ranks[0].gone
+        gone.add_done_callback(
+            lambda _: self._messenger.submit(lambda: self._on_gone(process, gone.result(0)))
+        )
         for opening in waiting:
             self._hold(opening, process, group)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.events import WorkerLost
 
+Verdict: TypeAlias = Literal["fail", "restart", "ignore"]
+# What a launch may be told: what a death means, or who says so for each one.
+OnFailure: TypeAlias = Verdict | Callable[[WorkerLost], Verdict]
 # "end" is as "fail", and the group is stopped so that its name is free; nothing is reported. The way of channels.
-OnFailure = Literal["fail", "ignore", "end"]
+Policy: TypeAlias = OnFailure | Literal["end"]
+VERDICTS: tuple[str, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +26,23 @@ class Consequences:
         ends_calls: every pending call of the group is over.
         stop: the group is to be stopped.
         kill: its process may live on behind a connection that is cut: it is to be killed.
+        restart: another process is to take its place; until then calls to it wait.
+        ask: whoever decides is to be asked what it means; until then calls to it wait.
     """
 
     report: WorkerLost | None = None
     ends_calls: bool = False
     stop: bool = False
     kill: bool = False
+    restart: bool = False
+    ask: bool = False
 
 
 NOTHING = Consequences()
 
 
 class Deaths:
-    """Which ranks of a group are gone, and what follows from it.
+    """Which ranks of a group are gone, which of these come back, and what follows from it.
 
     One thread tells it of events; any thread may ask.
 
@@ -43,34 +51,75 @@ class Deaths:
         on_failure: what the death of a rank means for the others.
 
     Attributes:
-        dead: why each rank that is gone is gone, in a line; further ones have what it wrote last.
+        dead: why each rank that is gone for good is gone, in a line; further ones have what it wrote last.
+        away: likewise of each rank whose place another process is to take, or may.
         stopping: the group is being ended, so that ends are no deaths.
     """
 
-    def __init__(self, group: str, on_failure: OnFailure) -> None:
+    def __init__(self, group: str, on_failure: Policy) -> None:
         self.group = group
         self.dead: dict[int, str] = {}
+        self.away: dict[int, str] = {}
         self.stopping = False
         self._on_failure = on_failure
+        # Of the dead, those with whom the whole group ends.
+        self._fatal: set[int] = set()
+
+    @property
+    def may_return(self) -> bool:
+        """Whether a rank that dies may come back."""
+        return self._on_failure == "restart" or callable(self._on_failure)
 
     # -- what happens ----------------------------------------------------------------------------
 
     def on_exit(self, rank: int, reason: str) -> Consequences:
         """A rank's process has ended: Ray says so."""
-        if self.stopping or rank in self.dead:
+        if self.stopping or rank in self.dead or rank in self.away:
             return NOTHING
-        self.dead[rank] = reason
+        lost = WorkerLost(self.group, rank, reason.partition("\n")[0])
+        if self.may_return:
+            self.away[rank] = reason
+            asks = callable(self._on_failure)
+            return Consequences(lost, restart=not asks, ask=asks)
         ends_group = self._on_failure == "end"
-        return Consequences(
-            report=None if ends_group else WorkerLost(self.group, rank, reason.partition("\n")[0]),
-            ends_calls=self._on_failure != "ignore",
-            stop=ends_group,
-        )
+        ends_calls = self._die(rank, reason, fatal=self._on_failure != "ignore")
+        return Consequences(None if ends_group else lost, ends_calls=ends_calls, stop=ends_group)
 
     def on_lost(self, rank: int, reason: str) -> Consequences:
         """A rank's connection has been gone for a while, and Ray says nothing of its process."""
         consequences = self.on_exit(rank, reason)
         return consequences if consequences is NOTHING else replace(consequences, kill=True)
+
+    def on_restart(self, rank: int, reason: str) -> Consequences:
+        """Somebody wants another process in a rank's place, be it dead or alive."""
+        if self.stopping or rank in self.away:
+            return NOTHING
+        died_before = self.dead.pop(rank, None)
+        self._fatal.discard(rank)
+        self.away[rank] = died_before or reason
+        lost = None if died_before is not None else WorkerLost(self.group, rank, reason)
+        return Consequences(lost, restart=True, kill=died_before is None)
+
+    def on_verdict(self, rank: int, verdict: Verdict) -> Consequences:
+        """Whoever was asked has said what a rank's death means."""
+        if verdict == "restart":
+            return Consequences(restart=True)
+        return self.give_up(rank, self.away.get(rank, ""), fatal=verdict == "fail")
+
+    def give_up(self, rank: int, reason: str, *, fatal: bool = True) -> Consequences:
+        """A rank that was away does not come back."""
+        self.away.pop(rank, None)
+        return Consequences(ends_calls=self._die(rank, reason, fatal=fatal))
+
+    def on_return(self, rank: int) -> None:
+        """Another process has taken a rank's place."""
+        self.away.pop(rank, None)
+
+    def _die(self, rank: int, reason: str, *, fatal: bool) -> bool:
+        self.dead[rank] = reason
+        if fatal:
+            self._fatal.add(rank)
+        return fatal
 
     # -- what it means for a call ----------------------------------------------------------------
 
@@ -86,16 +135,16 @@ class Deaths:
         for rank, reason in self.dead.copy().items():
             if rank in wanted:
                 return WorkerDied(self.group, rank, "", reason)
-            if self._on_failure != "ignore":
+            if rank in self._fatal:
                 first, newline, more = reason.partition("\n")
-                whole = "; launched with on_failure='fail', the whole group ends with it"
+                policy = "restart" if self._on_failure == "restart" else "fail"
+                whole = f"; launched with on_failure='{policy}', the whole group ends with it"
                 return WorkerDied(self.group, rank, "", first + whole + newline + more)
         return None
 
     def end_of_call(self, method: str) -> WorkerDied | None:
         """What a pending call ends with, whatever its ranks; None if it goes on."""
-        if self._on_failure == "ignore":
-            return None
         for rank, reason in self.dead.items():
-            return WorkerDied(self.group, rank, method, reason)
+            if rank in self._fatal:
+                return WorkerDied(self.group, rank, method, reason)
         return None

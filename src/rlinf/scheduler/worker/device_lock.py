@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 
 import msgspec
 
@@ -212,9 +211,7 @@ class DeviceLock:
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._turns is not None:
             self._drop(self._turns)
 

@@ -36,17 +36,38 @@ class Exchange:
 
     @overload
     def send(
-        self, obj: Any, dst_group_name: str, dst_rank: int, async_op: Now = ..., timeout_s: Seconds = ...
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Now = ...,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> None: ...
 
     @overload
     def send(
-        self, obj: Any, dst_group_name: str, dst_rank: int, async_op: Later, timeout_s: Seconds = ...
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> AsyncHandle[None]: ...
 
     @overload
     def send(
-        self, obj: Any, dst_group_name: str, dst_rank: int, async_op: bool, timeout_s: Seconds = ...
+        self,
+        obj: Any,
+        dst_group_name: str,
+        dst_rank: int,
+        async_op: bool,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> AsyncHandle[None] | None: ...
 
     def send(
@@ -56,6 +77,8 @@ class Exchange:
         dst_rank: int,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
     ) -> AsyncHandle[None] | None:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
@@ -66,6 +89,8 @@ class Exchange:
             dst_rank: its rank there.
             async_op: return a handle at once; else return when the receiver's process holds the object.
             timeout_s: how long to wait, in seconds; None: as long as it takes.
+            wait_for_return: if the receiver dies before it holds the object, and is started again (`on_failure` of its
+                launch), send it to its successor; False: raise PeerDied.
 
         Raises:
             PeerNotFound: no such worker at the deadline.
@@ -73,18 +98,34 @@ class Exchange:
             CommTimeout: the receiver had no room at the deadline.
         """
         handle = self._mailbox.send(
-            obj, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
+            obj,
+            f"{dst_group_name}:{dst_rank}",
+            timeout_s=timeout_s,
+            wait_s=_room_s(async_op),
+            wait_for_return=wait_for_return,
         )
         return handle if async_op else handle.wait()
 
     @overload
     def recv(
-        self, src_group_name: str, src_rank: int, async_op: Later, timeout_s: Seconds = ...
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: Later,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> AsyncHandle[Any]: ...
 
     @overload
     def recv(
-        self, src_group_name: str, src_rank: int, async_op: bool = ..., timeout_s: Seconds = ...
+        self,
+        src_group_name: str,
+        src_rank: int,
+        async_op: bool = ...,
+        timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> Any: ...
 
     def recv(
@@ -93,6 +134,8 @@ class Exchange:
         src_rank: int,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
     ) -> Any:
         """The next object that a worker sent to this one.
 
@@ -101,12 +144,16 @@ class Exchange:
             src_rank: its rank there.
             async_op: return a handle at once.
             timeout_s: how long to wait, in seconds; None: as long as it takes.
+            wait_for_return: if the sender dies, and is started again (`on_failure` of its launch), wait for what its
+                successor sends; False: raise PeerDied.
 
         Raises:
             PeerDied: the sender is gone, and nothing of it is left to receive.
             CommTimeout: nothing came before the deadline.
         """
-        handle = self._mailbox.recv(f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        handle = self._mailbox.recv(
+            f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
+        )
         return handle if async_op else handle.wait()
 
     @overload
@@ -117,6 +164,8 @@ class Exchange:
         dst_rank: int,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> None: ...
 
     @overload
@@ -127,6 +176,8 @@ class Exchange:
         dst_rank: int,
         async_op: Later,
         timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> AsyncHandle[None]: ...
 
     @overload
@@ -137,6 +188,8 @@ class Exchange:
         dst_rank: int,
         async_op: bool,
         timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> AsyncHandle[None] | None: ...
 
     def send_tensor(
@@ -146,10 +199,16 @@ class Exchange:
         dst_rank: int,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
         handle = self._mailbox.send_tensor(
-            tensor, f"{dst_group_name}:{dst_rank}", timeout_s=timeout_s, wait_s=_room_s(async_op)
+            tensor,
+            f"{dst_group_name}:{dst_rank}",
+            timeout_s=timeout_s,
+            wait_s=_room_s(async_op),
+            wait_for_return=wait_for_return,
         )
         return handle if async_op else handle.wait()
 
@@ -161,6 +220,8 @@ class Exchange:
         src_rank: int,
         async_op: Now = ...,
         timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> torch.Tensor: ...
 
     @overload
@@ -171,6 +232,8 @@ class Exchange:
         src_rank: int,
         async_op: Later,
         timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> AsyncHandle[torch.Tensor]: ...
 
     @overload
@@ -181,6 +244,8 @@ class Exchange:
         src_rank: int,
         async_op: bool,
         timeout_s: Seconds = ...,
+        *,
+        wait_for_return: bool = ...,
     ) -> torch.Tensor | AsyncHandle[torch.Tensor]: ...
 
     def recv_tensor(
@@ -190,6 +255,8 @@ class Exchange:
         src_rank: int,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        *,
+        wait_for_return: bool = False,
     ) -> Any:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
 
@@ -199,13 +266,16 @@ class Exchange:
             src_rank: its rank there.
             async_op: return a handle at once; `tensor` is complete when the handle is done and waited for.
             timeout_s: how long to wait, in seconds; None: as long as it takes.
+            wait_for_return: as of `recv`.
 
         Raises:
             CommError: shape or dtype differ; nothing is taken.
             PeerDied: the sender is gone.
             CommTimeout: nothing came before the deadline.
         """
-        handle = self._mailbox.recv_tensor(tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s)
+        handle = self._mailbox.recv_tensor(
+            tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
+        )
         return handle if async_op else handle.wait()
 
     def publish_weights(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:

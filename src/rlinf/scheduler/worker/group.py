@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, encode
@@ -30,10 +32,12 @@ from rlinf.scheduler.planning import (
     Topology,
 )
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.wording import list_names
-from rlinf.scheduler.worker.call import Call, Target
-from rlinf.scheduler.worker.deaths import OnFailure
-from rlinf.scheduler.worker.launch import LaunchOptions, launch_ranks
+from rlinf.scheduler.wording import did_you_mean, list_names
+from rlinf.scheduler.worker.call import Call
+from rlinf.scheduler.worker.deaths import VERDICTS, OnFailure, Policy
+from rlinf.scheduler.worker.health import RankHealth
+from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
+from rlinf.scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.signatures import (
     check_arguments,
@@ -45,6 +49,7 @@ from rlinf.scheduler.worker.signatures import (
 from rlinf.scheduler.worker.starting import LaunchFunction, begin
 from rlinf.scheduler.worker.stream import GroupStream
 from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
+from rlinf.scheduler.worker.successors import RestartLimit
 from rlinf.scheduler.worker.supervision import Supervision
 
 T = TypeVar("T")
@@ -57,6 +62,7 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 PREFETCH = 2
 # A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
 UNRESPONSIVE_AFTER_S = 600.0
+RESTART_TIMEOUT_S = 120.0
 
 
 class OpenCluster(Protocol):
@@ -91,6 +97,9 @@ class GroupBuilder(Generic[T]):
         unresponsive_after_s: float | None = UNRESPONSIVE_AFTER_S,
         wait_s: float = 0,
         log_level: int | str | None = None,
+        max_restarts: int = MAX_RESTARTS,
+        restart_window_s: float = WITHIN_S,
+        ready_when: Callable[[T], object] | str | None = None,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
 
@@ -103,13 +112,21 @@ class GroupBuilder(Generic[T]):
                 `async def` methods run beside them, any number at a time.
             launch_timeout_s: how long all of it may take, in seconds.
             on_failure: what the death of a rank means: "fail" ends every pending and later call of the group with
-                WorkerDied; "ignore" ends only the dead rank's own calls.
+                WorkerDied; "ignore" ends only the dead rank's own calls; "restart" too, and starts another process in
+                its place, with the same arguments, name, devices and environment: later calls wait for that one. Or a
+                function that is called with each `WorkerLost`, on a thread of its own, and returns one of these words.
             unresponsive_after_s: how long a rank may be stopped, or its interpreter be held, before it is dead, in
                 seconds; None: for ever, to stop it in a debugger, say. `WorkerUnresponsive` tells of it long before.
             wait_s: how long to wait, in seconds, for devices that another job holds. A job holds the accelerators of
                 its groups until it ends; its own groups share them freely.
             log_level: show what libraries log on the ranks from this level on, such as "INFO"; None: what `logging`
                 itself prints there, warnings and worse.
+            max_restarts: how often a rank is started again in `restart_window_s`, the first time at once, then after a
+                growing delay; a rank that dies more often is as with "fail".
+            restart_window_s: see above, in seconds.
+            ready_when: a method without arguments that a rank that was started again runs after `__init__`, before it
+                is called and before `WorkerReturned` is told: one that fetches the weights, say. It waits until the
+                rank is ready, and then returns; if it raises, the start has failed.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
@@ -119,8 +136,8 @@ class GroupBuilder(Generic[T]):
             LaunchError: the name is taken, or a rank failed to start; the text holds its traceback.
             LaunchTimeout: some ranks were not ready in time; the text says what each waits for.
         """
-        if on_failure not in ("fail", "ignore"):
-            raise ConfigError(f"on_failure={on_failure!r}: it is 'fail' or 'ignore'")
+        _check_on_failure(on_failure)
+        limit = _restart_limit(max_restarts, restart_window_s)
         if max_concurrency is not None and max_concurrency < 1:
             raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
         if unresponsive_after_s is not None and not unresponsive_after_s > 0:
@@ -136,10 +153,48 @@ class GroupBuilder(Generic[T]):
             unresponsive_after_s=unresponsive_after_s,
             wait_s=wait_s,
             library_level=_level(log_level),
+            returns=on_failure == "restart" or callable(on_failure),
+            ready_when=_ready_method(self._factory.worker_class, ready_when),
         )
         session, factory = cluster.session, self._factory
-        claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure)
+        claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
         return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
+
+
+def _check_on_failure(wanted: object) -> None:
+    if not callable(wanted) and wanted not in VERDICTS:
+        known = ", ".join(map(repr, VERDICTS))
+        hint = did_you_mean(wanted, VERDICTS) if isinstance(wanted, str) else ""
+        problem = f"on_failure={wanted!r}: it is one of {known}, or a function that returns one"
+        raise ConfigError("; ".join(filter(None, [problem, hint])))
+
+
+def _restart_limit(most: object, within_s: object) -> RestartLimit:
+    if type(most) is not int or most < 0:
+        raise ConfigError(f"max_restarts={most!r}: it is a whole number from 0")
+    if isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not within_s > 0:
+        raise ConfigError(f"restart_window_s={within_s!r}: it is a number of seconds")
+    return RestartLimit(most, float(within_s))
+
+
+def _ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:
+    """The name of the method that `ready_when` gives; "" for none.
+
+    Raises:
+        ConfigError: the class has none of that name, or it cannot be called so.
+    """
+    if wanted is None:
+        return ""
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", repr(wanted))
+    try:
+        check_method(worker_class, name)
+        check_arguments(worker_class, name, (), {})
+    except (AttributeError, CallArgumentError) as error:
+        raise ConfigError(f"ready_when={name!r}: {error}") from error
+    method = getattr(worker_class, name)
+    if inspect.iscoroutinefunction(method) or kind_of(worker_class, name) == "stream":
+        raise ConfigError(f"ready_when={name!r}: it is a plain method, neither `async def` nor a generator")
+    return name
 
 
 def _level(wanted: int | str | None) -> int:
@@ -165,7 +220,8 @@ def prepare_launch(
     placements: Sequence[Placement],
     name: str | None,
     options: LaunchOptions,
-    on_failure: OnFailure = "fail",
+    on_failure: Policy = "fail",
+    limit: RestartLimit | None = None,
 ) -> tuple[str, LaunchFunction]:
     """Take a group's name; returns it, and what launches the group on placements that are decided already.
 
@@ -178,12 +234,14 @@ def prepare_launch(
 
     def launch() -> Supervision:
         try:
-            ranks = launch_ranks(session, placements, factory, claimed, options)
+            recipe = Recipe(session, claimed, factory, options, len(placements))
+            ranks = launch_ranks(session, placements, recipe)
         except BaseException:
             with suppress(CommError):  # without a job no name is taken
                 session.directory.unregister(group_entry(claimed))
             raise
-        return Supervision(session, claimed, ranks, on_failure)
+        start_successor = partial(launch_successor, session, recipe)
+        return Supervision(session, claimed, ranks, on_failure, start_successor, limit)
 
     return claimed, launch
 
@@ -238,6 +296,7 @@ class WorkerGroup(Generic[T]):
         self._worker_class = worker_class
         self._world_size = world_size
         self._selected: tuple[int, ...] = tuple(range(world_size))
+        self._retries = False
 
     @property
     def name(self) -> str:
@@ -308,16 +367,26 @@ class WorkerGroup(Generic[T]):
                 problem = f"{name} has {len(column)} values for {len(self._selected)} ranks"
                 raise CallArgumentError(f"{self.name}.scatter()", problem, "one value a rank")
         view = ScatteredGroup(self._name, self._worker_class, self._world_size, self._launched)
-        view._selected = self._selected
+        view._selected, view._retries = self._selected, self._retries
         view._first = tuple(
             (tuple(each[index] for each in arguments), {name: each[index] for name, each in named.items()})
             for index in range(len(self._selected))
         )
         return view
 
+    def retrying(self) -> WorkerGroup[T]:
+        """A view whose calls are made again, on its successor, where a rank dies during them: `retrying().serve()`.
+
+        For a group with `on_failure="restart"`, and for methods that may be begun again at any point: the dead rank may
+        have done a part. A call still ends with WorkerDied when a rank does not come back. Streams are not made again.
+        """
+        view = self._view(self._selected)
+        view._retries = True
+        return view
+
     def _view(self, ranks: tuple[int, ...]) -> WorkerGroup[T]:
         view = WorkerGroup(self._name, self._worker_class, self._world_size, self._launched)
-        view._selected = ranks
+        view._selected, view._retries = ranks, self._retries
         return view
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Arguments]:
@@ -395,16 +464,18 @@ class WorkerGroup(Generic[T]):
         """Call a method on the selected ranks, with the same arguments or with one set for each."""
         self._check_alive()
         shared, session = self._shared, self._shared.session
-        ranks = [shared.ranks[number] for number in self._selected]
-        targets = [Target(rank.address, rank.endpoint) for rank in ranks if rank.endpoint is not None]
+        targets = [shared.target(number) for number in self._selected]
         arguments = encoded[0] if len(encoded) == 1 else encoded
         heads = [ValueCell() for _ in targets]
         call: Call
         if kind == "stream":
             call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
+        elif self._retries:
+            call = Call(session.messenger, method, targets, arguments, kind, shared.next_target)
         else:
             call = Call(session.messenger, method, targets, arguments, kind)
-        result: GroupResult[Any] = GroupResult(call, shared.reason_of_death, session.log_bus.flush)
+        reason_of_death = partial(shared.reason_of_death, call)
+        result: GroupResult[Any] = GroupResult(call, reason_of_death, session.log_bus.flush)
         shared.begin(call, result)
         return GroupStream(call, result, heads) if isinstance(call, StreamCall) else result
 
@@ -413,6 +484,28 @@ class WorkerGroup(Generic[T]):
             return encode((args, kwargs))
         except CodecError as error:
             raise CodecError(f"{self.name}.{method}(): an argument cannot be sent: {error}") from error
+
+    def health(self) -> list[RankHealth]:
+        """How the selected ranks are, as this process knows: it asks nobody and does not wait."""
+        return [self._shared.health(number) for number in self._selected]
+
+    def restart(self, rank: int, timeout_s: float = RESTART_TIMEOUT_S) -> None:
+        """Have another process take a rank's place, whatever `on_failure` is, and wait until it is ready.
+
+        For one that is dead, and for one that lives and is stuck, say: its calls end with WorkerDied then. How often it
+        was started again before does not count any more.
+
+        Args:
+            rank: which.
+            timeout_s: how long to wait, in seconds.
+
+        Raises:
+            PlacementError: the group has no such rank.
+            WorkerDied: it cannot be started, or the group was terminated.
+            LaunchTimeout: it is not ready at the deadline; it may be later.
+        """
+        self.execute_on(rank)
+        self._shared.restart(rank, timeout_s)
 
     def terminate(self) -> None:
         """End every rank: after the call that it runs now, or after two seconds by force."""

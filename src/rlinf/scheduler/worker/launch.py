@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rlinf.scheduler.comm import Buffer, Request, encode
@@ -22,11 +22,13 @@ from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress, job_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
-from rlinf.scheduler.host.output import LogFolder, last_lines
+from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.death_roll import Death
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.scheduler.wording import clock_text
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launched_rank import (
@@ -46,7 +48,9 @@ _WAITS = {
     protocol.RUNNING: "its process runs and waits for the other ranks",
     protocol.CHECKING: "checking that its hardware can be reached",
     protocol.IMPORTING: "importing the worker's class",
+    protocol.LOOKING: "looking which devices it sees",
     protocol.CONSTRUCTING: "still in __init__",
+    protocol.CATCHING_UP: "still in what ready_when names",
     protocol.READY: "waiting for the other ranks to be ready",
 }
 _ORDER = (*_WAITS, protocol.FAILED)
@@ -54,6 +58,8 @@ _PHASES = {
     protocol.RUNNING: "to join the job",
     protocol.CHECKING: "to reach its hardware",
     protocol.IMPORTING: "to import its class",
+    protocol.LOOKING: "to see its devices",
+    protocol.CATCHING_UP: "in what ready_when names",
 }
 
 
@@ -70,6 +76,8 @@ class LaunchOptions:
         unresponsive_after_s: how long a rank may be stopped or stuck before it is dead; None: for ever.
         wait_s: how long to wait for devices that others hold, in seconds.
         library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
+        returns: whether a rank that dies may come back.
+        ready_when: the method that a rank that comes back runs before it is called; "" for none.
     """
 
     max_concurrency: int = 1
@@ -79,15 +87,43 @@ class LaunchOptions:
     unresponsive_after_s: float | None = None
     wait_s: float = 0.0
     library_level: int = 0
+    returns: bool = False
+    ready_when: str = ""
 
 
-def launch_ranks(
-    session: Session,
-    placements: Sequence[Placement],
-    factory: WorkerFactory,
-    name: str,
-    options: LaunchOptions,
-) -> list[LaunchedRank]:
+class Recipe:
+    """What the processes of a group are made from; kept, so that a rank that died is made as it was.
+
+    Args:
+        session: of the process that launches.
+        name: the group's name.
+        factory: the worker's class and its arguments, as they are now.
+        options: of the launch.
+        world_size: how many ranks the group has.
+
+    Attributes:
+        name, options, world_size: see above.
+        factory: encoded: by value where the class is defined in the user's script, by reference where it can be
+            imported.
+        master_address: rank 0's node, once it has been started.
+        master_port: the group's port for rendezvous, likewise.
+    """
+
+    def __init__(
+        self, session: Session, name: str, factory: WorkerFactory, options: LaunchOptions, world_size: int
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.world_size = world_size
+        encoded = encode(factory).detached()
+        self.factory: tuple[Buffer, ...] = (encoded.head, *encoded.buffers)
+        self.master_address, self.master_port = "", 0
+        topology = options.topology or job_topology(session)
+        self.environments = EnvironmentTable(topology.node_groups)
+        self.hardware = HardwareTable(topology)
+
+
+def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Recipe) -> list[LaunchedRank]:
     """Start a process for every placement and construct the worker in it.
 
     Raises:
@@ -100,16 +136,50 @@ def launch_ranks(
     session.service(NodeWatch).check({placement.node_rank for placement in placements})
     topology = job_topology(session)
     processes = session.service(Processes)
-    give_back = processes.reserve(name, devices_of(placements, topology.nodes), options.wait_s)
-    launch = _Launch(session, placements, factory, name, options)
+    devices = devices_of(placements, topology.nodes)
+    give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s)
+    launch = _Launch(session, placements, recipe)
     try:
         ranks = launch.run()
     except BaseException:
         launch.undo()
         give_back()
         raise
-    session.bus.emit(GroupLaunched(name, len(ranks), launch.elapsed_s))
+    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
+    session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
+
+
+def launch_successor(
+    session: Session, recipe: Recipe, before: LaunchedRank, given_up: Promise[None]
+) -> LaunchedRank:
+    """Start a process in the place of one that is gone: with its rank, devices, environment and name.
+
+    The job holds its devices still. Its node may have come back under another id.
+
+    Args:
+        session: of the process that launches.
+        recipe: of its group.
+        before: the one that is gone; nobody takes it any more.
+        given_up: done when nobody wants it any more; then this raises LaunchError.
+
+    Raises:
+        LaunchError, LaunchTimeout: as of `launch_ranks`.
+        NodeLost: its node is gone.
+    """
+    placement = before.placement
+    session.service(NodeWatch).check({placement.node_rank})
+    node_id = job_topology(session).nodes[placement.node_rank].node_id
+    placements = [replace(placement, node_id=node_id)]
+    launch = _Launch(session, placements, recipe, before.num_restarts + 1)
+    given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
+    try:
+        (rank,) = launch.run()
+    except BaseException:
+        launch.undo()
+        launch.declare_dead()  # before there is another one
+        raise
+    return rank
 
 
 def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[int, list[str]]:
@@ -128,25 +198,21 @@ class _Launch:
         self,
         session: Session,
         placements: Sequence[Placement],
-        factory: WorkerFactory,
-        name: str,
-        options: LaunchOptions,
+        recipe: Recipe,
+        num_restarts: int = 0,
     ) -> None:
         self._service = f"launch.{uuid.uuid4().hex}"
         self._session = session
         self._placements = placements
-        self._name = name
-        self._options = options
+        self._recipe = recipe
+        self._name = recipe.name
+        self._options = recipe.options
+        self._num_restarts = num_restarts
         self._bare_topology = job_topology(session)
-        topology = options.topology or self._bare_topology
-        self._environments = EnvironmentTable(topology.node_groups)
-        self._hardware = HardwareTable(topology)
         self._started_at = time.monotonic()
-        # By value where the class is defined in the user's script, by reference where it can be imported.
-        encoded = encode(factory).detached()
-        self._factory: list[Buffer] = [encoded.head, *encoded.buffers]
         self._processes = session.service(Processes)
         self._ranks: list[LaunchedRank] = []
+        self._by_number: dict[int, LaunchedRank] = {}
         self._not_started = len(placements)
         self._missing_ready = len(placements)
         # Every rank has a process; every rank is ready. A failure sets both. No events of `threading`: the I/O thread
@@ -154,7 +220,6 @@ class _Launch:
         self._all_run: Promise[None] = Promise()
         self._settled: Promise[None] = Promise()
         self._error: SchedulerError | None = None
-        self._master_port = 0
         folder = session.fact(LogFolder)
         self._log_folder = folder.path if folder is not None else ""
 
@@ -172,7 +237,7 @@ class _Launch:
         try:
             launched = self._session.service(LaunchedGroups)
             shown = shown_on_terminal(self._session, self._standing, self._options.timeout_s)
-            with launched.launching(self._abort), shown:
+            with launched.launching(self.abort), shown:
                 self._bring_up()
         finally:
             messenger.unserve(self._service)
@@ -185,6 +250,7 @@ class _Launch:
         self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
         with ray_errors(f"Ray does not start processes for group '{self._name}'"):
             self._ranks.extend(map(self._start, self._placements))
+            self._by_number.update((rank.address.rank, rank) for rank in self._ranks)
             for rank in self._ranks:
                 self._watch(rank, rank.process.run(self._spec_of(rank)))
         self._wait_for(self._all_run)
@@ -209,6 +275,12 @@ class _Launch:
         for rank in self._ranks:
             rank.process.kill()
 
+    def declare_dead(self) -> None:
+        for rank in self._ranks:
+            if rank.endpoint is not None:
+                death = Death(rank.endpoint.process_id, str(rank.address), "it did not become ready")
+                self._session.deaths.declare(death)
+
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_report(self, request: Request) -> None:
@@ -220,33 +292,40 @@ class _Launch:
                 request.reply(None)
 
     def _on_started(self, started: protocol.HostStarted, request: Request) -> None:
-        rank = self._ranks[started.rank]
+        rank = self._by_number[started.rank]
         rank.endpoint = started.endpoint
         rank.pid, rank.born = started.pid, started.born
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
+        place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
+        self._session.service(LinkWatch).note(place, ip, str(rank.address), started.endpoint)
         rank.progress = protocol.RUNNING
         rank.report = request
-        if started.rank == 0:
-            self._master_port = started.port
+        if started.port:
+            self._recipe.master_port = started.port
         self._not_started -= 1
         if self._not_started == 0:
             self._all_run.set_result(None)
 
     def _on_progress(self, progress: protocol.Progress, frames: list[Buffer]) -> None:
-        rank = self._ranks[progress.rank]
+        rank = self._by_number[progress.rank]
         rank.progress = progress.reached
         if progress.reached == protocol.READY:
             node_rank = rank.placement.node_rank
-            event = WorkerStarted(self._name, progress.rank, node_rank, rank.pid, progress.took_s)
-            self._session.bus.emit(event)
+            self._session.bus.emit(
+                WorkerStarted(
+                    self._name, progress.rank, node_rank, rank.pid, progress.took_s, progress.devices
+                )
+            )
             self._missing_ready -= 1
             if self._missing_ready == 0:
                 self._settled.set_result(None)
         elif progress.reached == protocol.FAILED:
             self._fail(_launch_error(self._name, progress, load_failure(frames[0])))
 
-    def _abort(self) -> None:
-        self._fail(LaunchError(self._name, "the process that launches it leaves the job"))
+    def abort(self) -> None:
+        """Nobody wants it any more."""
+        why = "it was ended, or the process that launches it leaves the job"
+        self._fail(LaunchError(self._name, why))
 
     def _fail(self, error: SchedulerError) -> None:
         self._error = self._error or error
@@ -278,8 +357,8 @@ class _Launch:
     # -- the thread that launches ----------------------------------------------------------------
 
     def _start(self, placement: Placement) -> LaunchedRank:
-        process = self._processes.start(placement.node_id, self._environments.of(placement))
-        return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, process)
+        process = self._processes.start(placement.node_id, self._recipe.environments.of(placement))
+        return LaunchedRank(WorkerAddress(self._name, placement.rank), placement, process, self._num_restarts)
 
     def _spec_of(self, rank: LaunchedRank) -> HostSpec:
         session = self._session
@@ -293,6 +372,7 @@ class _Launch:
             node_ip=self._node_of(rank.placement).ip,
             crosses_machines=session.crosses_machines,
             encryption=session.messenger.encryption,
+            ports=session.messenger.ports,
             sys_path=tuple(sys.path),
             log_level=level_to_forward(),
             timeout_s=self._options.timeout_s,
@@ -302,6 +382,7 @@ class _Launch:
             unresponsive_after_s=self._options.unresponsive_after_s,
             log_folder=self._log_folder,
             library_level=self._options.library_level,
+            master_port=self._recipe.master_port,
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:
@@ -324,35 +405,37 @@ class _Launch:
 
     def _last_words(self, rank: LaunchedRank) -> str:
         """What a rank that is gone had written last, as far as it can be read here, as further lines."""
-        path = LogFolder(self._log_folder).file_of(rank.address)
-        lines = last_lines(path) if path else []
-        return "\n  ".join([f"\nit had written last ({path}):", *lines]) if lines else ""
+        return LogFolder(self._log_folder).last_words(rank.address)
 
     def _assign(self) -> None:
         """Every rank has a process: tell each what it is."""
-        first = self._ranks[0]
-        master_address = self._node_of(first.placement).ip
+        recipe = self._recipe
+        if not recipe.master_address:
+            recipe.master_address = self._node_of(self._ranks[0].placement).ip
         topology = pickle.dumps(self._bare_topology)
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
-                world_size=len(self._ranks),
+                world_size=recipe.world_size,
                 environment=rank_environment(
                     rank.placement,
                     group=self._name,
-                    world_size=len(self._ranks),
+                    world_size=recipe.world_size,
                     accelerator_type=self._node_of(rank.placement).accelerator_type,
-                    master_address=master_address,
-                    master_port=self._master_port,
+                    master_address=recipe.master_address,
+                    master_port=recipe.master_port,
                 ),
                 max_concurrency=self._options.max_concurrency,
-                master_address=master_address,
-                master_port=self._master_port,
-                hardware=self._hardware.views_of(rank.placement),
-                units=self._hardware.units_of(rank.placement),
+                master_address=recipe.master_address,
+                master_port=recipe.master_port,
+                hardware=recipe.hardware.views_of(rank.placement),
+                units=recipe.hardware.units_of(rank.placement),
+                num_restarts=rank.num_restarts,
+                returns=self._options.returns,
+                ready_when=self._options.ready_when,
             )
             if rank.report is not None:
-                frames = [pickle.dumps(assignment), topology, *self._factory]
+                frames = [pickle.dumps(assignment), topology, *recipe.factory]
                 rank.report.reply(None, frames, snapshot=False)
 
     def _node_of(self, placement: Placement) -> Node:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ray.exceptions import ActorUnavailableError
 
 from rlinf.scheduler.comm import Endpoint, Request
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.planning import Placement
@@ -30,7 +31,9 @@ class LaunchedRank:
         address: the rank's name.
         placement: where it runs.
         process: its process.
+        num_restarts: how many processes had its place before.
         exited: done when the process is gone; its result says why.
+        gone: done when it counts as gone, with why; its process may live on somewhere.
         endpoint: how to reach it, once it runs.
         pid: its process id, once it runs.
         born: when its process began, see `birth_of`.
@@ -41,7 +44,9 @@ class LaunchedRank:
     address: WorkerAddress
     placement: Placement
     process: HostProcess
+    num_restarts: int = 0
     exited: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
+    gone: Promise[str] = field(default_factory=Promise)
     endpoint: Endpoint | None = None
     pid: int = 0
     born: int = 0

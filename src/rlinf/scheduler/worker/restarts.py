@@ -1,4 +1,4 @@
-"""How often something that dies is started again. Pure."""
+"""How often something that dies is started again, and after how long. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import deque
 
 MAX_RESTARTS = 5
 WITHIN_S = 60.0
+# The first start is at once; the second in a row waits so long, each further one twice as long, up to the last.
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
 
 
 class Restarts:
@@ -33,3 +35,14 @@ class Restarts:
             return False
         self._last.append(now)
         return True
+
+    @property
+    def delay_s(self) -> float:
+        """How long the start that was counted last is to wait, in seconds.
+
+        >>> restarts = Restarts(most=9, within_s=60)
+        >>> [restarts.delay_s for second in range(9) if restarts.may(second)]
+        [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        """
+        num_before = len(self._last) - 1
+        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (num_before - 1)) if num_before > 0 else 0.0

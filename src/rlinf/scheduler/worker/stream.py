@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -183,9 +182,7 @@ class GroupStream(Generic[R]):
     def __enter__(self) -> GroupStream[R]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

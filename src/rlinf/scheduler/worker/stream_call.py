@@ -72,7 +72,13 @@ class StreamCall(Call):
     def start(self) -> None:
         """Begin it on every rank, and ask for the first values."""
         super().start()
-        self.taken_all([0] * len(self._endpoints))
+        self.taken_all([0] * len(self._targets))
+
+    def go_on(self, target: Target) -> None:
+        """See `Call`."""
+        super().go_on(target)
+        if target.address in self.addresses:
+            self.taken(self.addresses.index(target.address), 0)
 
     def taken(self, index: int, count: int) -> None:
         """So many values of a rank were taken: ask for what may be computed now."""
@@ -87,16 +93,16 @@ class StreamCall(Call):
             self.taken(index, count)
 
     def _goes_on(self, index: int) -> bool:
-        return self.outcomes[index] is None and self.aborted is None
+        is_there = self._targets[index].endpoint is not None
+        return is_there and self.outcomes[index] is None and self.aborted is None
 
     def _ask(self, index: int, slot: ValueCell) -> None:
-        if not self._goes_on(index):
+        endpoint = self._targets[index].endpoint
+        if endpoint is None or not self._goes_on(index):
             self._fill(slot, None)
             return
         wanted = protocol.Next(self._head.number, next_number())
-        answer = self.messenger.request(
-            self._endpoints[index], protocol.NEXT, wanted, reply_type=protocol.NextAnswer
-        )
+        answer = self.messenger.request(endpoint, protocol.NEXT, wanted, reply_type=protocol.NextAnswer)
         answer.add_done_callback(partial(self._on_value, index, slot, wanted.item))
 
     def _on_value(self, index: int, slot: ValueCell, item: int, answer: Future[Reply]) -> None:

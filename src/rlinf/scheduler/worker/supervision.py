@@ -19,18 +19,21 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
-from rlinf.scheduler.errors import CommError, SchedulerError, WorkerDied
+from rlinf.scheduler.errors import CommError, LaunchError, LaunchTimeout, SchedulerError, WorkerDied
+from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import WorkerAddress, group_entry
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
-from rlinf.scheduler.worker.call import Call
-from rlinf.scheduler.worker.deaths import NOTHING, Consequences, Deaths, OnFailure
+from rlinf.scheduler.worker.call import Call, Target
+from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Deaths, Policy, Verdict
+from rlinf.scheduler.worker.health import RankHealth, State
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
 
 STOP_GRACE_S = 2.0
 UNREAD_GRACE_S = 3.0
@@ -46,17 +49,31 @@ class Supervision:
     """
 
     def __init__(
-        self, session: Session, name: str, ranks: Sequence[LaunchedRank], on_failure: OnFailure
+        self,
+        session: Session,
+        name: str,
+        ranks: Sequence[LaunchedRank],
+        on_failure: Policy = "fail",
+        start_successor: StartSuccessor | None = None,
+        limit: RestartLimit | None = None,
     ) -> None:
         self.session = session
         self.name = name
-        self.ranks = tuple(ranks)
+        # A rank that comes back is another one here.
+        self.ranks = list(ranks)
         self.ended: Promise[None] = Promise()
+        self._on_failure = on_failure
         self._deaths = Deaths(name, on_failure)
         self._pending: set[Call] = set()
         self._has_left = False
-        # Why each rank that is gone is gone.
-        self._reasons: list[Promise[str]] = [Promise() for _ in ranks]
+        self._successors = Successors(
+            session,
+            start_successor or _cannot_start,
+            limit or RestartLimit(),
+            kill=self._kill,
+            returned=self._on_return,
+            given_up=self._on_given_up,
+        )
         for rank in ranks:
             rank.exited.add_done_callback(partial(self._note_exit, rank))
         session.messenger.on_peer_lost(self._on_peer_lost)
@@ -67,6 +84,8 @@ class Supervision:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_exit(self, rank: LaunchedRank, reason: str) -> None:
+        if not self._is_present(rank):
+            return
         cut = self.session.messenger.cut_off(rank.endpoint.process_id, SILENCE_S) if rank.endpoint else ""
         if cut:
             # It ended because it has lost us too, or Ray, which has also lost it, guesses.
@@ -100,11 +119,18 @@ class Supervision:
                 self.session.deaths.declare(Death(rank.endpoint.process_id, str(rank.address), reason))
                 self._on_unsaid(rank, reason)
 
-    def _on_unsaid(self, rank: LaunchedRank, reason: str) -> None:
-        self._obey(self._deaths.on_lost(rank.address.rank, reason), rank, reason)
+    def _is_present(self, rank: LaunchedRank) -> bool:
+        """Whether no other process has taken its place."""
+        return self.ranks[rank.address.rank] is rank
 
-    def _obey(self, consequences: Consequences, rank: LaunchedRank, reason: str) -> None:
-        self._reasons[rank.address.rank].set_result(reason)
+    def _on_unsaid(self, rank: LaunchedRank, reason: str) -> None:
+        if self._is_present(rank):
+            self._obey(self._deaths.on_lost(rank.address.rank, reason), rank, reason)
+
+    def _obey(
+        self, consequences: Consequences, rank: LaunchedRank, reason: str, *, afresh: bool = False
+    ) -> None:
+        rank.gone.set_result(reason)
         if consequences.report is not None:
             self.session.bus.emit(consequences.report)
         if consequences.ends_calls:
@@ -112,13 +138,70 @@ class Supervision:
                 self._end_with_the_dead(call)
         if consequences.stop:
             self.stop_beside()
+        elif consequences.restart:
+            self._successors.begin(rank, reason, afresh=afresh)
         elif consequences.kill:  # not here: it may wait for Ray
             run_beside(self._kill, rank)
+        if consequences.ask and consequences.report is not None:
+            run_beside(self._ask, rank, consequences.report)
+
+    def _on_verdict(self, rank: LaunchedRank, verdict: Verdict) -> None:
+        number = rank.address.rank
+        if number in self._deaths.away and not self._deaths.stopping:
+            reason = self._deaths.away[number]
+            self._obey(self._deaths.on_verdict(number, verdict), rank, reason)
+            if verdict != "restart":
+                self._stay_away(number, reason)
+
+    def _on_restart(self, number: int, asked: Promise[Promise[None] | None]) -> None:
+        rank, reason = self.ranks[number], "group.restart() ends it"
+        consequences = self._deaths.on_restart(number, reason)
+        if consequences.restart:
+            self._obey(consequences, rank, self._deaths.away[number], afresh=True)
+        asked.set_result(self._successors.awaited(number))
+
+    def _on_return(self, rank: LaunchedRank, away_s: float) -> bool:
+        """Another process has taken a rank's place; whether it is wanted."""
+        number = rank.address.rank
+        self.ranks[number] = rank
+        if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
+            return False
+        self._deaths.on_return(number)
+        node_rank, endpoint = rank.placement.node_rank, rank.endpoint
+        returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
+        self.session.bus.emit(returned)
+        rank.exited.add_done_callback(partial(self._note_exit, rank))
+        if endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost:
+            self._on_rank_lost(rank)
+        for call in tuple(self._pending):
+            call.go_on(self.target(number))
+        return True
+
+    def _on_given_up(self, number: int, reason: str) -> None:
+        if self._deaths.stopping:
+            return
+        first = reason.partition("\n")[0]
+        self.session.bus.emit(WorkerGivenUp(self.name, number, first))
+        self._obey(self._deaths.give_up(number, reason), self.ranks[number], reason)
+        self._stay_away(number, reason)
+
+    def _stay_away(self, number: int, reason: str) -> None:
+        """A rank does not come back: who waits for that is told."""
+        for call in tuple(self._pending):
+            call.refuse(WorkerDied(self.name, number, call.method, reason))
+        name, first = str(self.ranks[number].address), reason.partition("\n")[0]
+        self.session.directory.give_up_async(name, first)
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
         call.complete.add_done_callback(lambda _: self._pending.discard(call))
+        for address in call.addresses:
+            call.aim(self.target(address.rank))
         call.start()
+        for address in call.addresses:
+            if address.rank in self._deaths.dead:  # since it was checked
+                reason = self._deaths.dead[address.rank]
+                call.refuse(WorkerDied(self.name, address.rank, call.method, reason))
         self._end_with_the_dead(call)  # a rank may have died since check_alive
 
     def _end_all_calls(self) -> None:
@@ -130,11 +213,27 @@ class Supervision:
         if error is not None:
             call.abort(error)
 
+    def target(self, number: int) -> Target:
+        """Where a call to a rank goes now; from any thread."""
+        rank, endpoint = self.ranks[number], self.ranks[number].endpoint
+        is_lost = endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
+        if number in self._deaths.away or (is_lost and self._deaths.may_return):
+            return Target(rank.address, None)
+        return Target(rank.address, endpoint, rank.gone)
+
+    def next_target(self, address: WorkerAddress) -> Target | None:
+        """Where a call is sent again whose rank died; None if that does not come back."""
+        comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
+        return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
     def _leave(self) -> None:
         """Free the group's name, once."""
         if self._has_left:
             return
         self._has_left = True
+        for call in tuple(self._pending):
+            for address in call.addresses:
+                call.refuse(WorkerDied(self.name, address.rank, call.method, "the group was terminated"))
         groups_of(self.session).discard(self)
         self.session.messenger.off_peer_lost(self._on_peer_lost)
         self._node_watch.on_lost.remove(self._on_node_lost)
@@ -164,14 +263,56 @@ class Supervision:
         if refusal is not None:
             raise refusal
 
-    def reason_of_death(self, address: WorkerAddress, wait_s: float, otherwise: str) -> str:
-        """Why a rank's process is gone, as far as that is known within `wait_s` seconds."""
-        reason = self._reasons[address.rank]
-        return reason.result() if reason.wait(wait_s) else otherwise
+    def reason_of_death(self, call: Call, address: WorkerAddress, wait_s: float, otherwise: str) -> str:
+        """Why the process is gone that a call to a rank went to, as far as that is known within `wait_s` seconds."""
+        gone = call.why_gone(address)
+        return gone.result() if gone is not None and gone.wait(wait_s) else otherwise
 
-    def when_gone(self, rank: int, callback: Callable[[str], None]) -> None:
-        """Have `callback` called on the I/O thread with why a rank is gone, once it is."""
-        self._reasons[rank].add_done_callback(lambda reason: callback(reason.result()))
+    def restart(self, number: int, timeout_s: float) -> None:
+        """Have another process take a rank's place, and wait until it has.
+
+        Raises:
+            WorkerDied: it does not come back, or the group was terminated.
+            LaunchTimeout: it is not there at the deadline; it may come later.
+        """
+        asked: Promise[Promise[None] | None] = Promise()
+        deadline = time.monotonic() + timeout_s
+        self.session.messenger.submit(lambda: self._on_restart(number, asked))
+        asked.wait(timeout_s)
+        back = asked.result(0) if asked.done() else None
+        if back is not None and not back.wait(max(0.0, deadline - time.monotonic())):
+            problem = f"rank {number} is not back after {timeout_s:.0f} s"
+            raise LaunchTimeout(self.name, problem, [self._deaths.away.get(number, "it has just come back")])
+        self.check_alive([number])
+
+    def health(self, number: int) -> RankHealth:
+        """How a rank is."""
+        rank = self.ranks[number]
+        state, reason = self._state_of(number, rank)
+        return RankHealth(rank.address, state, reason, rank.placement.node_rank, rank.pid, rank.num_restarts)
+
+    def _state_of(self, number: int, rank: LaunchedRank) -> tuple[State, str]:
+        if self._deaths.stopping:
+            return "ended", self.session.failure or "the group was terminated"
+        if number in self._deaths.dead:
+            return "dead", self._deaths.dead[number]
+        if number in self._deaths.away:
+            return "restarting", self._deaths.away[number]
+        silence = "" if rank.endpoint is None else self.session.why_silent(rank.endpoint.process_id)
+        return ("unresponsive", silence) if silence else ("alive", "")
+
+    def _ask(self, rank: LaunchedRank, lost: WorkerLost) -> None:
+        """Ask whoever decides what a death means; a thread's own work."""
+        verdict: Verdict = "fail"
+        try:
+            answer = self._on_failure(lost) if callable(self._on_failure) else "fail"
+            if answer in VERDICTS:
+                verdict = answer
+            else:
+                _log.error("on_failure of '%s' returned %r: it is one of %s", self.name, answer, VERDICTS)
+        except Exception:  # noqa: BLE001 - the user's code: its group fails then
+            _log.exception("on_failure of '%s' failed; the group ends with rank %d", self.name, lost.rank)
+        self.session.messenger.submit(lambda: self._on_verdict(rank, verdict))
 
     def stop(self) -> None:
         """End every process: after the call that it runs now, or after a grace period by force."""
@@ -208,6 +349,10 @@ class Supervision:
         self._deaths.stopping = True
         if self.session.failure:  # nobody knows how long it takes to end the processes
             self.session.messenger.submit(self._end_all_calls)
+        self._successors.stop()
+        if self._deaths.may_return:  # not any more
+            for rank in self.ranks:
+                self.session.directory.give_up_async(str(rank.address), "its group was terminated")
         for rank in self._living():
             if rank.endpoint is not None:
                 self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
@@ -219,6 +364,7 @@ class Supervision:
             _wait_until(rank, deadline)
         for rank in self.ranks:
             self._kill(rank)
+        self._successors.wait_stopped(ANSWER_TIMEOUT_S)
         self.session.messenger.submit(self._leave)
         if self.session.messenger.why_closed:  # what is handed over after that may not be looked at any more
             groups_of(self.session).discard(self)
@@ -304,6 +450,10 @@ def groups_in(session: Session) -> dict[str, GroupEntry]:
     # What holds a channel is launched as a group, but says no size.
     sizes = {e.name.removeprefix(prefix): e.info["world_size"] for e in entries if "world_size" in e.info}
     return {name: GroupEntry(name, size) for name, size in sizes.items()}
+
+
+def _cannot_start(before: LaunchedRank, _: Promise[None]) -> LaunchedRank:
+    raise LaunchError(before.address.group, "it was not launched here: no rank can be started again")
 
 
 def _wait_until(rank: LaunchedRank, deadline: float) -> None:

@@ -129,6 +129,11 @@ class Worker(Exchange):
         return self.placement.local_world_size
 
     @property
+    def num_restarts(self) -> int:
+        """How many processes had its place before this one, and died; 0 for the first."""
+        return self.info.num_restarts
+
+    @property
     def node_rank(self) -> int:
         """Its node's number in the cluster."""
         return self.placement.node_rank
@@ -226,7 +231,7 @@ class Worker(Exchange):
         Raises:
             ClusterError: none is free.
         """
-        return acquire_port()
+        return acquire_port(ports=self._session.messenger.ports if self._session is not None else None)
 
     def log_on_first_rank(self, message: str) -> None:
         """As `log_info`, on rank 0 only: for what every rank would say."""

@@ -5,11 +5,13 @@ leave their calls at every step: all of it decided by a seed, so that a story th
 
 world.py           virtual time, processes, the history
 network.py         streams between processes
-sessions.py        the real sessions over them: nothing lost and nothing twice
+peer_sessions.py   the real sessions over them: nothing lost and nothing twice
 host.py            a process: its sessions and the services on them
 users.py           the users' threads of a process
 cluster.py         all processes, what breaks, and the parts that run there
 channel*.py        a part: a channel, around the real machines of its server and its clients
+durable.py         what a durable channel writes down, and what its clients and its successors make of it
+holders.py         the processes that hold the items of nodes
 shortcut.py        what lies between a user's thread and a server that it asks by itself
 shortcut_user.py   that thread
 mailbox.py         a part: a mailbox in every process, around the same machines
@@ -20,6 +22,7 @@ makers.py          who makes its items, and who takes them
 ranks.py           data-parallel ranks that train on their parts of a queue
 ledger.py          what queues promise, checked at every step
 queue_book.py      one queue as it must be
+tap_book.py        a subscription as it must be
 shard_book.py      its parts as they must be
 lease_book.py      items on lease as they must be
 lease_user.py      what a process does with items on lease

@@ -18,7 +18,7 @@ from rlinf.scheduler.queueing import (
 )
 from rlinf.scheduler.queueing.client import Ending
 from rlinf.testing.simulation.admission_book import AdmissionBook
-from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.makers import (
     ADMISSION,
@@ -35,7 +35,7 @@ from rlinf.testing.simulation.makers import (
     Taker,
     Withdraw,
 )
-from rlinf.testing.simulation.script import Call, Script
+from rlinf.testing.simulation.script import Script
 from rlinf.testing.simulation.world import Violation
 
 # So many versions empty any queue of a story.
@@ -143,10 +143,8 @@ class _Ending:
         self.ending, self.detail = ending, detail
 
 
-class AdmissionPart:
+class AdmissionPart(Part):
     """In some stories there is a queue that admits: makers everywhere, a trainer, and another one who takes."""
-
-    kinds: tuple[str, ...] = ()
 
     def __init__(self, cluster: Cluster, script: Script) -> None:
         draw = self._draw = Random(f"admission {script.seed}")  # noqa: S311 - not for secrets
@@ -180,18 +178,6 @@ class AdmissionPart:
             self._agents.append((host, Taker(client, self._batch_items, num_steps, begins_at)))
         elif number == 1:
             self._agents.append((host, Taker(client, self._batch_items, num_steps)))
-
-    def call(self, host: Host, step: Call) -> None:
-        """See `Part`."""
-
-    def died(self, host: Host) -> None:
-        """See `Part`."""
-
-    def restarted(self) -> None:
-        """See `Part`."""
-
-    def close(self) -> None:
-        """See `Part`."""
 
     def finish(self) -> Iterator[None]:
         """See `Part`."""

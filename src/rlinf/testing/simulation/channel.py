@@ -11,7 +11,7 @@ from rlinf.scheduler.queueing import Reason
 from rlinf.testing.simulation.channel_client import ChannelClient
 from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.checkpoints import Checkpoints
-from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.durable import JournaledHost, SimulatedJournal, SimulatedLifeline
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
@@ -35,7 +35,7 @@ class _Quiet:
         return None
 
 
-class ChannelPart:
+class ChannelPart(Part):
     """One channel: its server in the process of its own, and a client in every other."""
 
     kinds: tuple[str, ...] = (

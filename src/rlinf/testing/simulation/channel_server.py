@@ -287,13 +287,16 @@ class ChannelServer:
 
     def image(self) -> tuple[Any, ...]:
         """What it knows."""
-        return self.state, self._producers, self._clocks, self._gone
+        snapshot = self.state.snapshot()
+        return snapshot, self._producers.record(), dict(self._clocks), set(self._gone)
 
     def resume(self, image: tuple[Any, ...]) -> None:
         """Go on with what another one knew."""
-        self.state, self._producers, self._clocks, self._gone = image
-        self._desk = ProducerDesk(self._call_later, self._spec, self._producers, self._on_producers_done)
+        (record, payloads), producers, self._clocks, self._gone = image
+        self.state.restore(record, payloads)
+        self._producers.resume(producers)
         self._desk.resume()
+        self._subscriptions.resume()
         for generation, due_us in self._clocks.items():
             self.host.later(max(11, due_us - self.host.now_us), self._lapse, generation)
         self._carry_out(self.state.ripening())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from rlinf.testing.simulation.holders import Holders
 from rlinf.testing.simulation.host import Host
@@ -13,14 +12,14 @@ from rlinf.testing.simulation.script import FIRST_HOLDER, NUM_NODES, SERVER_NUMB
 from rlinf.testing.simulation.world import World
 
 
-class Part(Protocol):
-    """Something that runs in a cluster: a further one is a file of its own.
+class Part:
+    """Something that runs in a cluster: a further one is a file of its own, and does what it has to of all this.
 
     Attributes:
         kinds: of the calls that are its.
     """
 
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
 
     def start(self, host: Host, number: int) -> None:
         """A process has started."""
@@ -39,6 +38,7 @@ class Part(Protocol):
 
     def finish(self) -> Iterator[None]:
         """End the story and check it; the world comes to rest before the first step, and after each."""
+        yield from ()
 
 
 class Cluster:

@@ -7,14 +7,15 @@ so does everything after it: the process dies before, in between and behind.
 from __future__ import annotations
 
 import copy
-import pickle
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from rlinf.scheduler.queueing import ServerStreams, Stream
+import msgspec
+
+from rlinf.scheduler.queueing import ServerStreams, Snapshot, StateRecord, Stream
 from rlinf.testing.simulation.channel_wire import CHANNEL, SERVER
-from rlinf.testing.simulation.host import Host
+from rlinf.testing.simulation.host import Host, Service
 from rlinf.testing.simulation.machines import Machines
 
 # Who does not come back to a server that was started again is gone after so long.
@@ -78,9 +79,9 @@ class SimulatedJournal:
         """Write what has happened."""
         self._turns.append(turn)
 
-    def write_whole(self, image: Any) -> None:
-        """Write an image in the place of everything."""
-        self.image, self._turns, self.num_done = image, [], 0
+    def write_whole(self, image: Any, num_turns: int) -> None:
+        """Write an image in the place of the first so many turns."""
+        self.image, self._turns, self.num_done = image, self._turns[num_turns:], self.num_done - num_turns
 
     def turns(self) -> list[Turn]:
         """What is there after a death."""
@@ -126,7 +127,7 @@ class JournaledHost:
         self._journal = journal
         self._streams: ServerStreams[Any] = machines.streams()
         self._pending: list[tuple[Any, ...]] = []
-        self._commit_due = self._live = False
+        self._commit_due = self._live = self._is_writing = False
         self._present: set[str] = set()
         self._timers: dict[tuple[Any, ...], deque[tuple[int, Callable[..., None]]]] = {}
         self._outbox: list[tuple[str, int, Any]] = []
@@ -174,7 +175,9 @@ class JournaledHost:
     def recover(self, on_untold: Callable[[], object]) -> None:
         """Come to where the last process was; `on_untold` is called before what that had no time to do."""
         if self._journal.image:
-            image, self._streams, self._now_us, dues = copy.deepcopy(self._journal.image)
+            image, streams, self._now_us, dues = copy.deepcopy(self._journal.image)
+            for client, about in streams.items():
+                self._streams.load(client, *about)
             self.server.resume(image)
             for key, timers in self._timers.items():
                 self._timers[key] = deque((due_us, timers[0][1]) for due_us in dues.get(key, ()))
@@ -251,12 +254,26 @@ class JournaledHost:
             if what == "looks":
                 self._welcome(client, *message)
         if self._draw.random() < IMAGE_SHARE:
-            self.world.note(self.host.name, "writes an image")
-            dues = {key: [due_us for due_us, _ in timers] for key, timers in self._timers.items()}
-            image = (self.server.image(), self._streams, self._now_us, dues)
-            self._journal.write_whole(_copied(image))
+            self._begin_image()
         if self._pending:
             self._commit_later()
+
+    def _begin_image(self) -> None:
+        """Look at everything now; it is written while others go on."""
+        if self._is_writing:
+            return
+        self._is_writing = True
+        self.world.note(self.host.name, "looks at everything")
+        dues = {key: [due_us for due_us, _ in timers] for key, timers in self._timers.items()}
+        image = self.server.image(), self._streams.contents(), self._now_us, dues
+        num_turns = len(self._journal.turns())
+        self.host.later(self._draw.randrange(10 * WRITE_US), self._write_image, image, num_turns)
+
+    def _write_image(self, image: tuple[Any, ...], num_turns: int) -> None:
+        self._is_writing = False
+        self.world.note(self.host.name, "writes an image")
+        (snapshot, *known), *rest = image
+        self._journal.write_whole(((_written(snapshot), *known), *rest), num_turns)
 
     def _apply(self, turn: Turn) -> None:
         self._now_us = turn.now_us
@@ -312,12 +329,10 @@ class JournaledHost:
                 self.host.send(client, CHANNEL, Told(0, self._streams.heard(client)))
 
 
-def _copied(image: Any) -> Any:
-    """An image as it is when it was written and read."""
-    try:
-        return pickle.loads(pickle.dumps(image))
-    except (AttributeError, pickle.PicklingError):
-        return copy.deepcopy(image)  # a broken machine, made for a test
+def _written(snapshot: Snapshot) -> tuple[StateRecord, list[Any]]:
+    """A record as it is when it was written and read, and its payloads."""
+    data = msgspec.msgpack.encode(snapshot.record)
+    return msgspec.msgpack.decode(data, type=StateRecord), [item.payload for item in snapshot.items]
 
 
 def _key_of(action: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -325,16 +340,6 @@ def _key_of(action: Callable[..., None], args: tuple[Any, ...]) -> tuple[Any, ..
     if inner is not None:
         return inner.__qualname__, *action.args, *args  # type: ignore[attr-defined]
     return action.__qualname__, *(_key_of(arg, ()) if callable(arg) else arg for arg in args)
-
-
-class Client(Protocol):
-    """What is told what comes."""
-
-    def receive(self, sender: str, message: Any) -> None:
-        """News from the server."""
-
-    def lost(self, peer: str) -> None:
-        """The server has gone, or holds this process for dead."""
 
 
 class SimulatedLifeline:
@@ -347,7 +352,7 @@ class SimulatedLifeline:
         machines: what is under test.
     """
 
-    def __init__(self, host: Host, client: Client, find: Callable[[], Host], machines: Machines) -> None:
+    def __init__(self, host: Host, client: Service, find: Callable[[], Host], machines: Machines) -> None:
         self._host = host
         self._client = client
         self._find = find

@@ -30,13 +30,16 @@ class LeaseBook:
     Args:
         max_attempts: how often an item is given out; 0 for any number.
         max_leased: how many items a client may have before its further leases wait; 0 for any number.
+
+    Attributes:
+        last_generation: of all leases and delays there were; no later one has this number.
     """
 
     def __init__(self, max_attempts: int, max_leased: int = 0) -> None:
         self._max_attempts = max_attempts
         self._max_leased = max_leased
         self._held: dict[int, _Held] = {}
-        self._last_generation = 0
+        self.last_generation = 0
         self._to_delay: tuple[QueueBook, list[Known]] | None = None
         # By number, and by where: a subscription has an item of its own of each number.
         self._dead: dict[tuple[int, QueueName], tuple[QueueBook, Known]] = {}
@@ -56,11 +59,6 @@ class LeaseBook:
         """The leases that consumers have."""
         return [generation for generation, held in self._held.items() if held.ticket != NOBODY]
 
-    @property
-    def last_generation(self) -> int:
-        """No later lease has this number."""
-        return self._last_generation
-
     def items(self, without: Collection[int]) -> list[Known]:
         """What is on lease, or comes back after a delay, but for some leases."""
         kept = [held for generation, held in self._held.items() if generation not in without]
@@ -70,9 +68,9 @@ class LeaseBook:
         self, ticket: Ticket, queue: QueueBook, items: list[Known], lease: OnLease, ttl_us: int, now_us: int
     ) -> None:
         """Items are given out."""
-        if lease.generation <= self._last_generation:
-            raise Violation(f"lease {lease.generation} comes after {self._last_generation}", (ticket[1],))
-        self._last_generation = lease.generation
+        if lease.generation <= self.last_generation:
+            raise Violation(f"lease {lease.generation} comes after {self.last_generation}", (ticket[1],))
+        self.last_generation = lease.generation
         if self.is_at_bound(ticket[0]):
             raise Violation(f"{ticket[0]} is given more than {self._max_leased} items", (ticket[1],))
         for item in items:
@@ -150,7 +148,7 @@ class LeaseBook:
         """What was given back last comes after a while."""
         if self._to_delay is None:
             raise Violation(f"the delay {generation} is of nothing", (generation,))
-        self._last_generation = generation
+        self.last_generation = generation
         queue, items = self._to_delay
         self._to_delay = None
         self._hold(generation, _Held(NOBODY, queue, dict(enumerate(items)), now_us + after_us))

@@ -209,7 +209,7 @@ class Ledger:
         queue.line[client, ticket] = item
         self._late[client, ticket] = self._closed or self._all_ended or queue.ended
 
-    def get_arrives(self, client: str, ticket: int, queue: QueueName, asked: Asked = Asked()) -> None:  # noqa: B008
+    def get_arrives(self, client: str, ticket: int, queue: QueueName, asked: Asked) -> None:
         """The server is asked for items."""
         self._gets[client, ticket] = (queue, asked)
         book = self._books[client, ticket] = self._queue(queue)
@@ -239,7 +239,7 @@ class Ledger:
     def arrived(self, client: str, ticket: int) -> None:
         """The server is told that items are in a client's process."""
         if (client, ticket) in self._deliveries:
-            self._queue_of_get((client, ticket)).on_the_way.discard((client, ticket))
+            self._books[client, ticket].on_the_way.discard((client, ticket))
 
     def confirmed(self, client: str, ticket: int) -> None:
         """The server is told that items were taken."""
@@ -249,7 +249,7 @@ class Ledger:
     def waited(self, client: str, ticket: int) -> None:
         """A batch has waited as long as it was to wait for more."""
         if (client, ticket) in self._gets:
-            self._queue_of_get((client, ticket)).waited.add((client, ticket))
+            self._books[client, ticket].waited.add((client, ticket))
 
     def loses(self, client: str, until_us: int = 0) -> None:
         """The server is told that a client has gone; if it lives, it is as good as dead. Then it may be succeeded."""
@@ -494,7 +494,7 @@ class Ledger:
         self._settle_bytes(ticket)
 
     def _refuse_get(self, ticket: Ticket, reason: Reason) -> None:
-        queue = self._queue_of_get(ticket)
+        queue = self._books[ticket]
         shards = self._shards.get(self._gets[ticket][0])
         if shards is not None and shards.knows(ticket):
             shards.refuse(ticket, reason, closed=self._closed)
@@ -650,9 +650,6 @@ class Ledger:
     def has_subscription(self) -> bool:
         """Whether there is one."""
         return self._tap is not None
-
-    def _queue_of_get(self, ticket: Ticket) -> QueueBook:
-        return self._books[ticket]
 
     def _queue(self, name: QueueName) -> QueueBook:
         queue = self._queues.get(name)

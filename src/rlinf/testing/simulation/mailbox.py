@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Grant, Instruction, QueueName
 from rlinf.scheduler.queueing.client import ClientInstruction, ClientState, End, Ending, Send, SendItem
-from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.ledger import Ledger
+from rlinf.testing.simulation.queue_book import Asked
 from rlinf.testing.simulation.script import Call, Script
 from rlinf.testing.simulation.users import UserCall, Users
 from rlinf.testing.simulation.world import Violation
@@ -134,7 +135,7 @@ class Mailbox(Users):
             return
         if step.kind == "recv":
             queue = (step.peer, step.queue)
-            self.ledger.get_arrives(OWN, step.number, queue)
+            self.ledger.get_arrives(OWN, step.number, queue, Asked())
             self._follow(self.state.get(OWN, step.number, queue))
             if peer in self._gone:
                 self._end_recv(call, Ending.LOST)
@@ -276,8 +277,8 @@ class Mailbox(Users):
         self._look_later()
 
 
-class MailboxPart:
-    """A mailbox in every process but the server's."""
+class MailboxPart(Part):
+    """A mailbox in every process but the server's; whoever took something from a dead process's was in it."""
 
     kinds: tuple[str, ...] = ("send", "recv")
 
@@ -303,15 +304,6 @@ class MailboxPart:
         """See `Part`."""
         if step.peer in self._cluster.current:
             self._mailboxes[host.name].call(step)
-
-    def restarted(self) -> None:
-        """See `Part`."""
-
-    def died(self, host: Host) -> None:
-        """See `Part`; whoever took something from the mailbox of a dead process was in it."""
-
-    def close(self) -> None:
-        """See `Part`."""
 
     def finish(self) -> Iterator[None]:
         """See `Part`."""

@@ -165,7 +165,33 @@ class AdmissionClient:
             self.host.send(SERVER, ADMISSION, out)
 
 
-class Maker:
+class _Agent:
+    """A loop in one process, which waits for one operation at a time.
+
+    Attributes:
+        waiting: the ticket of that.
+        over: it has ended.
+    """
+
+    def __init__(self, client: AdmissionClient, num_left: int, draw: Random) -> None:
+        self._client = client
+        self._num_left = num_left
+        self._draw = draw
+        self.waiting: int | None = None
+        self.over = False
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        self._num_left = 0
+        if self.waiting is not None:
+            self._client.drop(self.waiting)
+            self.waiting, self.over = None, True
+
+    def _later(self, action: Callable[..., None], *args: Any, within_us: int = MAX_PAUSE_US) -> None:
+        self._client.host.later(1 + self._draw.randrange(within_us), action, *args)
+
+
+class Maker(_Agent):
     """A loop around `admit` and `put`; some makers drop slots, and leave calls.
 
     Args:
@@ -179,24 +205,10 @@ class Maker:
     def __init__(
         self, client: AdmissionClient, name: object, num_items: int, mean_us: int, max_lags: tuple[int, ...]
     ) -> None:
-        self._client = client
-        self._draw: Random = client.host.world.randomness("maker", client.host.name, name)
-        self._num_left = num_items
+        super().__init__(client, num_items, client.host.world.randomness("maker", client.host.name, name))
         self._mean_us = mean_us
         self._max_lags = max_lags
-        self.waiting: int | None = None
-        self.over = False
         self._later(self._ask)
-
-    def stop(self) -> None:
-        """Wait for nothing any more."""
-        self._num_left = 0
-        if self.waiting is not None:
-            self._client.drop(self.waiting)
-            self.waiting, self.over = None, True
-
-    def _later(self, action: Callable[..., None], *args: Any, within_us: int = MAX_PAUSE_US) -> None:
-        self._client.host.later(1 + self._draw.randrange(within_us), action, *args)
 
     def _ask(self) -> None:
         if self._num_left <= 0:
@@ -248,7 +260,7 @@ class Maker:
             self._later(self._ask)
 
 
-class Taker:
+class Taker(_Agent):
     """A loop around `get_batch` and leases; a trainer says which version it is at.
 
     Args:
@@ -261,26 +273,13 @@ class Taker:
     def __init__(
         self, client: AdmissionClient, batch_items: int, num_steps: int, begins_at: int | None = None
     ) -> None:
-        self._client = client
-        self._draw: Random = client.host.world.randomness("taker", client.host.name, begins_at is None)
-        self._batch_items = batch_items
-        self._num_left = num_steps
-        self._num_got = self._num_tries = 0
         self._is_trainer = begins_at is not None
+        draw = client.host.world.randomness("taker", client.host.name, not self._is_trainer)
+        super().__init__(client, num_steps, draw)
+        self._batch_items = batch_items
+        self._num_got = self._num_tries = 0
         self._version = -1 if begins_at is None else begins_at - 1
-        self.waiting: int | None = None
-        self.over = False
         self._later(self._say if self._is_trainer else self._take, within_us=1_000)
-
-    def stop(self) -> None:
-        """Wait for nothing any more."""
-        self._num_left = 0
-        if self.waiting is not None:
-            self._client.drop(self.waiting)
-            self.waiting, self.over = None, True
-
-    def _later(self, action: Callable[..., None], *args: Any, within_us: int = MAX_PAUSE_US) -> None:
-        self._client.host.later(1 + self._draw.randrange(within_us), action, *args)
 
     def _begin(self, message: Take | Say, outcome: Outcome) -> None:
         ticket = message.ticket

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from rlinf.scheduler.comm.transport.peer_session import (
     ACK_DELAY_S,
@@ -25,18 +25,6 @@ RECENT_US = 1_000_000
 NOTICED_US = 3_000_000
 
 MakeSession = Callable[[str, str, int, float], "PeerSession[Any]"]
-
-
-class User(Protocol):
-    """A process that talks with others."""
-
-    name: str
-
-    def receive(self, sender: str, message: Any) -> None:
-        """A message came."""
-
-    def lost(self, peer: str) -> None:
-        """The session with `peer` has ended: nothing more comes, nothing more arrives."""
 
 
 class _Half:
@@ -86,7 +74,6 @@ class PeerSessions:
         self._make = make
         self._draw = self._world.randomness("sessions", process.name)
         self._halves: dict[str, _Half] = {}
-        self._refused: set[Stream] = set()
         network.join(self)
 
     def send(self, peer: str, message: Any) -> None:

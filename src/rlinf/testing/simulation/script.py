@@ -165,8 +165,8 @@ def draw_script(seed: int) -> Script:
     successor_us = draw.choice((0, 10_000, 1_000_000))
     durable, deaths = _draw_deaths(seed, length_us)
     steps = sorted([*steps, *deaths], key=lambda step: step.at_us)
-    # A subscription is of processes that live, and what it sees of items that are lost, its readers are told.
-    may_tap = not durable and not _draws_holders(seed)
+    # What a subscription sees of items that are lost, its readers are told.
+    may_tap = not _draws_holders(seed)
     tap, steps = _draw_tap(seed, steps, num_clients, length_us) if may_tap else (None, steps)
     script = Script(
         seed,

@@ -15,24 +15,24 @@ LONG = 80
 """A history of more events is shown without those that have nothing to do with the violation."""
 
 
-def shrink(report: Report, machines: Machines | None = None, max_runs: int = MAX_RUNS) -> Report:
+def shrink(report: Report, machines: Machines | None = None) -> Report:
     """Return the report of a shorter story that breaks a promise too: fewer calls, fewer faults.
 
     Args:
         report: of a story that broke one.
         machines: those that it was told with.
-        max_runs: stories to try.
     """
+    runs_left = MAX_RUNS
     size = max(1, len(report.script.steps) // 2)
     while size:
         shorter = None
         for script in _without_some(report.script, size):
-            max_runs -= 1
+            runs_left -= 1
             attempt = run_script(script, machines)
             if attempt.violation is not None:
                 shorter = attempt
                 break
-            if not max_runs:
+            if not runs_left:
                 return report
         if shorter is not None:
             report = shorter

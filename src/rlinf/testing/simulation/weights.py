@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.replication.publication import (
     Refer,
 )
 from rlinf.scheduler.queueing.client import Ending
-from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.cluster import Cluster, Part
 from rlinf.testing.simulation.host import Host
 from rlinf.testing.simulation.script import Call, Script
 from rlinf.testing.simulation.users import UserCall, Users
@@ -290,7 +290,7 @@ class WeightsReader(Users):
             self.tell(call, ending, None)
 
 
-class WeightsPart:
+class WeightsPart(Part):
     """A publisher in the server's process, readers in all others."""
 
     kinds: tuple[str, ...] = ("publish", "fetch")
@@ -312,15 +312,6 @@ class WeightsPart:
             self._readers[host.name].call(step)
         else:
             self._cluster.server.later(0, self._publisher.publish)
-
-    def restarted(self) -> None:
-        """See `Part`."""
-
-    def died(self, host: Host) -> None:
-        """See `Part`."""
-
-    def close(self) -> None:
-        """See `Part`."""
 
     def finish(self) -> Iterator[None]:
         """See `Part`."""

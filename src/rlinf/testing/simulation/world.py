@@ -50,11 +50,6 @@ class Process:
         return self.world.now_us
 
     @property
-    def paused(self) -> bool:
-        """It does nothing now, and will go on."""
-        return self._paused_at is not None
-
-    @property
     def paused_us(self) -> int:
         """How long it has been paused until now, all in all."""
         return self._paused_us + (0 if self._paused_at is None else self.world.now_us - self._paused_at)

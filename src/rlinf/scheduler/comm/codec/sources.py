@@ -56,7 +56,7 @@ class StridedArray(ByteSource):
         return self._array.nbytes
 
     def write_into(self, target: Bytes) -> None:
-        """See `Source.write_into`."""
+        """See `ByteSource.write_into`."""
         array = self._array
         np.copyto(target.view(array.dtype).reshape(array.shape), array)
 
@@ -79,7 +79,7 @@ class StridedTensor(ByteSource):
         return int(self._tensor.nbytes)
 
     def write_into(self, target: Bytes) -> None:
-        """See `Source.write_into`."""
+        """See `ByteSource.write_into`."""
         tensor = self._tensor
         self._torch.from_numpy(target).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
@@ -97,7 +97,7 @@ class Pieces(ByteSource):
         return self._size
 
     def write_into(self, target: Bytes) -> None:
-        """See `Source.write_into`."""
+        """See `ByteSource.write_into`."""
         end = 0
         for piece in self._pieces:
             begin, end = end, end + len(piece)

@@ -24,7 +24,6 @@ class Reading:
     Args:
         messenger: this process's messenger.
         replicas: keeps what this process gets for its machine; its `service` is the publisher's.
-        service: see above.
         publisher: who has the object.
         ask: sends the publisher a question with this in it.
         done: called once with the object, or with why it does not come: an error of the publisher's, or its end.
@@ -36,7 +35,6 @@ class Reading:
         self,
         messenger: Messenger,
         replicas: Replicas,
-        service: str,
         publisher: Endpoint,
         *,
         ask: Callable[[Want], Promise[Reply]],
@@ -46,7 +44,6 @@ class Reading:
     ) -> None:
         self._messenger = messenger
         self._replicas = replicas
-        self._service = service
         self._publisher = publisher
         self._question = ask
         self._done = done
@@ -93,7 +90,9 @@ class Reading:
 
     def _ask_replica(self, replica: Endpoint, key: Key) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
-        self._asked = self._messenger.request(replica, f"{self._service}.copy", head, reply_type=ReaderAnswer)
+        self._asked = self._messenger.request(
+            replica, f"{self._replicas.service}.copy", head, reply_type=ReaderAnswer
+        )
         self._asked.add_done_callback(partial(self._replica_answered, replica, key))
 
     def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:

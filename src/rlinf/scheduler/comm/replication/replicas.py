@@ -34,11 +34,14 @@ class Replicas:
         messenger: this process's messenger.
         service: as of the publishers.
         private: whoever reads an object may write to what it has read, unseen by all others.
+
+    Attributes:
+        service: see above.
     """
 
     def __init__(self, messenger: Messenger, service: str, *, private: bool) -> None:
         self._messenger = messenger
-        self._service = service
+        self.service = service
         self._private = private
         self._kept: dict[tuple[str, Key], Parcel] = {}
         # Not an executor: that takes locks of its module, which a user's thread may hold while a signal handler waits.
@@ -104,7 +107,7 @@ class Replicas:
             if answer.cancelled() or answer.exception() is not None or not answer.result().head:
                 self._kept.pop((publisher.process_id, key), None)
 
-        kept = self._messenger.request(publisher, f"{self._service}.kept", Kept(key, at), reply_type=bool)
+        kept = self._messenger.request(publisher, f"{self.service}.kept", Kept(key, at), reply_type=bool)
         kept.add_done_callback(answered)
         then(arrived)
 

@@ -237,23 +237,22 @@ class BlockStore:
 
     # -- giving pages back -----------------------------------------------------------------------
 
-    def trim(self, max_bytes: int = MAX_TRIMMED_BYTES_A_TURN) -> bool:
+    def trim(self) -> bool:
         """Give the pages of free blocks back to the system, the longest unused first; True if more are left."""
-        return not self._dissolve_until(lambda: False, max_bytes) and self.num_free > 0
+        return not self._dissolve_until(lambda: False) and self.num_free > 0
 
     def _make_room(self, size_bytes: int) -> bool:
         """Whether so many bytes more may be used; what free blocks have is given up for it, a turn's worth."""
-        charged = self._charge(size_bytes)
-        return charged or self._dissolve_until(lambda: self._charge(size_bytes), MAX_TRIMMED_BYTES_A_TURN)
+        return self._charge(size_bytes) or self._dissolve_until(lambda: self._charge(size_bytes))
 
-    def _dissolve_until(self, enough: Callable[[], bool], max_bytes: int) -> bool:
-        num_blocks = 0
-        while max_bytes > 0 and num_blocks < MAX_BLOCKS_A_TURN:
+    def _dissolve_until(self, enough: Callable[[], bool]) -> bool:
+        left_bytes, left_blocks = MAX_TRIMMED_BYTES_A_TURN, MAX_BLOCKS_A_TURN
+        while left_bytes > 0 and left_blocks:
             block = self._oldest()
             if block is None:
                 return False
-            max_bytes -= block.room_bytes
-            num_blocks += 1
+            left_bytes -= block.room_bytes
+            left_blocks -= 1
             self._dissolve(block)
             if enough():
                 return True

@@ -13,13 +13,11 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
 from rlinf.scheduler.comm.shm.slots import claim_slot
-
-if TYPE_CHECKING:
-    from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
 
 
 class Opened(Protocol):

@@ -128,9 +128,9 @@ def try_lock(fd: int, begin: int, size_bytes: int = 1) -> bool:
     return True
 
 
-def unlock(fd: int, begin: int, size_bytes: int = 1) -> None:
-    """Drop this description's locks in a range."""
-    fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, begin, size_bytes, 0))
+def unlock(fd: int, place: int) -> None:
+    """Drop this description's lock on one byte."""
+    fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, place, 1, 0))
 
 
 def fence(_lock: type = Lock) -> None:

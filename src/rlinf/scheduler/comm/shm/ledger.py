@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlinf.scheduler.comm.rundir import is_at
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.maps import map_array, nonzero
 
@@ -116,20 +117,13 @@ def _open(path: Path) -> tuple[int, int]:
             os.ftruncate(fd, _SIZE)
             line = next((line for line in range(MAX_PROCESSES) if kernel.try_lock(fd, line)), None)
             # Whoever was the last removes it while all lines are locked.
-            if line is not None and _is_at(fd, path):
+            if line is not None and is_at(fd, path):
                 return fd, line
         except OSError:
             os.close(fd)
             raise
         os.close(fd)
     raise OSError(errno.EUSERS, "the ledger of shared memory has no line left")
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _remove_stale(directory: Path) -> None:
@@ -144,5 +138,5 @@ def _remove_stale(directory: Path) -> None:
 
 
 def _remove_if_alone(fd: int, path: Path) -> None:
-    if kernel.try_lock(fd, 0, MAX_PROCESSES) and _is_at(fd, path):
+    if kernel.try_lock(fd, 0, MAX_PROCESSES) and is_at(fd, path):
         path.unlink()

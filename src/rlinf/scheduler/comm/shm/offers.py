@@ -62,7 +62,8 @@ class Offers:
         self._answers: dict[str, bool] = {}
         self._retry_s: dict[str, float] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._told = False
+        self._without = ""
+        self._on_without: Callable[[str], None] = lambda _reason: None
         messenger.serve(SERVICE, self._on_message, Offer | OfferAnswer | BlockReturned)
 
     # -- from any thread -------------------------------------------------------------------------
@@ -83,12 +84,19 @@ class Offers:
 
     def say_without(self, reason: str) -> None:
         """Warn once that something does without shared memory."""
-        if not self._told:
-            self._told = True
+        if not self._without:
+            self._without = reason
             logger.warning(
                 "no shared memory: %s; large objects are copied through sockets instead",
                 reason,
             )
+            self._on_without(reason)
+
+    def when_without(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the reason when something does without shared memory, or now if it does."""
+        self._on_without = callback
+        if self._without:
+            callback(self._without)
 
     # -- the I/O thread --------------------------------------------------------------------------
 
@@ -140,7 +148,9 @@ class Offers:
         problem = _try_to_open(request.peer_id, offer.pid, offer.fd)
         if problem:
             self.say_without(f"that of '{request.peer_name}' cannot be opened here ({problem})")
-        self._messenger.notify(self.connected[request.peer_id], SERVICE, OfferAnswer(problem))
+        peer = self.connected.get(request.peer_id)
+        if peer is not None:  # it may have gone since it asked
+            self._messenger.notify(peer, SERVICE, OfferAnswer(problem))
 
     def _on_answer(self, request: Request, problem: str) -> None:
         process_id = request.peer_id

@@ -174,32 +174,24 @@ class Arrived:
     """An object that came from another process, not decoded yet.
 
     Attributes:
+        lease: the block in which it lies; None if its bytes came in the message.
+        sizes: of the frames in shared memory.
         size_bytes: how large it is.
     """
 
-    __slots__ = ("_frames", "_lease", "_sizes", "size_bytes")
+    __slots__ = ("_frames", "lease", "size_bytes", "sizes")
 
     def __init__(
         self, frames: list[Buffer], lease: BlockLease | None = None, sizes: Sequence[int] = ()
     ) -> None:
         self._frames = frames
-        self._lease = lease
-        self._sizes = sizes
+        self.lease = lease
+        self.sizes = sizes
         self.size_bytes = total_bytes(frames) if lease is None else sum(sizes)
-
-    @property
-    def lease(self) -> BlockLease | None:
-        """The block in which it lies; None if its bytes came in the message."""
-        return self._lease
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Of the frames in shared memory."""
-        return self._sizes
 
     def mark(self) -> Any:
         """A byte of its block, seen by all processes: 1 once somebody has taken the object; None without a block."""
-        return None if self._lease is None else self._lease.mark()
+        return None if self.lease is None else self.lease.mark()
 
     def frames(self) -> list[Buffer]:
         """Its frames, to be read and handed on; those in shared memory keep their block.
@@ -207,12 +199,12 @@ class Arrived:
         Raises:
             OSError: shared memory can neither be mapped nor read here.
         """
-        if self._lease is None:
+        if self.lease is None:
             return self._frames
         try:
-            return frames_of(self._lease.original(), self._sizes)
+            return frames_of(self.lease.original(), self.sizes)
         except OSError:  # too many descriptors or maps
-            return frames_of(self._lease.copy(), self._sizes)
+            return frames_of(self.lease.copy(), self.sizes)
 
     def load(self) -> Any:
         """The object; its arrays and tensors are writable, and lie where the bytes are.
@@ -221,5 +213,5 @@ class Arrived:
             CodecError: the bytes are no object, or its class cannot be had here.
             OSError: shared memory cannot be mapped here.
         """
-        frames = self._frames if self._lease is None else frames_of(self._lease.array(), self._sizes)
+        frames = self._frames if self.lease is None else frames_of(self.lease.array(), self.sizes)
         return decode(frames[0], frames[1:])

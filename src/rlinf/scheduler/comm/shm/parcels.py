@@ -99,6 +99,10 @@ class Parcels:
         """Call `callback` on the I/O thread once it is known whether `peer` reads our arena; from any thread."""
         self._offers.when_known(peer, callback)
 
+    def when_without(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the reason, once, when objects go through sockets that shared memory was meant for."""
+        self._offers.when_without(callback)
+
     def distrust(self, process_id: str, reason: str) -> None:
         """Send bytes to a process for a while: it could not open what it was sent. From any thread."""
         self._offers.distrust(process_id, reason)

@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
@@ -29,6 +28,7 @@ HANDSHAKE_TIMEOUT_S = 30.0
 # So long when there are so many that they would use up the descriptors; no more come in meanwhile.
 CROWDED_TIMEOUT_S = 1.0
 MAX_CROWD = 1024
+_UCRED = struct.Struct("iII")  # pid_t, uid_t, gid_t: see unix(7)
 
 
 class Judge(Protocol):
@@ -52,10 +52,10 @@ class Door:
         loop: the I/O thread.
         me: who this process is.
         judge: who decides about those that came in.
-        prepare: sets up a new connection.
         tls: what connections are secured with; None if they are not.
 
     Attributes:
+        judge: see above.
         crowd: how many may be in the handshake at a time.
     """
 
@@ -65,15 +65,12 @@ class Door:
         loop: IoLoop,
         me: Identity,
         judge: Judge,
-        *,
-        prepare: Callable[[socket.socket], object],
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._listener = listener
         self._loop = loop
         self._me = me
-        self._judge = judge
-        self._prepare = prepare
+        self.judge = judge
         self._tls = tls
         self._log = RefusalLog()
         self.crowd = _crowd()
@@ -126,7 +123,6 @@ class Door:
 
     def _let_in(self, connection: socket.socket, address: object) -> None:
         connection.setblocking(False)
-        self._prepare(connection)
         guest = Guest(self, connection, address)
         if connection.family == socket.AF_UNIX and (uid := uid_of(connection)) not in (os.getuid(), 0):
             self.refuse(guest, f"it belongs to user {uid}")
@@ -144,10 +140,6 @@ class Door:
         steps = handshake.accept(self._me, guest.judge, guest.proved, encrypts=self._tls is not None)
         return Opening(self._loop, connection, steps, self._tls, guest.done, guest.failed)
 
-    def decide(self, who: Introduction, hello: Hello) -> Welcome:
-        """See `Judge.judge`."""
-        return self._judge.judge(who, hello)
-
     def leave(self, guest: Guest) -> None:
         """A guest's handshake is over."""
         self.guests.pop(guest, None)
@@ -156,14 +148,6 @@ class Door:
             self._timer = None
         if self._paused and len(self.guests) < self.crowd:
             self._loop.submit(self._resume)
-
-    def came(self, who: Introduction, connection: socket.socket) -> None:
-        """See `Judge.came`."""
-        self._judge.came(who, connection)
-
-    def broke(self, who: Introduction, reason: str) -> None:
-        """See `Judge.broke`."""
-        self._judge.broke(who, reason)
 
     def refuse(self, guest: Guest, reason: str) -> None:
         """Tell of an unauthenticated peer."""
@@ -202,7 +186,7 @@ class Guest:
 
     def judge(self, who: Introduction, hello: Hello) -> Welcome:
         """Decide about it."""
-        welcome = self._door.decide(who, hello)
+        welcome = self._door.judge.judge(who, hello)
         self._taken = who
         return welcome
 
@@ -212,13 +196,13 @@ class Guest:
         if who is None:
             connection.close()
         else:
-            self._door.came(who, connection)
+            self._door.judge.came(who, connection)
 
     def failed(self, reason: str, _final: bool) -> None:
         """The handshake failed."""
         self._door.leave(self)
         if self._taken is not None:
-            self._door.broke(self._taken, reason)
+            self._door.judge.broke(self._taken, reason)
         elif not self._is_known:
             self._door.refuse(self, reason)
         else:
@@ -227,8 +211,7 @@ class Guest:
 
 def uid_of(connection: socket.socket) -> int:
     """The user at the other end of a Unix socket."""
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(uid)
 
 

@@ -12,6 +12,12 @@ from typing import Generic, TypeVar
 from rlinf.scheduler.comm.loop import READABLE, WRITABLE, IoLoop
 from rlinf.scheduler.comm.transport.handshake import SECURE, HandshakeError, Steps
 
+UNIX_BUFFER_BYTES = 4 << 20
+# The kernels of both sides ask each other at this pace as long as nothing is said.
+PROBE_S = 1
+# A connection is not given up by the kernel: how long that may take is the session's to say.
+MAX_PROBES = 127
+
 ResultT = TypeVar("ResultT")
 
 
@@ -20,7 +26,7 @@ class Opening(Generic[ResultT]):
 
     Args:
         loop: the I/O thread.
-        connection: the socket; it is this object's until `on_done` gets it.
+        connection: the socket, fresh; it is this object's until `on_done` gets it.
         steps: what is to be said.
         tls: what the steps secure the connection with; None if they do not.
         on_done: takes the socket, no longer watched, and what the steps gave.
@@ -36,6 +42,7 @@ class Opening(Generic[ResultT]):
         on_done: Callable[[socket.socket, ResultT], None],
         on_failed: Callable[[str, bool], None],
     ) -> None:
+        _set_up(connection)
         self.connection = connection
         self._loop = loop
         self._steps = steps
@@ -77,7 +84,7 @@ class Opening(Generic[ResultT]):
             self.connection.connect(address)
         except BlockingIOError as error:
             if error.errno == errno.EAGAIN:  # a Unix socket whose queue of new connections is full
-                self._fail("its queue of new connections is full")
+                self.fail("its queue of new connections is full")
                 return
             self._loop.register(self.connection.fileno(), WRITABLE, finish_connect)
         except OSError as error:
@@ -94,13 +101,15 @@ class Opening(Generic[ResultT]):
     def _fail_connect(self, error: OSError) -> None:
         if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
             gone = f"its process has ended: nothing listens at {self._where} any more ({code_of(error)})"
-            self._fail(gone, final=True)
+            self.fail(gone, final=True)
         else:
-            self._fail(f"it cannot be connected to ({code_of(error)})")
+            self.fail(f"it cannot be connected to ({code_of(error)})")
 
-    def fail(self, reason: str) -> None:
-        """End it from outside."""
-        self._fail(reason)
+    def fail(self, reason: str, *, final: bool = False) -> None:
+        """End it, and say why; `final`: trying again is of no use."""
+        if self._open:
+            self.close()
+            self._on_failed(reason, final)
 
     def close(self) -> None:
         """Drop it without a word."""
@@ -126,13 +135,13 @@ class Opening(Generic[ResultT]):
         except ssl.SSLWantWriteError:
             self._loop.modify(self.connection.fileno(), READABLE | WRITABLE)
         except HandshakeError as error:
-            self._fail(str(error), final=error.final)
+            self.fail(str(error), final=error.final)
         except StopIteration as end:
             self._finish(end.value)
         except ssl.SSLError as error:
-            self._fail(f"TLS could not be agreed on ({error.reason or error})")
+            self.fail(f"TLS could not be agreed on ({error.reason or error})")
         except OSError as error:
-            self._fail(f"its connection broke during the handshake ({code_of(error)})")
+            self.fail(f"its connection broke during the handshake ({code_of(error)})")
 
     def _go_on(self) -> None:
         while self._open:
@@ -171,10 +180,17 @@ class Opening(Generic[ResultT]):
         self._loop.unregister(self.connection.fileno())
         self._on_done(self.connection, result)
 
-    def _fail(self, reason: str, *, final: bool = False) -> None:
-        if self._open:
-            self.close()
-            self._on_failed(reason, final)
+
+def _set_up(connection: socket.socket) -> None:
+    if connection.family == socket.AF_UNIX:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connection.setsockopt(socket.SOL_SOCKET, option, UNIX_BUFFER_BYTES)
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, MAX_PROBES)
 
 
 def code_of(error: OSError) -> str:

@@ -12,7 +12,7 @@ from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import IoLoop, Timer
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.transport.handshake import HandshakeError, Introduction
-from rlinf.scheduler.comm.transport.opening import Opening, close_quietly
+from rlinf.scheduler.comm.transport.opening import Opening, close_quietly, code_of
 from rlinf.scheduler.comm.transport.peer_session import (
     Decision,
     Hello,
@@ -165,7 +165,11 @@ class PeerLine:
                 self.session.reached(time.monotonic())
                 self._watch()
 
-        attempt = self._attempt = self._sockets.opening(self.endpoint, hello, opened, failed)
+        try:
+            attempt = self._attempt = self._sockets.opening(self.endpoint, hello, opened, failed)
+        except OSError as error:  # out of descriptors, most likely; it is tried again
+            self.session.dial_failed(now, f"there is no socket to be had for it ({code_of(error)})")
+            return
         self._attempt_timer = self._loop.call_later(
             CONNECT_TIMEOUT_S, lambda: attempt.fail("its machine does not answer")
         )
@@ -201,7 +205,7 @@ class PeerLine:
         """Take a connection that the other process made, and that the session judged TAKEN.
 
         Raises:
-            SessionError: the hello cannot be.
+            PeerSessionError: the hello cannot be.
         """
         self.name = name
         self._drop_link()

@@ -185,7 +185,7 @@ class PeerSession(Generic[MessageT]):
         """The other side has received our messages up to `number`.
 
         Raises:
-            SessionError: it was never sent that many.
+            PeerSessionError: it was never sent that many.
         """
         if number > self.sent:
             message = f"it acknowledged message {number} of {self.sent}"
@@ -251,7 +251,7 @@ class PeerSession(Generic[MessageT]):
         A former connection, and one that is being made, are to be dropped.
 
         Raises:
-            SessionError: the hello cannot be.
+            PeerSessionError: the hello cannot be.
         """
         self._drop_connection(now)
         self._theirs = hello.session
@@ -263,7 +263,7 @@ class PeerSession(Generic[MessageT]):
         """The acceptor's answer to our hello; whether the connection is the session's now.
 
         Raises:
-            SessionError: the welcome cannot be.
+            PeerSessionError: the welcome cannot be.
         """
         if welcome.verdict is Verdict.BUSY:
             self._lost_at = now  # it lives, and has answered

@@ -19,7 +19,6 @@ class SelfLine:
     """
 
     transport = "self"
-    is_settled = True
 
     def __init__(
         self, submit: Callable[[Callable[[], None]], None], deliver: Callable[[list[Message]], None]

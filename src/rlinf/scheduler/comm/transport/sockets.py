@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.loop import IoLoop, Timer
+from rlinf.scheduler.comm.port_range import PortRange, listening_ports
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.door import Door, Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.identity import Identity
-from rlinf.scheduler.comm.transport.opening import Opening
+from rlinf.scheduler.comm.transport.opening import PROBE_S, Opening
 from rlinf.scheduler.comm.transport.peer_session import Hello
 from rlinf.scheduler.comm.transport.receive_buffers import ReceiveBuffers
 from rlinf.scheduler.comm.transport.stream_link import StreamLink
 from rlinf.scheduler.errors import CommError
 
-UNIX_BUFFER_BYTES = 4 << 20
-# The kernels of both sides ask each other at this pace as long as nothing is said.
-PROBE_S = 1
 SILENCE_S = 4.0
-# A connection is not given up by the kernel: how long that may take is the session's to say.
-MAX_PROBES = 127
 # struct tcp_info of Linux: eight bytes, then words; those with the ms since data and an acknowledgement came.
 _LAST_DATA_RECV, _LAST_ACK_RECV = 11, 12
 _TCP_INFO_WORDS = 13
@@ -49,6 +47,7 @@ class Sockets:
         unix_path: where its Unix socket is made.
         host: the address that it listens on for TCP, and no other; None for no TCP.
         encrypts: whether what goes over TCP is encrypted.
+        ports: the first and the last of the ports that the job takes; None: any that the kernel chooses.
         judge: what to make of who came.
 
     Attributes:
@@ -60,7 +59,15 @@ class Sockets:
     """
 
     def __init__(
-        self, loop: IoLoop, me: Identity, unix_path: Path, host: str | None, *, encrypts: bool, judge: Judge
+        self,
+        loop: IoLoop,
+        me: Identity,
+        unix_path: Path,
+        host: str | None,
+        *,
+        encrypts: bool,
+        ports: PortRange | None = None,
+        judge: Judge,
     ) -> None:
         self.me = me
         self._loop = loop
@@ -70,21 +77,28 @@ class Sockets:
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watch_timer: Timer | None = None
         self._openings: weakref.WeakSet[Opening[Introduction]] = weakref.WeakSet()
-        self.unix_door = Door(_listen_unix(unix_path), loop, me, judge, prepare=self.prepare)
+        self.unix_door = Door(_listen_unix(unix_path), loop, me, judge)
         self.tcp_door: Door | None = None
         self.tcp_address = ""
         self._client_tls: ssl.SSLContext | None = None
         if host is not None:
-            self._open_tcp_door(host, judge)
+            self._open_tcp_door(host, ports, judge)
         loop.before_sleep(self._flush)
 
-    def _open_tcp_door(self, host: str, judge: Judge) -> None:
+    def _open_tcp_door(self, host: str, ports: PortRange | None, judge: Judge) -> None:
         server_tls = None
         try:
-            listener = _listen_tcp(host)
+            listener = listen_tcp(host, ports)
         except OSError as error:
             self.unix_door.close()
-            raise CommError(f"cannot listen on TCP at '{host}': {error.strerror or error}") from error
+            tried = listening_ports(ports) if ports else ()
+            within = f", ports {tried[0]}-{tried[-1]}" if tried else ""
+            why = error.strerror or str(error)
+            if tried and error.errno == errno.EADDRINUSE:
+                why = (
+                    "each is in use; every process of a job on a node takes one: widen cluster.network.ports"
+                )
+            raise CommError(f"cannot listen on TCP at '{host}'{within}: {why}") from error
         if self._encrypts:
             # Loaded only here: most processes talk to their own machine alone.
             from rlinf.scheduler.comm.transport.tls import ClusterTls  # noqa: PLC0415
@@ -93,7 +107,7 @@ class Sockets:
             self._client_tls, server_tls = tls.client, tls.server
         name, port = listener.getsockname()[:2]
         self.tcp_address = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
-        self.tcp_door = Door(listener, self._loop, self.me, judge, prepare=self.prepare, tls=server_tls)
+        self.tcp_door = Door(listener, self._loop, self.me, judge, server_tls)
 
     # -- dialling --------------------------------------------------------------------------------
 
@@ -130,7 +144,6 @@ class Sockets:
             tls = self._client_tls
             family = socket.AF_INET6 if "[" in endpoint.tcp_address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self.prepare(connection)
         steps = handshake.dial(self.me, endpoint.process_id, hello, encrypts=tls is not None)
         opening = Opening(self._loop, connection, steps, tls, on_done, on_failed)
         self._openings.add(opening)
@@ -145,18 +158,6 @@ class Sockets:
         else:
             host, _, port = endpoint.tcp_address.removeprefix("tcp://").rpartition(":")
             opening.dialled((host.strip("[]"), int(port)), on_reached)
-
-    def prepare(self, connection: socket.socket) -> None:
-        """Set up a new connection."""
-        if connection.family == socket.AF_UNIX:
-            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                connection.setsockopt(socket.SOL_SOCKET, option, UNIX_BUFFER_BYTES)
-            return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, MAX_PROBES)
 
     # -- what stands -----------------------------------------------------------------------------
 
@@ -220,12 +221,35 @@ def _listen_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _listen_tcp(host: str) -> socket.socket:
+def listen_tcp(host: str, ports: PortRange | None) -> socket.socket:
+    """A socket bound to a port of the range, or without one to any port, at an address.
+
+    Raises:
+        OSError: what the kernel says.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        listener.bind((host, 0))
+        _bind(listener, host, [0] if ports is None else _in_turn(listening_ports(ports)))
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def _in_turn(ports: range) -> list[int]:
+    """All of them; every process starts elsewhere, so that many that start at once seldom meet."""
+    start = (os.getpid() * 131) % len(ports)
+    return [*ports[start:], *ports[:start]]
+
+
+def _bind(listener: socket.socket, host: str, ports: Sequence[int]) -> None:
+    # Without SO_REUSEADDR: with it, a port that is kept for somebody's rendezvous would be taken.
+    for port in ports:
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise
+        else:
+            return

@@ -8,7 +8,7 @@ from functools import partial
 
 from rlinf.scheduler.engine.doctor.facts import ClusterFacts, NodeFacts
 from rlinf.scheduler.engine.doctor.findings import Finding
-from rlinf.scheduler.engine.nodes import NODE_RANK_VARIABLE
+from rlinf.scheduler.hardware.vendors import NODE_RANK_VARIABLE
 from rlinf.scheduler.wording import counted
 
 MAX_SKEW_S = 1.0

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.engine.addresses import LOCAL, find_address
 from rlinf.scheduler.engine.authentication import host_and_port
 from rlinf.scheduler.engine.doctor.facts import ClusterFacts, NodeFacts, Reach
@@ -30,10 +31,10 @@ _FIRST_LINE = 200
 class Examiner:
     """Looks at the node on which it runs, as a process of Ray's."""
 
-    def __init__(self, node_id: str, ip: str) -> None:
+    def __init__(self, node_id: str, ip: str, ports: PortRange | None) -> None:
         self._node_id = node_id
         self._ip = ip
-        self._listener = Listener(ip)
+        self._listener = Listener(ip, ports)
 
     def look(self, is_head: bool, resources: Mapping[str, float]) -> tuple[NodeFacts, int]:
         """The node's facts, and the port where this process listens."""
@@ -48,13 +49,16 @@ class Examiner:
         return try_all(self._node_id, targets)
 
 
-def examine(address: str | None, num_nodes: int | None, timeout_s: float) -> ClusterFacts:
+def examine(
+    address: str | None, num_nodes: int | None, timeout_s: float, ports: PortRange | None = None
+) -> ClusterFacts:
     """The facts of all nodes of a cluster; without one, those of this machine.
 
     Args:
         address: of its Ray; None: the one that was started here, if any.
         num_nodes: how many nodes there must be; None: those that there are.
         timeout_s: how long to wait for it and for what nodes say, in seconds.
+        ports: those that the jobs' processes take, of which one is tried; None: one that the kernel chooses.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -65,7 +69,7 @@ def examine(address: str | None, num_nodes: int | None, timeout_s: float) -> Clu
     except ClusterError as error:
         return ClusterFacts((gather_facts(ip=_ip_here()),), joining_error=str(error))
     try:
-        return _examine_joined(num_nodes, deadline)
+        return _examine_joined(num_nodes, deadline, ports)
     finally:
         engine.stop()
 
@@ -77,7 +81,7 @@ def _ip_here() -> str:
         return "127.0.0.1"
 
 
-def _examine_joined(num_nodes: int | None, deadline: float) -> ClusterFacts:
+def _examine_joined(num_nodes: int | None, deadline: float, ports: PortRange | None) -> ClusterFacts:
     joining_error = ""
     try:
         # Those that are there are looked at in any case: the other half of the time is theirs.
@@ -85,7 +89,7 @@ def _examine_joined(num_nodes: int | None, deadline: float) -> ClusterFacts:
     except ClusterError as error:
         joining_error = str(error)
         records = wait_for_nodes(None, 0)
-    examiners = {record["NodeID"]: _examiner_on(record) for record in records}
+    examiners = {record["NodeID"]: _examiner_on(record, ports) for record in records}
     asked = {
         examiners[record["NodeID"]].look.remote(
             HEAD_RESOURCE in record["Resources"], dict(record["Resources"])
@@ -110,10 +114,10 @@ def _examine_joined(num_nodes: int | None, deadline: float) -> ClusterFacts:
     )
 
 
-def _examiner_on(record: Mapping[str, Any]) -> Any:
+def _examiner_on(record: Mapping[str, Any], ports: PortRange | None) -> Any:
     actor = ray.remote(num_cpus=0, max_restarts=0, runtime_env={"env_vars": PROCESS_ENVIRONMENT})(Examiner)
-    strategy = on_node(record["NodeID"])
-    return actor.options(scheduling_strategy=strategy).remote(record["NodeID"], record["NodeManagerAddress"])
+    on_its_node = actor.options(scheduling_strategy=on_node(record["NodeID"]))
+    return on_its_node.remote(record["NodeID"], record["NodeManagerAddress"], ports)
 
 
 def _answers(

@@ -24,10 +24,10 @@ from rlinf.scheduler.engine.doctor.facts import (
     Software,
     TokenFacts,
 )
-from rlinf.scheduler.engine.nodes import NODE_RANK_VARIABLE
 from rlinf.scheduler.engine.ray_token import MODE_VARIABLE, find_token, readable_by_others
 from rlinf.scheduler.errors import ClusterError, ConfigError
 from rlinf.scheduler.hardware.vendors import (
+    NODE_RANK_VARIABLE,
     SIMULATED_VARIABLE,
     find_accelerators,
     find_devices,

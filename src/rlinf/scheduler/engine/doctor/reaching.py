@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from rlinf.scheduler.comm.port_range import PortRange
+from rlinf.scheduler.comm.transport.sockets import listen_tcp
 from rlinf.scheduler.engine.doctor.facts import Reach
 
 TRY_S = 3.0
@@ -39,11 +41,17 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    """Says what time it is to everybody who connects, as long as this process lives or until it is closed."""
+    """Says what time it is to everybody who connects, as long as this process lives or until it is closed.
 
-    def __init__(self, ip: str) -> None:
-        family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-        self._server = socket.create_server((ip, 0), family=family)
+    Args:
+        ip: the address to listen on.
+        ports: those that jobs take, if they are fixed.
+    """
+
+    def __init__(self, ip: str, ports: PortRange | None = None) -> None:
+        self._server = listen_tcp(ip, ports)
+        self._server.setblocking(True)
+        self._server.listen()
         threading.Thread(target=self._serve, name="rlinf-doctor", daemon=True).start()
 
     @property

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,8 @@ import msgspec
 _PROC = Path("/proc")
 _PPID, _START = 1, 19  # in /proc/PID/stat, after the name; see proc(5)
 _GONE = (b"Z", b"X")
+# After SIGKILL only the kernel is waited for.
+KILLED_S = 10.0
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -108,6 +110,17 @@ def wait_for_ends(descriptors: Collection[int], timeout_s: float | None) -> set[
             poll.unregister(descriptor)
             left.discard(descriptor)
     return left
+
+
+def end_all(find: Callable[[], Collection[ProcessId]], grace_s: float) -> None:
+    """End what `find` finds, until it finds nothing; what has not ended by itself after `grace_s` seconds is killed."""
+    while found := find():
+        with held(found) as descriptors:
+            wait_for_ends(descriptors.values(), grace_s)
+            send(descriptors.values(), signal.SIGKILL)
+            if wait_for_ends(descriptors.values(), KILLED_S):
+                return  # the kernel does not let go of it
+        grace_s = 0.0  # for what was started meanwhile
 
 
 def _read(pid: int) -> tuple[ProcessId, int]:

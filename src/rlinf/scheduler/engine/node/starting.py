@@ -25,9 +25,9 @@ from rlinf.scheduler.engine.node.records import (
     read_records,
 )
 from rlinf.scheduler.engine.node.stopping import processes_of, stop_node
-from rlinf.scheduler.engine.nodes import NODE_RANK_VARIABLE
 from rlinf.scheduler.engine.ray_token import MODE_VARIABLE, RayToken, find_token, own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf.scheduler.hardware.vendors import NODE_RANK_VARIABLE
 
 DEFAULT_PORT = 6379
 _CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

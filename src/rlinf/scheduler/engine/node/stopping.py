@@ -8,6 +8,7 @@ from collections.abc import Collection
 from rlinf.scheduler.engine.authentication import host_and_port
 from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
 from rlinf.scheduler.engine.node.processes import (
+    KILLED_S,
     ProcessId,
     held,
     living,
@@ -22,8 +23,6 @@ from rlinf.scheduler.errors import ClusterTimeout
 GRACE_S = 10.0
 # The head's own service keeps nothing on a disk, and while other nodes ask it something it does not end when asked.
 _SERVICE, _SERVICE_GRACE_S = "gcs_server", 1.0
-# After SIGKILL only the kernel is waited for.
-_KILLED_S = 10.0
 _ASKED_S = 1.0
 
 
@@ -64,7 +63,7 @@ def _end(found: Collection[ProcessId], record: NodeRecord, grace_s: float) -> No
             send(service, signal.SIGTERM)
             wait_for_ends(service, min(grace_s, _SERVICE_GRACE_S))
         send(descriptors.values(), signal.SIGKILL)
-        stuck = wait_for_ends(descriptors.values(), _KILLED_S)
+        stuck = wait_for_ends(descriptors.values(), KILLED_S)
         if stuck:
             names = ", ".join(f"{p.pid} ({p.name})" for p, d in descriptors.items() if d in stuck)
             raise ClusterTimeout(f"processes of {record} do not end: {names}")

@@ -1,0 +1,164 @@
+"""How a process comes to hold a durable channel: its journal is read, what it says happens again, its name is taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rlinf.scheduler.channel.checkpoint import SavedChannel, read_channel
+from rlinf.scheduler.channel.durable import DurableChannel
+from rlinf.scheduler.channel.found_journal import FoundJournal, header_of, open_journal, read_journal
+from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.channel.spec import KIND, ChannelSpec
+from rlinf.scheduler.comm.directory import RETURNS, Entry
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.kernel import trim_heap
+from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.errors import ChannelExists, ChannelLost, NameTaken
+from rlinf.scheduler.session import Session
+
+# The directory hears of the end of a process a little later than its lock is free.
+TAKE_OVER_S = 30.0
+AGAIN_S = 0.05
+
+
+def open_durable(
+    session: Session,
+    spec: ChannelSpec,
+    about: Mapping[str, Any] | None = None,
+    on_stopped: Callable[[], None] | None = None,
+    claims: Sequence[str] = (),
+) -> Promise[DurableChannel]:
+    """Hold a durable channel in this process, with what its journal knows, and make it known; as `open_channel`.
+
+    Raises (from the promise):
+        ChannelExists: a name is taken.
+        ChannelJournalError: its journal is held by a process that lives, damaged, or of another channel.
+    """
+    opening = _DurableOpening(session, spec, dict(about or {}), on_stopped, claims)
+    run_beside(opening.read)
+    return opening.opened
+
+
+class _DurableOpening:
+    """A durable channel on its way; for the arguments see `open_durable`."""
+
+    def __init__(
+        self,
+        session: Session,
+        spec: ChannelSpec,
+        about: dict[str, Any],
+        on_stopped: Callable[[], None] | None,
+        claims: Sequence[str],
+    ) -> None:
+        self.opened: Promise[DurableChannel] = Promise()
+        self._session = session
+        self._spec = spec
+        self._about = about
+        self._on_stopped = on_stopped
+        self._claims = claims
+        self._began = time.monotonic()
+
+    def read(self) -> None:
+        """Read the journal, in a thread of its own: it may be large."""
+        try:
+            journal = open_journal(self._spec)
+            try:
+                found = read_journal(journal, self._spec)
+                saved = _read_saved(self._spec)
+            except BaseException:
+                journal.close()
+                raise
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the channel
+            self.opened.set_exception(error)
+        else:
+            self._session.messenger.submit(partial(self._begin, journal, found, saved))
+
+    def _begin(self, journal: Journal, found: FoundJournal, saved: SavedChannel | None) -> None:
+        channel = DurableChannel(self._session, found.spec, journal, self._claims)
+        self._try(channel, lambda: channel.begin(found, saved))
+        found.image = None  # what is over by now is to go
+        if found.is_there:
+            self._recover(channel, found)
+        elif not self.opened.done():
+            image = (lambda: (b"", [])) if saved is None else channel.image()
+            run_beside(self._write, channel, journal, image)
+
+    def _write(
+        self, channel: DurableChannel, journal: Journal, image: Callable[[], tuple[bytes, list[Buffer]]]
+    ) -> None:
+        """Write what a channel begins with, in a thread of its own."""
+        self._try(channel, lambda: journal.finish(journal.begin(header_of(channel.spec), *image()), 0))
+        self._session.messenger.submit(partial(self._recover, channel, FoundJournal(channel.spec)))
+
+    def _recover(self, channel: DurableChannel, found: FoundJournal) -> None:
+        """Go on for a while, and let others have the I/O thread in between."""
+        if self.opened.done():
+            return
+        self._try(channel, lambda: channel.recover(found.turns))
+        if found.turns:
+            self._session.messenger.submit(partial(self._recover, channel, found))
+        elif not self.opened.done():
+            # Much of what was read is over by now.
+            run_beside(trim_heap)
+            self._go_live(channel)
+
+    def _go_live(self, channel: DurableChannel) -> None:
+        if channel.is_going:
+            lost = ChannelLost(channel.spec.name, "its process died while it was deleted; it is deleted now")
+            channel.on_stopped = partial(self.opened.set_exception, lost)
+            return
+        self._try(channel, channel.go_live)
+        if not self.opened.done():
+            self._register(channel)
+
+    def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the channel
+            channel.stop()
+            self.opened.set_exception(error)
+
+    def _register(self, channel: DurableChannel) -> None:
+        info = {**self._about, **channel.spec.to_info(), "epoch": channel.epoch, RETURNS: True}
+        entry = Entry(channel.spec.address, self._session.messenger.endpoint, info)
+        registered = self._session.directory.register_async(entry, self._claims)
+        registered.add_done_callback(partial(self._on_registered, channel))
+
+    def _on_registered(self, channel: DurableChannel, registered: Promise[Any]) -> None:
+        error = registered.exception(0)
+        if error is None:
+            channel.on_stopped = self._on_stopped
+            self.opened.set_result(channel)
+        elif isinstance(error, NameTaken) and time.monotonic() - self._began < TAKE_OVER_S:
+            found = self._session.directory.lookup_async(channel.spec.address, 0)
+            found.add_done_callback(partial(self._on_taken, channel, error))
+        else:
+            self._fail(channel, error)
+
+    def _on_taken(self, channel: DurableChannel, taken: NameTaken, found: Promise[Entry]) -> None:
+        """Whoever has the name is this channel's last process, which is dead, or somebody else."""
+        info = {} if found.exception(0) is not None else found.result(0).info
+        if found.exception(0) is None and info.get(KIND, {}).get("channel_id") != channel.spec.channel_id:
+            self._fail(channel, taken)
+        else:
+            self._session.messenger.call_later(AGAIN_S, partial(self._register, channel))
+
+    def _fail(self, channel: DurableChannel, error: BaseException) -> None:
+        channel.stop()
+        if isinstance(error, NameTaken):
+            taken = ChannelExists(channel.spec.name, str(error))
+            taken.__cause__ = error
+            error = taken
+        self.opened.set_exception(error)
+
+
+def _read_saved(spec: ChannelSpec) -> SavedChannel | None:
+    if not spec.restore:
+        return None
+    saved = read_channel(spec.restore)
+    saved.check_fits(spec)
+    return saved

@@ -1,0 +1,114 @@
+"""What the journal of a durable channel says to the process that is to hold the channel now."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from importlib import metadata
+
+import msgspec
+
+from rlinf.scheduler.channel.byte_bound import SHARE
+from rlinf.scheduler.channel.journal import Journal, JournalBlock
+from rlinf.scheduler.channel.journal_records import ReadImage, read_image
+from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.comm.shm.limit import memory_bytes
+from rlinf.scheduler.errors import ChannelJournalError
+
+# The lock of a process that is being killed is free after a moment.
+LOCK_S = 2.0
+AGAIN_S = 0.05
+# What is said at the creation, and holds for the whole life of a channel.
+_FOR_LIFE = ("name", "maxsize", "max_bytes", "producers", "successor_s", "max_attempts", "max_leased")
+
+
+@dataclass(slots=True)
+class FoundJournal:
+    """What a journal says.
+
+    Attributes:
+        spec: the channel.
+        is_there: there is one.
+        image: what it was written whole with; None if that was nothing.
+        turns: what has happened since.
+    """
+
+    spec: ChannelSpec
+    is_there: bool = False
+    image: ReadImage | None = None
+    turns: deque[JournalBlock] = field(default_factory=deque)
+
+
+def open_journal(spec: ChannelSpec) -> Journal:
+    """Open the journal of a channel.
+
+    Raises:
+        ChannelJournalError: a process that lives holds it, or the folder cannot be used.
+    """
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return Journal(spec.durable, spec.name, spec.survives)
+        except ChannelJournalError as error:
+            if error.__cause__ is None or not isinstance(error.__cause__, BlockingIOError):
+                raise
+            if time.monotonic() >= until:
+                raise
+            time.sleep(AGAIN_S)
+
+
+def read_journal(journal: Journal, spec: ChannelSpec) -> FoundJournal:
+    """Read a journal; all of it is in memory then.
+
+    Raises:
+        ChannelJournalError: it is damaged, of another channel, or written by another version of this library.
+    """
+    if spec.restore and journal.exists:
+        raise journal.damaged("is there already: a checkpoint is restored into a channel that is new")
+    spec = msgspec.structs.replace(spec, restore="")
+    if not journal.exists:
+        # A share of this machine's memory is fixed now: it decides who waits, and must not change.
+        bound = memory_bytes() // SHARE if spec.max_bytes is None else spec.max_bytes
+        return FoundJournal(msgspec.structs.replace(spec, max_bytes=bound))
+    header, image, *turns = journal.read()
+    spec = _checked(journal, header, spec)
+    try:
+        return FoundJournal(spec, True, read_image(*image) if image.head else None, deque(turns))
+    except msgspec.MsgspecError as error:
+        raise journal.damaged(f"cannot be read: {error}") from error
+
+
+def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> ChannelSpec:
+    try:
+        version, raw = msgspec.msgpack.decode(header.head, type=tuple[str, msgspec.Raw])
+        # What has happened is to follow by the same rules again.
+        if version != _version():
+            problem = f"was written by version {version} of this library, and this is {_version()}"
+            raise journal.damaged(
+                f"{problem}; save what it holds with that one, and restore it with this one"
+            )
+        known = msgspec.msgpack.decode(raw, type=ChannelSpec)
+    except msgspec.MsgspecError as error:
+        raise journal.damaged("is not the journal of a channel of this version") from error
+    if spec.max_bytes is None:
+        spec = msgspec.structs.replace(spec, max_bytes=known.max_bytes)
+    others = [name for name in _FOR_LIFE if getattr(known, name) != getattr(spec, name)]
+    if others:
+        said = ", ".join(
+            f"{name}={getattr(known, name)!r} and not {getattr(spec, name)!r}" for name in others
+        )
+        raise journal.damaged(f"is of a channel that was created with {said}")
+    return spec
+
+
+def header_of(spec: ChannelSpec) -> bytes:
+    """What a journal begins with."""
+    return msgspec.msgpack.encode((_version(), spec))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("rlinf-scheduler")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,116 @@
+"""The end of a driver that was interrupted: at once, with the status of its signal, whatever threads it has left.
+
+Python waits for every thread that is no daemon before it calls what `atexit` holds. A driver whose main thread was
+interrupted would live, and hold its cluster, for as long as a thread of its waits for something.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - what it registers is to be called after what is registered here
+import contextlib
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+# How long a thread that was left without its cluster may take to end.
+THREADS_GRACE_S = 1.0
+
+_closers: list[Callable[[], None]] = []
+_got_sigterm = threading.Event()
+_registered: list[bool] = []
+
+
+def close_when_interrupted(close: Callable[[], None]) -> None:
+    """Have `close` called when Ctrl-C or SIGTERM has ended the main thread, before other threads are waited for."""
+    _closers.append(close)
+    if not _registered:
+        _registered.append(True)
+        with contextlib.suppress(RuntimeError):  # this process ends already
+            # Python has no public name for what comes before its wait for threads.
+            threading._register_atexit(_on_main_thread_ended)  # type: ignore[attr-defined]
+
+
+def exit_on_sigterm() -> Callable[[], None]:
+    """Turn SIGTERM into SystemExit(143), unless the program handles it itself; returns what undoes it.
+
+    Ray's own handler prints a stack of machine addresses and aborts, and the simulated nodes of an aborted driver
+    would be found only when they notice that it is gone.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    owner = getattr(before, "__module__", "") or ""
+    is_users_own = callable(before) and not owner.startswith("ray.")
+    if threading.current_thread() is not threading.main_thread() or is_users_own:
+        return lambda: None
+    signal.signal(signal.SIGTERM, _exit)
+    return lambda: _undo(before)
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> None:
+    _got_sigterm.set()
+    sys.exit(_status(signal.SIGTERM))
+
+
+def _undo(before: object) -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is _exit:
+        signal.signal(signal.SIGTERM, before if callable(before) else signal.SIG_DFL)
+
+
+def _status(number: signal.Signals) -> int:
+    """As a shell has it."""
+    return 128 + number
+
+
+def _on_main_thread_ended() -> None:
+    number = _ended_by()
+    if number is None:
+        return
+    for close in _closers:
+        with contextlib.suppress(BaseException):  # a second Ctrl-C: it is raised when all is undone
+            close()
+    threads_left = _wait_for_threads(THREADS_GRACE_S)
+    # After Ctrl-C Python's own status is 1 if anything was compiled since, and Ray does that when it is left.
+    if threads_left or number is signal.SIGINT:
+        _end_by(number)
+
+
+def _ended_by() -> signal.Signals | None:
+    """The signal that the main thread has ended with; None: it has ended otherwise."""
+    if hasattr(sys, "ps1"):  # at a prompt, what was raised last was raised long ago
+        return None
+    raised = getattr(sys, "last_type", None)
+    if raised is not None and issubclass(raised, KeyboardInterrupt):
+        return signal.SIGINT
+    return signal.SIGTERM if _got_sigterm.is_set() else None
+
+
+def _wait_for_threads(timeout_s: float) -> bool:
+    """Wait until no thread is left for which Python would wait; whether there is one at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                return True
+    return False
+
+
+def _end_by(number: signal.Signals) -> None:
+    """End this process without waiting for its threads; all else is done as Python does it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    atexit._run_exitfuncs()
+    for stream in gc.get_objects():
+        if isinstance(stream, io.IOBase):
+            with contextlib.suppress(Exception):  # it is closed, or its reader is gone
+                stream.flush()
+    if number is signal.SIGINT:  # as Python itself: a shell then ends its script, too
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(_status(number))

@@ -1,0 +1,98 @@
+"""Workers of the tests about ranks that come back; in a module of their own, so that workers import them by name."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+
+from rlinf.scheduler import Worker
+from rlinf.scheduler.errors import PeerDied
+
+DEADLINE_S = 20.0
+VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+    "RLINF_GROUP",
+)
+
+
+class Mortal(Worker):
+    """Dies when it is told to, and says who it is."""
+
+    def __init__(self, offset=0, dies_again_until=0, channel=""):
+        super().__init__()
+        self.offset = offset
+        if 0 < self.num_restarts <= dies_again_until:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.weights = {"w": np.zeros(4)}
+        self.version = -1
+        self.channel = self.create_channel(channel or f"made by {self.rank} of {self.group_name}")
+
+    def who(self):
+        return self.rank, self.world_size, self.num_restarts, self.offset, os.getpid()
+
+    def environment(self):
+        return {name: os.environ.get(name) for name in VARIABLES}
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def lease_and_die(self):
+        with self.channel.lease(ttl_s=600):
+            self.die()
+
+    def die_once(self):
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.rank == 1 and not self.num_restarts:
+            self.die()
+        return self.rank, self.num_restarts, self.calls
+
+    def hold(self):
+        threading.Event().wait(DEADLINE_S)
+
+    def count(self, number):
+        yield from range(number)
+
+    def publish(self, version):
+        self.publish_weights("returning", {"w": np.full(4, float(version))}, version)
+
+    def load_weights(self):
+        self.version = self.fetch_weights("returning", self.weights, timeout_s=DEADLINE_S)
+
+    def loaded(self):
+        return self.version, self.weights["w"].tolist()
+
+    def refuse(self):
+        return False
+
+    async def come_later(self):
+        return None
+
+    def put(self, item):
+        self.channel.put(item)
+
+    def take(self):
+        return self.channel.get(timeout_s=DEADLINE_S)
+
+
+class Peer(Worker):
+    """Exchanges messages with ranks that die."""
+
+    def receive(self, group, rank, wait_for_return):
+        """What came; or what the wait ended with."""
+        try:
+            return self.recv(group, rank, timeout_s=DEADLINE_S, wait_for_return=wait_for_return)
+        except PeerDied as error:
+            return str(error)
+
+    def give(self, item, group, rank, wait_for_return):
+        try:
+            self.send(item, group, rank, timeout_s=DEADLINE_S, wait_for_return=wait_for_return)
+        except PeerDied as error:
+            return str(error)
+        return "sent"

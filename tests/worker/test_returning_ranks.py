@@ -1,0 +1,288 @@
+"""Ranks that come back: real processes, killed, without Ray."""
+
+import queue
+import re
+
+import pytest
+from returning_workers import Mortal, Peer
+
+from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler.errors import (
+    CallCancelled,
+    ChannelExists,
+    ConfigError,
+    LaunchError,
+    PlacementError,
+    WorkerDied,
+)
+from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
+from rlinf.scheduler.worker.supervision import groups_of
+from waits import wait_until
+
+TWO = PackedPlacementStrategy(0, 1)
+
+
+class Heard:
+    """What is told of a group's ranks, in order."""
+
+    def __init__(self, job, group):
+        self._events = queue.SimpleQueue()
+        kinds = (WorkerLost, WorkerReturned, WorkerGivenUp)
+        job.session.bus.subscribe(
+            lambda event: isinstance(event, kinds) and event.group == group and self._events.put(event)
+        )
+
+    def next(self):
+        return self._events.get(timeout=30)
+
+
+def launch(job, name, *args, on_failure="restart", **options):
+    return Mortal.create_group(*args).launch(job, TWO, name=name, on_failure=on_failure, **options)
+
+
+def kill(group, rank):
+    """Let a rank die, and see its call end."""
+    with pytest.raises(WorkerDied, match=rf"rank {rank} of '{group.name}' died during die\(\): .*status -9"):
+        group.execute_on(rank).die().wait(20)
+
+
+def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
+    heard = Heard(forked_job, "back")
+    group = launch(forked_job, "back", 7)
+    environment = group.environment().wait(20)
+    pids = [who[-1] for who in group.who().wait(20)]
+    beside = group.execute_on(0).who()
+    group.execute_on(1).put("item").wait(20)
+    kill(group, 1)
+    # A call that is made now waits for the successor.
+    assert [who[:4] for who in group.who().wait(20)] == [(0, 2, 0, 7), (1, 2, 1, 7)]
+    assert group.environment().wait(20) == environment
+    assert group.execute_on(1).take().wait(20) == ["item"]
+    assert beside.wait(20) == [(0, 2, 0, 7, pids[0])]
+    lost, returned = heard.next(), heard.next()
+    assert isinstance(lost, WorkerLost)
+    assert (returned.rank, returned.num_restarts) == (1, 1)
+    assert returned.pid not in pids
+    assert [each.state for each in group.health()] == ["alive", "alive"]
+    assert [each.num_restarts for each in group.health()] == [0, 1]
+    group.terminate()
+    wait_until(lambda: sum(process._process.is_alive() for process in forked_job.processes.started) == 1)
+    assert {each.state for each in group.health()} == {"ended"}
+
+
+def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
+    group = launch(forked_job, "first")
+    environment = group.environment().wait(20)
+    kill(group, 0)
+    assert group.environment().wait(20) == environment
+    assert group.placements == [each.placement for each in groups_named(forked_job, "first").ranks]
+
+
+def groups_named(job, name):
+    return next(each for each in groups_of(job.session) if each.name == name)
+
+
+def test_streams_and_scattered_calls_wait_for_the_successor_too(forked_job):
+    group = launch(forked_job, "streams")
+    kill(group, 1)
+    assert list(group.count(3)) == [[0, 0], [1, 1], [2, 2]]
+    kill(group, 0)
+    assert list(group.scatter([2, 2]).count()) == [[0, 0], [1, 1]]
+
+
+def test_a_call_that_retries_is_made_again_on_the_successor_and_on_no_other_rank(forked_job):
+    group = launch(forked_job, "retry")
+    held = group.retrying().die_once()
+    assert held.wait(20) == [(0, 0, 1), (1, 1, 1)]
+    with pytest.raises(WorkerDied):  # without it, it is not
+        group.execute_on(0).die().wait(20)
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])
+def test_a_call_that_retries_ends_when_nobody_comes_back(forked_job, on_failure):
+    group = launch(forked_job, "no retry", 0, 99, on_failure=on_failure, max_restarts=1)
+    with pytest.raises(WorkerDied, match=r"rank 1 of 'no retry' died during die\(\)"):
+        group.execute_on(1).retrying().die().wait(20)
+
+
+def test_a_call_that_retries_ends_with_its_group_and_when_it_is_cancelled(forked_job):
+    group = launch(forked_job, "cancelled", 0, 99, max_restarts=99)
+    calls = [group.retrying().execute_on(1).die() for _ in range(2)]
+    wait_until(lambda: group.health()[1].state == "restarting")
+    calls[0].cancel()
+    with pytest.raises(CallCancelled):
+        calls[0].wait(20)
+    group.terminate()
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        calls[1].wait(20)
+
+
+def test_what_waits_for_a_successor_can_be_given_up(forked_job):
+    group = launch(forked_job, "given up", 0, 9, max_restarts=50)
+    kill(group, 1)
+    call = group.execute_on(1).who()
+    call.cancel()
+    with pytest.raises(CallCancelled):
+        call.wait(20)
+    stream = group.execute_on(1).count(3)
+    stream.close()
+    group.terminate()
+
+
+def test_terminate_ends_what_is_being_started_and_what_waits_for_it(forked_job):
+    group = launch(forked_job, "ended", 0, 99, max_restarts=99)
+    kill(group, 1)
+    call = group.execute_on(1).who()
+    group.terminate()
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        call.wait(20)
+    ranks = forked_job.processes.started
+    wait_until(lambda: sum(process._process.is_alive() for process in ranks) == 1)  # the channels'
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        group.restart(1)
+
+
+def test_a_rank_that_dies_again_and_again_is_given_up_with_all_causes_and_the_group_with_it(forked_job):
+    heard = Heard(forked_job, "limit")
+    group = launch(forked_job, "limit", 0, 99, max_restarts=2)
+    kill(group, 1)
+    call = group.who()
+    cause = (
+        r"rank 1 of 'limit' died.*: process \d+ on node 0 \(127.0.0.1\): it ended with status -9; it is not started "
+        r"again: it was started again 2 times in 60 s already \(max_restarts\); group 'limit': rank 1 died while still "
+        r"in __init__"
+    )
+    with pytest.raises(WorkerDied, match=re.compile(cause, re.DOTALL)):
+        call.wait(20)
+    with pytest.raises(WorkerDied, match="on_failure='restart', the whole group ends with it"):
+        group.execute_on(0).who()
+    lost, given_up = heard.next(), heard.next()
+    assert isinstance(lost, WorkerLost)
+    assert isinstance(given_up, WorkerGivenUp)
+    assert [each.state for each in group.health()] == ["alive", "dead"]
+
+
+def test_no_work_is_done_before_what_ready_when_names_has_returned(forked_job):
+    group = launch(forked_job, "weights", ready_when=Mortal.load_weights)
+    assert group.loaded().wait(20)[1][0] == -1  # at first nobody has published any
+    group.execute_on(0).publish(3).wait(20)
+    kill(group, 1)
+    assert group.execute_on(1).loaded().wait(20) == [(3, [3.0] * 4)]
+
+
+def test_a_start_whose_ready_when_fails_is_no_return(forked_job):
+    group = launch(forked_job, "never ready", ready_when="refuse", max_restarts=1)
+    kill(group, 0)
+    with pytest.raises(WorkerDied, match=r"Mortal\.refuse\(\) returned False"):
+        group.execute_on(0).who().wait(20)
+
+
+@pytest.mark.parametrize("verdict", ["restart", "ignore", "fail", "pray", None])
+def test_a_function_decides_what_a_death_means(forked_job, verdict, caplog):
+    asked = []
+
+    def decide(lost):
+        asked.append(lost)
+        if verdict is None:
+            raise LookupError("no idea")
+        return verdict
+
+    group = launch(forked_job, "decided", on_failure=decide)
+    kill(group, 1)
+    ask = group.execute_on(1).who  # waits until it is decided
+    if verdict == "restart":
+        assert ask().wait(20)[0][:3] == (1, 2, 1)
+    else:
+        with pytest.raises(WorkerDied, match="status -9"):
+            ask().wait(20)
+    assert [(each.group, each.rank) for each in asked] == [("decided", 1)]
+    if verdict in ("restart", "ignore"):
+        assert group.execute_on(0).who().wait(20)[0][:3] == (0, 2, 0)
+    else:
+        with pytest.raises(WorkerDied):
+            group.execute_on(0).who()
+    assert ("no idea" in caplog.text) == (verdict is None)
+    assert ("'pray'" in caplog.text) == (verdict == "pray")
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])
+def test_restart_brings_another_process_whatever_the_policy(forked_job, on_failure):
+    group = launch(forked_job, "again", on_failure=on_failure)
+    held = group.execute_on(1).hold()
+    group.restart(1)
+    with pytest.raises(WorkerDied, match=r"died during hold\(\): group.restart\(\) ends it"):
+        held.wait(20)
+    assert [who[2] for who in group.who().wait(20)] == [0, 1]
+    if on_failure != "restart":  # a dead one, too
+        kill(group, 0)
+        wait_until(lambda: group.health()[0].state == "dead")
+        group.restart(0)
+        assert [who[2] for who in group.who().wait(20)] == [1, 1]
+    with pytest.raises(PlacementError):
+        group.restart(2)
+
+
+def test_peers_get_peer_died_or_wait_for_the_return_if_they_want(forked_job):
+    group = launch(forked_job, "talkers")
+    peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 2), name="peers")
+    plain = peers.execute_on(0).receive("talkers", 1, False)
+    patient = peers.execute_on(1).receive("talkers", 1, True)
+    kill(group, 1)
+    assert "'talkers:1' is gone" in plain.wait(20)[0]
+    group.execute_on(1).send("from the successor", "peers", 1).wait(20)
+    assert patient.wait(20) == ["from the successor"]
+
+
+def test_what_is_sent_while_the_receiver_is_away_reaches_its_successor_if_that_is_wanted(forked_job):
+    group = launch(forked_job, "away", on_failure=lambda lost: "restart")
+    peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 1), name="givers")
+    kill(group, 1)
+    impatient = peers.execute_on(0).give("nothing", "away", 1, False)
+    patient = peers.execute_on(1).give("something", "away", 1, True)
+    assert "another process may take its place, and is not waited for" in impatient.wait(20)[0]
+    assert patient.wait(20) == ["sent"]
+    assert group.execute_on(1).recv("givers", 1).wait(20) == ["something"]
+
+
+def test_who_waits_for_a_return_hears_that_there_is_none(forked_job):
+    group = launch(forked_job, "hopeless", 0, 99, max_restarts=1)
+    peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="hopers")
+    waiting = peers.receive("hopeless", 1, True)
+    kill(group, 1)
+    assert "it is not started again: it was started again 1 times" in waiting.wait(20)[0]
+
+
+def test_nobody_waits_for_the_ranks_of_a_group_that_was_terminated(forked_job):
+    group = launch(forked_job, "over")
+    peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="late")
+    waiting = peers.receive("over", 1, True)
+    group.terminate()
+    assert "'over:1' is gone" in waiting.wait(20)[0]
+
+
+def test_only_the_successor_of_its_creator_gets_a_channel_that_is_there(forked_job):
+    launch(forked_job, "makers")
+    with pytest.raises(LaunchError) as raised:
+        launch(forked_job, "others", 0, 0, "made by 1 of makers")
+    assert isinstance(raised.value.__cause__, ChannelExists)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_failure": "restrat"}, "did you mean 'restart'"),
+        ({"on_failure": None}, "one of 'fail', 'restart', 'ignore', or a function"),
+        ({"max_restarts": -1}, "a whole number from 0"),
+        ({"max_restarts": 1.5}, "a whole number from 0"),
+        ({"restart_window_s": 0}, "a number of seconds"),
+        ({"restart_window_s": float("nan")}, "a number of seconds"),
+        ({"ready_when": "load_weigths"}, "load_weights"),
+        ({"ready_when": Mortal.put}, "item"),
+        ({"ready_when": Mortal.come_later}, "neither `async def` nor a generator"),
+        ({"ready_when": 7}, "ready_when"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_starts(forked_job, options, text):
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        launch(forked_job, "bad", **options)
+    assert not forked_job.processes.started
