@@ -31,7 +31,7 @@ _dice = random.Random()  # noqa: S311 - not for secrets
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NodesSeen:
     """What one look at some of the nodes has shown, by Ray's ids.
 
     Attributes:
@@ -60,7 +60,7 @@ class NodeLooks:
         self.address = address
         self.raylets: dict[str, Address] = {}
 
-    def __call__(self, node_ids: Collection[str], silent: Collection[str] = ()) -> Look:
+    def __call__(self, node_ids: Collection[str], silent: Collection[str] = ()) -> NodesSeen:
         """Look once; it may take a second, and raises what Ray does.
 
         Args:
@@ -72,13 +72,13 @@ class NodeLooks:
         ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
         silent_now = {*wanted, HEAD} - ended - answering
         if HEAD not in answering:  # whoever asks Ray now waits for a minute
-            return Look(dict.fromkeys(ended - {HEAD}, _ENDED), answering, silent_now | {HEAD})
+            return NodesSeen(dict.fromkeys(ended - {HEAD}, _ENDED), answering, silent_now | {HEAD})
         records = {record["NodeID"]: record for record in ray.nodes()}
         # Those that are new are looked at the next time.
         self.raylets = {each: _raylet_of(record) for each, record in records.items()}
         gone = {each: _cause(records.get(each)) for each in node_ids if not _is_alive(records, each)}
         gone.update((each, _ENDED) for each in ended if each not in gone)
-        return Look(gone, answering - set(gone), silent_now - set(gone))
+        return NodesSeen(gone, answering - set(gone), silent_now - set(gone))
 
 
 def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Protocol
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import Loss
-from rlinf.scheduler.engine.lost_nodes import HEAD, Look
+from rlinf.scheduler.engine.lost_nodes import HEAD, NodesSeen
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.events import NodeLost as NodeLostEvent
 from rlinf.scheduler.events import NodeResponsive, NodeUnresponsive
@@ -38,7 +38,7 @@ class NodeLook(Protocol):
 
     address: str
 
-    def __call__(self, node_ids: Collection[str], silent: Collection[str]) -> Look:
+    def __call__(self, node_ids: Collection[str], silent: Collection[str]) -> NodesSeen:
         """See there."""
 
 
@@ -163,7 +163,7 @@ class NodeWatch:
                 continue
             self._session.messenger.submit(partial(self._on_look, seen, began, time.monotonic()))
 
-    def _on_look(self, seen: Look, began: float, now: float) -> None:
+    def _on_look(self, seen: NodesSeen, began: float, now: float) -> None:
         for node_id, cause in seen.gone.items():
             self._lose(node_id, f"{cause} at {clock_text(time.time())}")
         for silence in self._silences.take(seen.answering, seen.silent, began=began, now=now):
