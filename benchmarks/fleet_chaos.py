@@ -82,9 +82,12 @@ class Chaos:
         self._broken = [each for each in self._broken if each[0] > now]
         for _, _, mend in due:
             mend()
-        for rank in self._healthy():  # Ray may have given one up
-            if not self._fleet.hosts[rank].is_node():
-                self._begin_again(self._fleet.hosts[rank])
+
+    def mend_nodes(self) -> None:
+        """Make those hosts nodes again that are none; when nothing is broken."""
+        for host in self._fleet.hosts[1:]:
+            if not host.is_node():
+                self._start_again(host)
 
     def _note(self, what: str, host: int | None, mend: Callable[[], None]) -> None:
         self.events[what] += 1
@@ -116,7 +119,11 @@ class Chaos:
     def _a_host(self) -> Iterator[Host]:
         healthy = self._healthy()
         if healthy:
-            yield self._fleet.hosts[self._dice.choice(healthy)]
+            host = self._fleet.hosts[self._dice.choice(healthy)]
+            if host.is_node():
+                yield host
+            else:
+                self._begin_again(host)
 
     def _kill_raylet(self) -> None:
         for host in self._a_host():
@@ -211,6 +218,7 @@ def run_chaos(seconds: float, seed: int, folder: Path) -> dict[str, Any]:
         found = run_job(fleet, seconds, folder, chaos)
         found["faults"] = chaos.events
         time.sleep(STALE_S)
+        chaos.mend_nodes()  # Ray may have given one up that was cut off
         found["wrong"] += run_job(fleet, 1.0, folder)["wrong"]
         found["left of the job"] = left_of_job(fleet)
         found["devices held"] = held_devices(fleet)
