@@ -181,12 +181,7 @@ def test_a_journal_that_was_written_whole_says_the_same(holders):
     with channel.lease(timeout_s=DEADLINE_S) as lease:
         assert lease.item == 0
         assert drain(channel, 89) == list(range(1, 90))
-        size = os.path.getsize(f"{holders.folder}/journal")
-        holders.pipe.send("write whole")
-        deadline = time.monotonic() + DEADLINE_S
-        while os.path.getsize(f"{holders.folder}/journal") >= size:
-            assert time.monotonic() < deadline
-            channel.put("more", queue_name="other", timeout_s=DEADLINE_S)
+        write_whole(holders, channel)
         holders.restart()
     assert drain(channel, 10) == list(range(90, 100))
     channel.put("x", queue_name="later")
@@ -238,11 +233,16 @@ def write_whole(holders, channel):
     deadline = time.monotonic() + DEADLINE_S
     while os.stat(f"{holders.folder}/journal").st_ino == file:
         assert time.monotonic() < deadline
-        channel.qsize()
+        channel.put("meanwhile", queue_name="meanwhile", timeout_s=DEADLINE_S)
 
 
 def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less_often(tmp_path, monkeypatch):
-    tried = []
+    tried, turns = [], []
+    append = Journal.append
+
+    def count_turn(journal, head, frames):
+        turns.append(None)
+        append(journal, head, frames)
 
     def too_large(_journal, _head, _image, _frames):
         tried.append(None)
@@ -254,8 +254,10 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(durable, "GROWN_TURNS", 4)
+    monkeypatch.setattr(Journal, "append", count_turn)
     for owner, name, failing in ((Journal, "begin", too_large), (Journal, "finish", no_room)):
         with LocalRuntime():
+            turns.clear()
             channel = Channel.create("grows", durable=tmp_path / name)
             tried.clear()
             with monkeypatch.context() as patch:
@@ -264,10 +266,28 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
                     channel.put(number, timeout_s=DEADLINE_S)
                     if len(tried) == 3:
                         break
-            assert number > 15  # after 4, 8 and 16 turns more
+            assert len(turns) > 4 + 8 + 16
         with LocalRuntime():
             channel = Channel.create("grows", durable=tmp_path / name)
             assert drain(channel, number + 1) == list(range(number + 1))
+
+
+def test_to_ask_what_is_there_writes_nothing_and_is_behind_what_was_said_before(holders):
+    channel = holders.start()
+    for number in range(10):
+        putting = channel.put(number, async_op=True)
+        assert channel.qsize() == number + 1
+        putting.wait(DEADLINE_S)
+    assert channel.stats().num_puts == 10
+    size = os.path.getsize(f"{holders.folder}/journal")
+    for _ in range(10):
+        assert (channel.qsize(), channel.stats().num_items, channel.explain().num_items) == (10, 10, 10)
+    assert os.path.getsize(f"{holders.folder}/journal") == size
+    holders.kill()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(channel.qsize)
+        holders.start()
+        assert asked.result(DEADLINE_S) == 10
 
 
 def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):

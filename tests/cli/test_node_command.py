@@ -93,6 +93,20 @@ def test_what_was_started_is_stopped_and_the_second_time_there_is_nothing(rlinf_
     assert "no node that `rlinf node start` started runs here" in done.output
 
 
+def test_a_node_that_was_started_with_another_temporary_folder_is_told_of(rlinf_node, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "of the start"))
+    assert rlinf_node(*HEAD).exit_code == 0
+    there, elsewhere = folders.private_directory(), tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    monkeypatch.setattr(folders, "private_directory", lambda longest=None: elsewhere)
+    done = rlinf_node("stop")
+    assert done.exit_code == 1
+    assert f"`TMPDIR={tmp_path}/of the start rlinf node stop` stops it" in done.output
+    monkeypatch.setattr(folders, "private_directory", lambda longest=None: there)
+    assert rlinf_node("stop").exit_code == 0
+    assert str(tmp_path) not in rlinf_node("stop").output
+
+
 @pytest.mark.parametrize("options", [(), ("--head", "--address", "10.0.0.1:6379")])
 def test_it_is_either_a_head_or_one_that_joins(rlinf_node, options):
     done = rlinf_node("start", *options)

@@ -7,6 +7,7 @@ from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Entry
 from rlinf.scheduler.comm.directory import AWAITED, RETURNS
 from rlinf.scheduler.comm.gone_names import MAX_AGE_S, MAX_NAMES, GoneNames
 from rlinf.scheduler.errors import CommError, NameTaken, PeerDied, PeerNotFound
+from waits import wait_until
 
 DEADLINE_S = 20.0
 
@@ -190,3 +191,38 @@ def test_notes_of_the_gone_are_bounded_in_number_and_age():
     assert gone.reason(f"reply:{MAX_NAMES}") is None
     gone.note("actor:0", "it left")
     assert len(gone) == 1
+
+
+def lose(pair, names, name, returns):
+    """Register a process that says that it returns, and let it end."""
+    here, there = names
+    there.register(name, pair[1].endpoint, {RETURNS: returns})
+    pair[1].close()
+    wait_until(lambda: pair[1].endpoint.process_id in pair[0].peers.lost)
+    return here
+
+
+def test_who_does_not_wait_for_a_name_that_returns_is_told_so_and_who_does_waits(names, pair):
+    here = lose(pair, names, "rollout:0", True)
+    with pytest.raises(PeerDied, match="another process may take its place, and is not waited for"):
+        here.lookup_async("rollout:0", DEADLINE_S, returns=False).result(DEADLINE_S)
+    waiting = here.lookup_async("rollout:0", DEADLINE_S)
+    here.register("rollout:0", pair[0].endpoint)
+    assert waiting.result(DEADLINE_S).endpoint == pair[0].endpoint
+
+
+def test_a_name_that_was_given_up_while_its_process_lived_is_not_waited_for_when_that_ends(names, pair):
+    here, there = names
+    there.register("rollout:0", pair[1].endpoint, {RETURNS: True})
+    here.give_up_async("rollout:0", "its group was terminated").result(DEADLINE_S)
+    assert here.lookup("rollout:0", DEADLINE_S).endpoint == pair[1].endpoint
+    pair[1].close()
+    wait_until(lambda: pair[1].endpoint.process_id in pair[0].peers.lost)
+    with pytest.raises(PeerDied, match="its group was terminated"):
+        here.lookup("rollout:0", DEADLINE_S)
+
+
+def test_nobody_is_waited_for_whom_a_process_was_to_start_that_is_gone_itself(names, pair):
+    here = lose(pair, names, "rollout:0", pair[1].endpoint.process_id)
+    with pytest.raises(PeerDied):
+        here.lookup("rollout:0", DEADLINE_S)

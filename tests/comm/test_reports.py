@@ -1,8 +1,10 @@
 """What the I/O thread logs is written, in order, and never stops it."""
 
+import _thread
 import logging
 import threading
 
+from rlinf.scheduler.comm import reports
 from rlinf.scheduler.comm.reports import Reporter
 
 DEADLINE_S = 20.0
@@ -72,6 +74,24 @@ def test_a_log_handler_that_raises_costs_its_line_and_no_other(new_messenger, ca
         log.removeHandler(handler)
     assert "written all the same" in caplog.text
     assert "a log handler failed: LookupError('not written')" in caplog.text
+
+
+def test_a_line_that_no_thread_can_be_had_for_is_lost_and_the_io_thread_goes_on(new_messenger, monkeypatch):
+    messenger, seen = new_messenger("one:0"), threading.Event()
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(reports._writer, "_is_running", False)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+
+    def fails():
+        raise ValueError("which is logged")
+
+    messenger.submit(fails)
+    messenger.submit(seen.set)
+    assert seen.wait(DEADLINE_S)
+    assert not messenger.why_closed
 
 
 def test_an_error_is_written_with_its_traceback(new_messenger, caplog):

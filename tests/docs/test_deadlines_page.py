@@ -24,7 +24,13 @@ from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
 from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
 from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
 from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
-from rlinf.scheduler.worker.supervision import STOP_GRACE_S, UNREAD_GRACE_S, UNSAID_GRACE_S
+from rlinf.scheduler.worker.supervision import (
+    KILLED_WITHIN_S,
+    STOP_GRACE_S,
+    TELL_S,
+    UNREAD_GRACE_S,
+    UNSAID_GRACE_S,
+)
 from rlinf.testing import LocalRuntime
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/deadlines.md").read_text(encoding="utf-8")
@@ -79,6 +85,8 @@ def test_fixed_waits_are_those_of_the_code():
         "a rank that is stopped or stuck is dead": UNRESPONSIVE_AFTER_S,
         "a rank whose raylet, home or launcher is gone ends by force": LEAVE_GRACE_S,
         "a rank that is asked to end and is in a call is killed": STOP_GRACE_S,
+        "a shutdown without a deadline says whom it waits for": TELL_S,
+        "a rank that was killed is waited for": KILLED_WITHIN_S,
         "what a driver that has ended leaves of its own Ray is killed": LEFT_GRACE_S,
         "threads of a driver that was interrupted are left behind": THREADS_GRACE_S,
         "a rank whose connection is gone and of whose process Ray says nothing is dead": UNSAID_GRACE_S,

@@ -76,6 +76,19 @@ def test_a_stopped_process_that_was_declared_dead_learns_it_when_it_goes_on(job)
     assert asker.receive() == ("PeerDied", "peer 'env:0' is gone: stopped")
 
 
+def test_who_declares_a_death_and_waits_knows_that_the_home_has_it_and_takes_nothing_more(job):
+    dead = job.start(death_roles.greet, name="env:0", where="there")
+    endpoint = dead.receive()
+    dead.stop()  # it cannot say anything about it
+    declaring = job.start(death_roles.declare_and_wait, endpoint)
+    assert declaring.receive() == "declared"
+    assert endpoint.process_id in job.driver.messenger.peers.fenced
+    assert declaring.result() == ("PeerDied", "peer 'env:0' is gone: replaced")
+    job.driver.deaths.declare_and_wait(Death(endpoint.process_id, "env:0", "once more"), DEADLINE_S)
+    dead.go_on()
+    assert dead.result() == "the job declared this process dead: replaced"
+
+
 def test_what_one_member_gives_up_is_dead_for_all(job):
     given_up = job.start(death_roles.greet, name="env:0", where="there")
     endpoint = given_up.receive()

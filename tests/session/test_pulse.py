@@ -84,3 +84,4 @@ def test_silences_begin_and_end_in_turn_and_only_the_silent_die(events):
                 assert silence.too_long or not is_told
                 is_told = not silence.too_long
                 heard_at = None if silence.too_long else heard_at
+        assert (pulse.told_silent_s("a", now) is not None) == is_told

@@ -3,6 +3,7 @@
 import threading
 
 from rlinf.scheduler.errors import CommError, PeerDied
+from rlinf.scheduler.session.death_roll import Death
 
 DEADLINE_S = 20.0
 
@@ -54,6 +55,16 @@ def lose(pipe, member, endpoint, loss):
 
     member.messenger.submit(give_up)
     pipe.recv()
+
+
+def declare_and_wait(pipe, member, endpoint):
+    """Declare a process dead; say whether this process takes anything of it once that is done."""
+    member.deaths.declare_and_wait(Death(endpoint.process_id, "env:0", "replaced"), DEADLINE_S)
+    pipe.send("declared")
+    try:
+        member.messenger.request(endpoint, "nothing", None).result(DEADLINE_S)
+    except CommError as error:
+        return type(error).__name__, str(error)
 
 
 def leave(pipe, member):

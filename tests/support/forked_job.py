@@ -60,7 +60,8 @@ class ForkedProcess:
         if status == 0:
             ended.set_result(None)
         else:
-            ended.set_exception(RuntimeError(f"it ended with status {status}"))
+            # As little as Ray mostly says.
+            ended.set_exception(RuntimeError("connection error code 2"))
 
     def kill(self):
         self._process.kill()

@@ -1,6 +1,8 @@
 """What a rank does with the calls that arrive: every order of events, on this thread, without a messenger."""
 
 import asyncio
+import errno
+import os
 import threading
 from types import SimpleNamespace
 
@@ -106,6 +108,9 @@ class Notes:
     def fail_as_cancelled(self):
         raise asyncio.CancelledError
 
+    async def wait_beside(self):
+        pass
+
     def leave(self):
         raise SystemExit
 
@@ -133,6 +138,16 @@ def test_a_call_that_could_not_be_read_keeps_its_place_in_the_line(callers):
     callers.run_all()
     assert callers.worker.heard == [1, 2]
     assert callers.kinds("driver", 1) == [protocol.Unread, protocol.Returned]
+
+
+def test_a_call_that_no_event_loop_can_be_had_for_fails(callers, monkeypatch):
+    def refuse():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "new_event_loop", refuse)
+    callers.call("driver", 1, "wait_beside")
+    ((_, frames),) = callers.answers["driver", 1]
+    assert load_failure(frames[0]).text == "OSError: [Errno 24] Too many open files"
 
 
 def test_a_rank_that_is_stopped_does_not_wait_for_arguments_any_more(callers):

@@ -1,6 +1,8 @@
 """Ranks that are given up while they live: behind a link that is cut, or on a node that Ray declared dead."""
 
+import os
 import re
+import signal
 import threading
 
 import pytest
@@ -11,7 +13,7 @@ from orphaned_ranks import ProcessesOutOfReach
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.errors import LaunchError, WorkerDied
-from rlinf.scheduler.events import WorkerLost
+from rlinf.scheduler.events import WorkerLost, WorkerStarted
 from waits import wait_until
 
 CUT = "unreachable for 30.0 s: silent"
@@ -64,6 +66,31 @@ def test_a_call_to_a_rank_that_ignores_deaths_is_refused_with_the_same_words(job
     with pytest.raises(WorkerDied, match=CUT):
         group.execute_on(1).add(1).wait(10)
     assert group.execute_on(0).add(1).wait(20) == [1]
+
+
+def test_the_successor_of_a_rank_that_nobody_can_end_starts_when_that_is_fenced(job, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.worker.supervision.kill_process", lambda *_: False)
+    monkeypatch.setattr("rlinf.scheduler.worker.successors.ENDED_WITHIN_S", 0.05)
+    group = Probe.create_group().launch(
+        job, PackedPlacementStrategy(0, 1), name="fenced", on_failure="restart"
+    )
+    before = job.session.directory.lookup("fenced:1", 20).endpoint
+    started = []
+
+    def hear(event):
+        if isinstance(event, WorkerStarted) and event.group == "fenced":
+            started.append(before.process_id in job.session.messenger.peers.fenced)
+
+    job.session.bus.subscribe(hear)
+    old = job.processes.started[1]._process
+    os.kill(old.pid, signal.SIGSTOP)
+    give_up(job, "fenced:1")
+    assert group.add(1).wait(20) == [1, 2]
+    wait_until(lambda: started == [True])
+    assert old.is_alive()
+    os.kill(old.pid, signal.SIGCONT)
+    wait_until(lambda: not old.is_alive())  # it hears that it is dead
+    assert group.add(1).wait(20) == [1, 2]
 
 
 def test_a_launch_ends_with_a_rank_that_is_cut_off(job):

@@ -156,6 +156,18 @@ def test_what_ranks_have_started_ends_with_them_when_their_launcher_is_killed(bu
             assert_all_end(ended)
 
 
+@pytest.mark.parametrize("end", ["kill", "terminate", "shutdown"])
+def test_what_ranks_have_started_ends_with_them_however_they_end(forked_job, end):
+    group = Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 1), name="parents")
+    with watching(group.start_a_child().wait(30)) as children:
+        if end == "kill":
+            for process in forked_job.processes.started:
+                process.kill()
+        else:
+            getattr(group, end)()
+        assert_all_end(children)
+
+
 CHILDREN = """
 import subprocess, sys
 from rlinf.scheduler.host.force import end_descendants

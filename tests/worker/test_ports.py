@@ -1,4 +1,6 @@
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -58,6 +60,40 @@ def test_ports_lie_outside_the_range_of_outgoing_connections():
     reserved = ReservedPort()
     assert not low <= reserved.port <= high
     reserved.release()
+
+
+# As the first ranks of so many groups, which look in the same order and have folders of their own.
+PROCESSES = """
+import os, sys, tempfile
+from rlinf.scheduler.host import ports
+
+usable = list(ports._candidates(ports._USUAL))
+ports._candidates = lambda _: iter(usable)
+begin, ended = os.pipe(), os.pipe()
+for number in range(20):
+    if os.fork() == 0:
+        os.close(begin[1])
+        os.close(ended[1])
+        tempfile.tempdir = f"{sys.argv[1]}/{number}"
+        os.mkdir(tempfile.tempdir)
+        os.read(begin[0], 1)
+        held = [ports.ReservedPort() for _ in range(3)]
+        os.write(1, "".join(f"{each.port}\\n" for each in held).encode())
+        os.read(ended[0], 1)
+        os._exit(0)
+os.close(begin[1])
+for line in range(60):
+    sys.stdin.readline()
+"""
+
+
+def test_twenty_that_reserve_at_once_never_have_the_same_whatever_their_folders(tmp_path):
+    command = [sys.executable, "-c", PROCESSES, tmp_path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        ports = [process.stdout.readline() for _ in range(60)]
+        process.stdin.close()
+    assert all(port.strip().isdecimal() for port in ports)
+    assert len(set(ports)) == 60
 
 
 def test_of_a_fixed_range_the_last_quarter_is_lent_and_the_rest_is_for_the_jobs_processes():

@@ -60,8 +60,8 @@ def test_a_time_that_is_none_is_refused_before_anything_starts(job, seconds):
 def test_another_process_with_the_same_number_is_left_alone():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         born = birth_of(process.pid)
-        assert not kill_process(process.pid, born + 1)
+        assert not kill_process(process.pid, born + 1, "its id")
         assert process.poll() is None
-        assert kill_process(process.pid, born)
+        assert kill_process(process.pid, born, "its id")
         assert process.wait(20) == -signal.SIGKILL
-    assert not kill_process(process.pid, born)
+    assert not kill_process(process.pid, born, "its id")

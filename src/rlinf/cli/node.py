@@ -84,7 +84,7 @@ def stop(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was stopped as data.")] = False,
 ) -> None:
     """Stop the nodes that `rlinf node start` started on this machine, and nothing else."""
-    from rlinf.scheduler.engine.node.records import read_records  # noqa: PLC0415 - takes a while to load
+    from rlinf.scheduler.engine.node.records import folders_elsewhere, read_records  # noqa: PLC0415 - slow to load
     from rlinf.scheduler.engine.node.stopping import stop_node  # noqa: PLC0415
 
     stopped = []
@@ -100,6 +100,11 @@ def stop(
             typer.echo(f"stopped {record}: {counted(number, 'process', 'es')}")
     if not stopped:
         typer.echo("no node that `rlinf node start` started runs here", err=True)
+        for folder in sorted(folders_elsewhere()):
+            command = f"`TMPDIR={folder} rlinf node stop`"  # where its record lies
+            typer.echo(
+                f"one was started with another folder for temporary files: {command} stops it", err=True
+            )
         raise typer.Exit(ANSWER_IS_NO)
 
 

@@ -118,7 +118,7 @@ class DurableChannel:
         self._outside.go_live(self._session.home.process_id)
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
-        self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves)
+        self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(lambda: self._session.messenger.submit(self._outside.settle))
 
@@ -128,7 +128,7 @@ class DurableChannel:
         if self._is_over or self._server is None:
             request.fail(ChannelLost(self.spec.name, self._why_over or DELETED))
         else:
-            self._server.save(request)
+            self._server.answer(request)
 
     def stop(self) -> None:
         """Hold it no more: another process is to do so. From any thread."""

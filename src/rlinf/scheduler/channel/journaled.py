@@ -433,9 +433,10 @@ class JournaledOutside:
         self._commit()
 
     def settle(self) -> None:
-        """Let everything happen now that has come."""
+        """Let everything happen now that has come; for reports, the clock goes on."""
         if self._pending:
             self._commit()
+        self._now = self._clock_base + time.monotonic()
 
     def _commit(self) -> None:
         """Write down what has come, then let it happen."""

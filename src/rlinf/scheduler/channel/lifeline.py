@@ -136,15 +136,41 @@ class Lifeline:
             promise.set_exception(self._left())
         elif isinstance(message, wire.OfSaves):
             self._ask_aside(message, timeout_s, reply_type, promise)
+        elif isinstance(message, wire.OfReports) and self._found:
+            self._ask_for_report(message, timeout_s, reply_type, promise)
         else:
-            ident = self._next_ident()
-            self._pending[ident] = _Pending(reply_type, promise)
-            self._say(wire.CONTROL, ident, message, ())
-            if timeout_s is not None:
-                self._start_clock(ident, timeout_s)
+            self._ask_in_turn(message, timeout_s, reply_type, promise)
         return promise
 
-    # -- checkpoints, which are not written down ---------------------------------------------------
+    def _ask_in_turn(
+        self, message: wire.Control, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
+    ) -> None:
+        ident = self._next_ident()
+        self._pending[ident] = _Pending(reply_type, promise)
+        self._say(wire.CONTROL, ident, message, ())
+        if timeout_s is not None:
+            self._start_clock(ident, timeout_s)
+
+    # -- reports and checkpoints, which are not written down ---------------------------------------
+
+    def _ask_for_report(
+        self, message: wire.OfReports, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
+    ) -> None:
+        """Ask the process that holds the channel now; if it does not any more, as whatever is asked."""
+        asked = self._messenger.request(
+            self._server, self._aside, message, timeout_s=timeout_s, reply_type=reply_type
+        )
+
+        def pass_on(reply: Promise[Reply]) -> None:
+            error = reply.exception(0)
+            if error is None:
+                promise.set_result(reply.result(0))
+            elif isinstance(error, PeerDied | NotServed) and not self._has_ended:
+                self._ask_in_turn(message, timeout_s, reply_type, promise)
+            else:
+                promise.set_exception(self._left() if self._has_ended else error)
+
+        asked.add_done_callback(pass_on)
 
     def _ask_aside(
         self,

@@ -203,9 +203,9 @@ class ChannelServer:
             self._arrivals.begin()
         self._carry_out(self._state.ripening())
 
-    def save(self, request: Request) -> None:
-        """Take a checkpoint, between two turns; one of `wire.OfSaves`."""
-        self._saves.answer(request)
+    def answer(self, request: Request) -> None:
+        """Answer what is no part of what happens to the channel, between two turns; of `OfSaves` or `OfReports`."""
+        self._on_control(request)
 
     def look(self) -> tuple[Snapshot, ServerRecord]:
         """What it holds and knows, between two turns."""
@@ -478,7 +478,7 @@ class ChannelServer:
                 self._saves.answer(request)
             case wire.Delete():
                 self._delete(request)
-            case wire.Query() | wire.Stats() | wire.Explain():
+            case _ if isinstance(request.head, wire.OfReports):
                 names = {client: known.name for client, known in self._clients.items()}
                 request.reply(self._explainer.answer(request.head, names))
             case wire.Invite():

@@ -433,14 +433,12 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 OfSaves = Look | Save | Forget
+OfReports = Query | Stats | Explain
 OfLeases = Settle | Extend | DonePart | ListDead | ReadDead | MoveDead
 Control = (
     Open
     | Close
     | Delete
-    | Query
-    | Stats
-    | Explain
     | Invite
     | EndQueue
     | Flush
@@ -451,6 +449,7 @@ Control = (
     | Unsubscribe
     | OfLeases
     | OfSaves
+    | OfReports
 )
 
 

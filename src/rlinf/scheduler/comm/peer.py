@@ -80,16 +80,17 @@ class Request:
         peer_id: the process id of the sender.
         head: what the sender gave, of the service's type.
         frames: its buffers; writable, and nobody else's.
+        is_cancelled: the sender gave up or died before it was answered.
     """
 
     __slots__ = (
         "_cancel_callbacks",
         "_ident",
-        "_is_cancelled",
         "_is_open",
         "_peer",
         "frames",
         "head",
+        "is_cancelled",
         "peer_id",
     )
 
@@ -97,7 +98,7 @@ class Request:
         self._peer = peer
         self._ident = ident
         self._is_open = ident != 0
-        self._is_cancelled = False
+        self.is_cancelled = False
         self._cancel_callbacks: list[Callable[[], None]] | None = None
         self.peer_id = peer.process_id
         self.head = head
@@ -126,17 +127,12 @@ class Request:
             logger.warning("%s; its messages are refused", problem)
         raise CommError(problem)
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the sender gave up or died before it was answered."""
-        return self._is_cancelled
-
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread when the sender gives up or dies before it was answered."""
         self._peer.run_soon(lambda: self._add_cancel_callback(callback))
 
     def _add_cancel_callback(self, callback: Callable[[], None]) -> None:
-        if self._is_cancelled:
+        if self.is_cancelled:
             self._peer.submit(lambda: run_guarded(callback))
         elif self._is_open:
             self._cancel_callbacks = [*(self._cancel_callbacks or ()), callback]
@@ -190,7 +186,7 @@ class Request:
 
     def cancel_from_peer(self) -> None:
         """The sender gave up or died."""
-        self._is_open, self._is_cancelled = False, True
+        self._is_open, self.is_cancelled = False, True
         callbacks, self._cancel_callbacks = self._cancel_callbacks, None
         for callback in callbacks or ():
             run_guarded(callback)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 # The first and the last, both included.
 PortRange = tuple[int, int]
 
@@ -18,6 +21,12 @@ def listening_ports(ports: PortRange) -> range:
 def lent_ports(ports: PortRange) -> range:
     """Those that ranks are lent for servers of their own, such as a rendezvous; nobody else takes one in between."""
     return range(_first_lent(ports), ports[1] + 1)
+
+
+def in_turn(ports: Sequence[int]) -> list[int]:
+    """All of them; every process starts elsewhere, so that many that start at once seldom meet."""
+    start = (os.getpid() * 131) % len(ports)
+    return [*ports[start:], *ports[:start]]
 
 
 def _first_lent(ports: PortRange) -> int:

@@ -7,7 +7,6 @@ over, waits a moment, so that lines and effects keep their order, and goes on.
 
 from __future__ import annotations
 
-import _thread
 import logging
 import queue
 import sys
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from rlinf.scheduler.comm.forking import on_fork_in_child
+from rlinf.scheduler.comm.threads import run_beside
 
 # A line is written within a fraction of a millisecond, unless the lock is held.
 WRITING_S = 0.1
@@ -35,10 +35,12 @@ class _Writer:
     def write(self, name: str, level: int, text: str, args: tuple[Any, ...], exc_info: Any) -> None:
         """Have a line written; on an I/O thread."""
         if not self._is_running:
-            self._is_running = True
             on_fork_in_child(self._forget)
-            # Not by `threading`, whose own locks a user's thread may hold.
-            _thread.start_new_thread(self._run, (self._lines,))
+            try:
+                run_beside(self._run, self._lines)
+            except RuntimeError:  # no thread to be had: a line less is no reason to end the I/O thread
+                return
+            self._is_running = True
         written = threading.Lock()
         written.acquire()
         self._lines.put((name, level, text, args, exc_info, written))

@@ -49,7 +49,7 @@ class CallLoop:
         self._places: dict[tuple[str, int], Reservation] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_threads = 1
-        self._stopping = False
+        self._stopping = self._finishing = False
         self._worker: Any = None
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._tasks: set[asyncio.Task[_TaskOutcome]] = set()
@@ -63,7 +63,7 @@ class CallLoop:
     def _on_call(self, request: Request) -> None:
         self._parcels.see_released()
         key = (request.peer_id, request.head.number)
-        place = self._places.pop(key, None)
+        place = self._places.get(key)
         runs_beside = self._runs_beside(request.head)
         try:
             job = Job(request, self._parcels.receive(request.frames))
@@ -75,6 +75,7 @@ class CallLoop:
             request.reply(protocol.Unread(str(error)))
             return
         self._jobs[key] = job
+        self._places.pop(key, None)
         if place is not None:
             place.set_result(job)
         elif runs_beside:
@@ -130,6 +131,15 @@ class CallLoop:
         for job in list(self._jobs.values()):
             if job.demand is not None:
                 self._cancel(job)
+
+    def finish(self) -> None:
+        """End `run` once every call that has arrived is answered."""
+        self._finishing = True
+        self._stop_if_finished()
+
+    def _stop_if_finished(self) -> None:
+        if self._finishing and not self._jobs and not self._places:
+            self.stop()
 
     def take(self, worker: Any) -> None:
         """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
@@ -191,6 +201,7 @@ class CallLoop:
     def _forget(self, job: Job) -> None:
         """It was answered: there is nothing left of it to cancel, nor to ask it for."""
         self._jobs.pop(job.key, None)
+        self._stop_if_finished()
 
     # -- the event loop --------------------------------------------------------------------------
 
@@ -210,8 +221,14 @@ class CallLoop:
     def _begin(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> None:
         """Run something as a task; on the I/O thread."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="rlinf-async-calls", daemon=True).start()
+            try:
+                loop = asyncio.new_event_loop()
+            except OSError as error:  # out of descriptors
+                self._answers.fail(job, error)
+                self._forget(job)
+                return
+            threading.Thread(target=loop.run_forever, name="rlinf-async-calls", daemon=True).start()
+            self._loop = loop
         self._loop.call_soon_threadsafe(self._make_task, self._loop, job, invoke)
 
     def _make_task(

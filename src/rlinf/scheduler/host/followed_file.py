@@ -76,7 +76,10 @@ class FollowedFile:
 
     def new_lines(self) -> Iterator[list[str]]:
         """What was written since the last time, in whole lines; an empty list is no line yet."""
-        behind = self._size() - self._offset
+        size = self._size()
+        if size < self._offset:  # somebody has emptied it
+            self._offset = 0
+        behind = size - self._offset
         if behind > MAX_BEHIND_BYTES:
             self._rest = b""
             self._offset += behind - _CHUNK_BYTES
@@ -103,8 +106,8 @@ class FollowedFile:
         with suppress(OSError), self._path.open("r+b") as full, aside.open("wb") as copy:  # else it grows on
             os.fchmod(copy.fileno(), 0o600)
             size, done = self._offset, 0
-            while done < size:
-                done += os.sendfile(copy.fileno(), full.fileno(), done, size - done)
+            while part := os.sendfile(copy.fileno(), full.fileno(), done, size - done):
+                done += part
             if os.fstat(full.fileno()).st_size == size:  # else somebody writes now: another time
                 full.truncate(0)
                 self._offset = 0

@@ -6,7 +6,10 @@ import os
 import signal
 from pathlib import Path
 
-from rlinf.scheduler.engine.node.processes import held, living, send, with_descendants
+from rlinf.scheduler.engine.node.processes import end_all, held, living, marked, send, with_descendants
+
+# What a rank starts has it in its environment, with the rank's process id in the job.
+STARTED_BY_VARIABLE = "RLINF_STARTED_BY"
 
 
 def birth_of(pid: int) -> int:
@@ -23,21 +26,21 @@ def birth_of(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[19])
 
 
-def kill_process(pid: int, born: int) -> bool:
-    """End a process at once; False if it is gone, also when another one has its number by now."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if birth_of(pid) != born:
-            return False
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+def kill_process(pid: int, born: int, process_id: str) -> bool:
+    """End a rank's process at once, and what it has started; False if it is gone, also if another has its number now.
+
+    Args:
+        pid: its number.
+        born: when it began, see `birth_of`.
+        process_id: as the job knows it; what it has started is found by that when it is gone itself.
+    """
+    everybody = living()
+    own = [process for process in everybody if (process.pid, process.start) == (pid, born)]
+    with held(with_descendants(own, everybody)) as descriptors:
+        send(descriptors.values(), signal.SIGKILL)
+        was_there = any(process in descriptors for process in own)
+    end_all(lambda: with_descendants(marked(STARTED_BY_VARIABLE, process_id), living()), 0.0)
+    return was_there
 
 
 def end_descendants() -> None:

@@ -20,15 +20,15 @@ from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
-from rlinf.scheduler.host.force import birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
+from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
+from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
-from rlinf.scheduler.planning import Placement, Topology
+from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.session.links import answer_probes
@@ -109,6 +109,7 @@ class Hosting:
         messenger.connect(self._spec.home)  # to be told of its end
         answer_probes(self.session)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
+        messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
         try:
             assignment, frames = self._report_start(self._reserved_port())
@@ -123,6 +124,7 @@ class Hosting:
             if self._leaving:
                 end_descendants()
             self.session.close()
+            end_descendants()
 
     def _reserved_port(self) -> int:
         """The group's port for rendezvous; 0 on other ranks than the first."""
@@ -151,14 +153,14 @@ class Hosting:
     def _construct(self, assignment: Assignment, frames: list[Buffer]) -> Any:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         try:
-            self._become(assignment, pickle.loads(frames[0]))
+            self._become(assignment, unpacked_topology(frames[0]))
             if assignment.units:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)
             self._enter(protocol.IMPORTING)
             factory: WorkerFactory = decode(frames[1], frames[2:])
             # Now: what the class's module imports may have changed what is seen.
-            self._devices = self._look(assignment.placement)
+            self._devices = self._look(assignment)
             self._enter(protocol.CONSTRUCTING)
             return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
@@ -199,6 +201,7 @@ class Hosting:
             master_port=assignment.master_port,
             num_restarts=assignment.num_restarts,
         )
+        os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
         self.session.provide(Topology, topology)
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
         set_current(self.session)
@@ -213,13 +216,12 @@ class Hosting:
                 about[RETURNS] = self._spec.launcher.process_id
             self.session.directory.register(str(self._address), self.session.messenger.endpoint, about)
 
-    def _look(self, placement: Placement) -> tuple[str, ...]:
+    def _look(self, assignment: Assignment) -> tuple[str, ...]:
         """The accelerators that this process sees, which are those of its placement."""
-        node = job_topology(self.session).nodes[placement.node_rank]
-        if not node.num_accelerators:
+        if not assignment.node.num_accelerators:
             return ()
         self._enter(protocol.LOOKING)
-        return check_seen(placement, node, os.environ)
+        return check_seen(assignment.placement, assignment.node, os.environ)
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import platform
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rlinf.scheduler.comm import Buffer
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session
@@ -99,6 +102,21 @@ class Role:
 def group_entry(name: str) -> str:
     """Under which name the directory knows a group; a channel has it too, so that no group is called as it is."""
     return f"group/{name}"
+
+
+def packed_topology(topology: Topology) -> bytes:
+    """A topology as every rank of a group is sent it: of a large cluster it is most of a launch's bytes.
+
+    It leaves the accelerators' UUIDs away, which do not shrink; a rank is told those of its own node.
+    """
+    nodes = tuple(replace(node, uuids=()) for node in topology.nodes)
+    return zlib.compress(pickle.dumps(replace(topology, nodes=nodes)))
+
+
+def unpacked_topology(data: Buffer) -> Topology:
+    """What `packed_topology` packed."""
+    topology: Topology = pickle.loads(zlib.decompress(data))
+    return topology
 
 
 def job_topology(session: Session) -> Topology:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
-import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-from rlinf.scheduler.comm.port_range import PortRange, lent_ports
+from rlinf.scheduler.comm.port_range import PortRange, in_turn, lent_ports
 from rlinf.scheduler.errors import ClusterError
 
 _USUAL = range(20_000, 32_000)
@@ -21,19 +15,16 @@ _EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 class ReservedPort:
     """A free TCP port of this machine that no other process of this library takes while this object lives.
 
-    Binding and closing a socket would leave the port free for anyone in between. So the port is held by a lock on a
-    file that all processes of this machine agree on, and it lies outside the range from which the kernel serves
+    Binding and closing a socket would leave the port free for anyone in between. So the port is held by an abstract
+    name that all processes of this machine agree on, and it lies outside the range from which the kernel serves
     outgoing connections. A bound socket keeps off programs that are not ours, too: only a socket with SO_REUSEADDR,
     such as the one of torch's rendezvous, can be bound beside it.
     """
 
-    def __init__(
-        self, host: str = "", *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None
-    ) -> None:
+    def __init__(self, *, bound: bool = True, wanted: int = 0, ports: PortRange | None = None) -> None:
         """Reserve one.
 
         Args:
-            host: the address that the port must be free on; "" for every address.
             bound: whether a socket is bound to it.
             wanted: that one and no other; 0: any.
             ports: the job's, of which some are for this; None: those that suit most machines.
@@ -41,13 +32,12 @@ class ReservedPort:
         Raises:
             ClusterError: no port in the range is free; or the one that is wanted is not.
         """
-        folder = _lock_folder()
         every = _USUAL if ports is None else lent_ports(ports)
         for port in [wanted] if wanted else _candidates(every):
-            lock = _try_lock(folder / f"{port}.lock")
+            lock = _try_lock(port)
             if lock is None:
                 continue
-            holder = _bound(host, port, reuse=bound)
+            holder = _bound(port, reuse=bound)
             if holder is not None:
                 self.port = port
                 self._lock = lock
@@ -66,10 +56,10 @@ class ReservedPort:
         self._lock.close()
 
 
-def acquire_port(host: str = "", *, ports: PortRange | None = None) -> int:
+def acquire_port(*, ports: PortRange | None = None) -> int:
     """A free TCP port of this machine that is this process's until it ends; errors as of `ReservedPort`."""
     # Whoever uses it may bind it without SO_REUSEADDR.
-    reserved = ReservedPort(host, bound=False, ports=ports)
+    reserved = ReservedPort(bound=False, ports=ports)
     _kept.append(reserved)
     return reserved.port
 
@@ -77,13 +67,10 @@ def acquire_port(host: str = "", *, ports: PortRange | None = None) -> int:
 _kept: list[ReservedPort] = []
 
 
-def _candidates(every: range) -> Iterator[int]:
+def _candidates(every: range) -> list[int]:
     low, high = _ephemeral_range()
     usable = [port for port in every if not low <= port <= high] or list(every)
-    # Every process starts elsewhere, so that many that start at once seldom meet.
-    start = (os.getpid() * 131) % len(usable)
-    yield from usable[start:]
-    yield from usable[:start]
+    return in_turn(usable)
 
 
 def _ephemeral_range() -> tuple[int, int]:
@@ -94,32 +81,24 @@ def _ephemeral_range() -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _lock_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"rlinf-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise ClusterError(f"{folder} is not a folder of this user's own: no port can be reserved")
-    return folder
-
-
-def _try_lock(path: Path) -> IO[str] | None:
-    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w")
+def _try_lock(port: int) -> socket.socket | None:
+    """A lock that all processes agree on which share the ports, whoever's they are; the kernel drops it with them."""
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.bind(f"\0rlinf-port-{port}")
     except OSError:
         lock.close()
         return None
     return lock
 
 
-def _bound(host: str, port: int, *, reuse: bool) -> socket.socket | None:
-    """A socket bound to a port; None if the port is not free."""
-    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _bound(port: int, *, reuse: bool) -> socket.socket | None:
+    """A socket bound to a port of every address; None if the port is not free."""
+    holder = socket.socket()
     # As a rendezvous server itself binds: to that a port in TIME_WAIT from an earlier job is free.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
     try:
-        holder.bind((host, port))
+        holder.bind(("", port))
     except OSError:
         holder.close()
         return None

@@ -9,7 +9,7 @@ import msgspec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
-from rlinf.scheduler.planning import HardwareUnit, Placement
+from rlinf.scheduler.planning import HardwareUnit, Node, Placement
 
 # A service of the job's home.
 LOG = "worker.log"
@@ -21,6 +21,7 @@ AGAIN = "worker.result_again"
 CANCEL = "worker.cancel"
 NEXT = "worker.next_value"
 STOP = "worker.stop"
+FINISH = "worker.finish"
 
 # Progress of a rank, in order.
 STARTING = "starting"
@@ -35,7 +36,7 @@ FAILED = "failed"
 
 
 class HostStarted(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """A rank's process runs. The answer's frames: its assignment and the topology, pickled, and its class, encoded.
+    """A rank's process runs. The answer's frames: its assignment, pickled, the topology, packed, its class, encoded.
 
     Attributes:
         rank: its rank.
@@ -261,6 +262,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     Attributes:
         placement: its place.
+        node: its node, as it was probed.
         world_size: how many ranks the group has.
         environment: variables to set before the user's code is imported.
         max_concurrency: how many calls may run at a time.
@@ -274,6 +276,7 @@ class Assignment(msgspec.Struct, frozen=True):
     """
 
     placement: Placement
+    node: Node
     world_size: int
     environment: dict[str, str]
     max_concurrency: int

@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,7 @@ OWN = ""  # this process, among the clients of its queues
 _TAKEN = Arrived([])
 
 
+@dataclass(slots=True, eq=False)
 class Letter:
     """An item that is here.
 
@@ -46,11 +48,8 @@ class Letter:
         arrived: its bytes.
     """
 
-    __slots__ = ("arrived", "tensor")
-
-    def __init__(self, tensor: TensorType | None, arrived: Arrived) -> None:
-        self.tensor = tensor
-        self.arrived = arrived
+    tensor: TensorType | None
+    arrived: Arrived
 
 
 class _Coming:

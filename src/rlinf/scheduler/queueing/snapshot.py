@@ -181,6 +181,9 @@ class Recorder:
         deliveries: Iterable[Getter],
         leases: Iterable[HeldItems],
     ) -> QueueRecord:
+        lines = deliveries, leases, queue.getters, queue.parked, queue.putters, queue.streams
+        if not any(lines) and queue.sharding is None and not isinstance(queue, TapQueue):
+            return record  # as most are, where there are many
         getters = [
             *map(_get, queue.getters),
             *(_get(getter)._replace(parked=True) for getter in queue.parked),

@@ -12,6 +12,7 @@ import msgspec
 
 from rlinf.scheduler.comm import Endpoint, Messenger, Request
 from rlinf.scheduler.comm.peers import LostPeer
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.session.death_roll import Death, DeathRoll
@@ -67,7 +68,9 @@ class DeathNews:
             self._home, REPORT, DeadProcesses([death]), timeout_s=timeout_s, reply_type=None
         )
         told.result()
-        self._messenger.submit(lambda: self._fence(death))
+        fenced: Promise[None] = Promise()
+        self._messenger.submit(lambda: self._fence_unless_told(death, fenced))
+        fenced.wait(timeout_s)
 
     def _declare(self, death: Death, by: str) -> None:
         if self._roll is None:
@@ -102,6 +105,11 @@ class DeathNews:
                 self._peers.tell_fenced(death.cause)
             else:
                 self._fence(death)
+
+    def _fence_unless_told(self, death: Death, fenced: Promise[None]) -> None:
+        if death.process_id not in self._peers.fenced:  # the home's word may have come before its answer
+            self._fence(death)
+        fenced.set_result(None)
 
     def _fence(self, death: Death) -> None:
         loss = Loss.ENDED if death.has_ended else Loss.DECLARED

@@ -16,6 +16,7 @@ from rlinf.scheduler.comm import (
     Messenger,
     on_fork_in_child,
 )
+from rlinf.scheduler.comm.descriptors import allow_descriptors
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
@@ -84,6 +85,7 @@ class Session:
         unreachable_after_s: float = GRACE_S,
         unresponsive_after_s: float | None = None,
     ) -> None:
+        allow_descriptors()
         self.unreachable_after_s = unreachable_after_s
         self.secret = secret
         self.name = name

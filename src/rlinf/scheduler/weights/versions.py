@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
@@ -10,14 +12,13 @@ from rlinf.scheduler.errors import WeightsError
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
 
 
+@dataclass(slots=True)
 class _Weights:
-    """What is published under one name."""
+    """What is published under one name; `waiting`: questions of readers that have heard what there is."""
 
-    def __init__(self) -> None:
-        self.version = NO_VERSION
-        self.parcel: Parcel | None = None
-        # Questions of readers that have heard what there is.
-        self.waiting: list[Request] = []
+    version: int = NO_VERSION
+    parcel: Parcel | None = None
+    waiting: list[Request] = field(default_factory=list)
 
 
 class Versions:

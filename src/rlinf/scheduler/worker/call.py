@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -58,6 +59,8 @@ class Call:
         addresses: the ranks, in the order of the results.
         outcomes: what came of it on each rank; None where that is not known yet.
         durations: what was timed on each rank, in seconds; empty where that is not known.
+        began_at: when it was started, on the monotonic clock.
+        answered_at: when each outcome came, likewise; 0 where there is none.
         aborted: why nobody should wait any more; None as long as somebody should.
         settled: done when every rank has answered or one has failed.
         complete: done when every rank has answered or failed.
@@ -76,6 +79,8 @@ class Call:
         self.addresses = tuple(target.address for target in targets)
         self.outcomes: list[RankOutcome | None] = [None] * len(targets)
         self.durations: list[dict[str, float]] = [{} for _ in targets]
+        self.began_at = 0.0
+        self.answered_at = [0.0] * len(targets)
         self.aborted: WorkerDied | CallCancelled | None = None
         self.settled: Promise[None] = Promise()
         self.complete: Promise[None] = Promise()
@@ -113,14 +118,15 @@ class Call:
 
     def start(self) -> None:
         """Send it to every rank."""
+        self.began_at = time.monotonic()
         # Released before the ranks hear of this call: then they find their memory warm.
         self.messenger.parcels.release_dropped()
         for index in range(len(self._targets)):
             self._send(index)
 
-    def aim(self, target: Target) -> None:
-        """Before it is started: a rank has another process by now, or none."""
-        self._targets[self.addresses.index(target.address)] = target
+    def aim(self, index: int, target: Target) -> None:
+        """Before it is started: a rank may have another process by now, or none."""
+        self._targets[index] = target
 
     def go_on(self, target: Target) -> None:
         """A rank for whose process it waited has one."""
@@ -245,6 +251,7 @@ class Call:
 
     def _note(self, index: int, outcome: RankOutcome) -> None:
         self.outcomes[index] = outcome
+        self.answered_at[index] = time.monotonic()
         self._left -= 1
         if self._left == 0:
             self._parcels = []

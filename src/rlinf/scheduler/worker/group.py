@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, encode
 from rlinf.scheduler.comm.promise import Promise
@@ -32,11 +32,12 @@ from rlinf.scheduler.planning import (
     Topology,
 )
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.wording import did_you_mean, list_names
+from rlinf.scheduler.wording import list_names
 from rlinf.scheduler.worker.call import Call
-from rlinf.scheduler.worker.deaths import VERDICTS, OnFailure, Policy
+from rlinf.scheduler.worker.deaths import OnFailure, Policy
 from rlinf.scheduler.worker.health import RankHealth
 from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
+from rlinf.scheduler.worker.restart_options import check_on_failure, ready_method, restart_limit
 from rlinf.scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.signatures import (
@@ -136,8 +137,8 @@ class GroupBuilder(Generic[T]):
             LaunchError: the name is taken, or a rank failed to start; the text holds its traceback.
             LaunchTimeout: some ranks were not ready in time; the text says what each waits for.
         """
-        _check_on_failure(on_failure)
-        limit = _restart_limit(max_restarts, restart_window_s)
+        check_on_failure(on_failure)
+        limit = restart_limit(max_restarts, restart_window_s)
         if max_concurrency is not None and max_concurrency < 1:
             raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
         if unresponsive_after_s is not None and not unresponsive_after_s > 0:
@@ -154,47 +155,11 @@ class GroupBuilder(Generic[T]):
             wait_s=wait_s,
             library_level=_level(log_level),
             returns=on_failure == "restart" or callable(on_failure),
-            ready_when=_ready_method(self._factory.worker_class, ready_when),
+            ready_when=ready_method(self._factory.worker_class, ready_when),
         )
         session, factory = cluster.session, self._factory
         claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
         return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
-
-
-def _check_on_failure(wanted: object) -> None:
-    if not callable(wanted) and wanted not in VERDICTS:
-        known = ", ".join(map(repr, VERDICTS))
-        hint = did_you_mean(wanted, VERDICTS) if isinstance(wanted, str) else ""
-        problem = f"on_failure={wanted!r}: it is one of {known}, or a function that returns one"
-        raise ConfigError("; ".join(filter(None, [problem, hint])))
-
-
-def _restart_limit(most: object, within_s: object) -> RestartLimit:
-    if type(most) is not int or most < 0:
-        raise ConfigError(f"max_restarts={most!r}: it is a whole number from 0")
-    if isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not within_s > 0:
-        raise ConfigError(f"restart_window_s={within_s!r}: it is a number of seconds")
-    return RestartLimit(most, float(within_s))
-
-
-def _ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:
-    """The name of the method that `ready_when` gives; "" for none.
-
-    Raises:
-        ConfigError: the class has none of that name, or it cannot be called so.
-    """
-    if wanted is None:
-        return ""
-    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", repr(wanted))
-    try:
-        check_method(worker_class, name)
-        check_arguments(worker_class, name, (), {})
-    except (AttributeError, CallArgumentError) as error:
-        raise ConfigError(f"ready_when={name!r}: {error}") from error
-    method = getattr(worker_class, name)
-    if inspect.iscoroutinefunction(method) or kind_of(worker_class, name) == "stream":
-        raise ConfigError(f"ready_when={name!r}: it is a plain method, neither `async def` nor a generator")
-    return name
 
 
 def _level(wanted: int | str | None) -> int:
@@ -510,6 +475,30 @@ class WorkerGroup(Generic[T]):
     def terminate(self) -> None:
         """End every rank: after the call that it runs now, or after two seconds by force."""
         self._shared.stop()
+
+    def shutdown(self, timeout_s: float | None = None) -> None:
+        """End every rank once it has answered the calls that it has got; no other call is taken.
+
+        `with group:` does so at its end; `terminate`, if the block raises.
+
+        Args:
+            timeout_s: after which a rank that has not ended is killed, in seconds; None: calls may take as long as they
+                do. A warning says after a while whose are waited for.
+        """
+        if timeout_s is not None and not timeout_s >= 0:
+            raise ConfigError(f"timeout_s={timeout_s!r}: it is a number of seconds from 0, or None")
+        self._shared.shutdown(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.shutdown()
+        else:
+            self.terminate()
 
     def __getattr__(self, name: str) -> RemoteMethod:
         # Looked up only when this class has no such attribute: so it is a method of the user's class, or a mistake.

@@ -20,9 +20,10 @@ from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress, job_topology
+from rlinf.scheduler.host.info import WorkerAddress, job_topology, packed_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
 from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.host.postmortem import Witnesses
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
@@ -36,7 +37,7 @@ from rlinf.scheduler.worker.launched_rank import (
     end_of_node,
     explanation_of,
     is_the_end,
-    reason_of,
+    most_telling,
 )
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes
@@ -295,6 +296,8 @@ class _Launch:
         rank = self._by_number[started.rank]
         rank.endpoint = started.endpoint
         rank.pid, rank.born = started.pid, started.born
+        if started.endpoint.machine_id == self._session.messenger.endpoint.machine_id:
+            rank.witness = self._session.service(_witnesses).watch(rank.pid, rank.born)
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
         place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
         self._session.service(LinkWatch).note(place, ip, str(rank.address), started.endpoint)
@@ -332,8 +335,8 @@ class _Launch:
         self._all_run.set_result(None)
         self._settled.set_result(None)
 
-    def _on_exit(self, rank: LaunchedRank, error: BaseException | None) -> None:
-        self._on_end(rank, [*explanation_of(error), *self._last_words(rank).splitlines()])
+    def _on_exit(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
+        self._on_end(rank, [*explanation, *self._last_words(rank).splitlines()])
 
     def _on_peer_lost(self, process_id: str) -> None:
         lost = self._session.messenger.peers.lost.get(process_id)
@@ -394,12 +397,16 @@ class _Launch:
                 return  # its own connection, or its node's silence, will show whether it is
             if cause := end_of_node(error):  # first: everybody is told so
                 watch.lose(rank.placement.node_id, f"{cause} at {clock_text(time.time())}")
+            explanation = explanation_of(error, rank.witness)
+            if rank.witness is not None:
+                rank.witness.close()
             where = (
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )
-            reason = f"{where}: {reason_of(error)}" if rank.pid else reason_of(error)
+            cause = most_telling(explanation)
+            reason = f"{where}: {cause}" if rank.pid else cause
             rank.exited.set_result(reason + self._last_words(rank))
-            self._session.messenger.submit(partial(self._on_exit, rank, error))
+            self._session.messenger.submit(partial(self._on_exit, rank, explanation))
 
         process_end.add_done_callback(ended)
 
@@ -412,10 +419,11 @@ class _Launch:
         recipe = self._recipe
         if not recipe.master_address:
             recipe.master_address = self._node_of(self._ranks[0].placement).ip
-        topology = pickle.dumps(self._bare_topology)
+        topology = packed_topology(self._bare_topology)
         for rank in self._ranks:
             assignment = Assignment(
                 placement=rank.placement,
+                node=self._node_of(rank.placement),
                 world_size=recipe.world_size,
                 environment=rank_environment(
                     rank.placement,
@@ -449,6 +457,10 @@ class _Launch:
         silence = self._session.service(NodeWatch).silence(node_rank)
         state = "; ".join(filter(None, [_WAITS[rank.progress], silence]))
         return f"rank {rank.address.rank} on node {node_rank} ({self._node_of(rank.placement).ip}): {state}"
+
+
+def _witnesses(_session: Session) -> Witnesses:
+    return Witnesses()
 
 
 def _launch_error(group: str, progress: protocol.Progress, failure: Failure) -> LaunchError:

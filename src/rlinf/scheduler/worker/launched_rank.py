@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ray.exceptions import ActorUnavailableError
@@ -12,6 +13,7 @@ from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.host.postmortem import Witness
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.worker.processes import HostProcess
 
@@ -39,6 +41,7 @@ class LaunchedRank:
         born: when its process began, see `birth_of`.
         progress: how far its launch has come.
         report: its word that it runs, to be answered with its assignment.
+        witness: who sees its process end; None where that is on another machine.
     """
 
     address: WorkerAddress
@@ -52,6 +55,7 @@ class LaunchedRank:
     born: int = 0
     progress: str = protocol.STARTING
     report: Request | None = None
+    witness: Witness | None = None
 
 
 def is_the_end(error: BaseException | None) -> bool:
@@ -68,17 +72,17 @@ def end_of_node(error: BaseException | None) -> str:
     return "its raylet ended"
 
 
-def reason_of(error: BaseException | None) -> str:
-    """Why a process ended, in one line of what Ray says."""
-    lines = explanation_of(error)
+def most_telling(lines: Sequence[str]) -> str:
+    """The one line of an explanation that says most."""
     return next((line for key in _TELLING for line in reversed(lines) if key in line.lower()), lines[-1])
 
 
-def explanation_of(error: BaseException | None) -> list[str]:
-    """All that Ray says about the end of a process, without its colours and blank lines."""
+def explanation_of(error: BaseException | None, witness: Witness | None) -> list[str]:
+    """All that Ray says about the end of a process, without its colours and blank lines; or the witness, who knows."""
     if error is None:
         return ["its process ended"]
     if _WITHOUT_A_WORD in str(error):
-        return ["its process is gone without a word: killed, crashed, or out of memory"]
+        cause = "" if witness is None else witness.cause()
+        return [cause or "its process is gone without a word: killed, crashed, or out of memory"]
     lines = [_COLOURS.sub("", line).rstrip() for line in str(error).splitlines()]
     return [line for line in lines if line.strip()] or [type(error).__name__]

@@ -117,13 +117,13 @@ class Processes:
             ).remote()
         )
 
-    def kill_there(self, node_id: str, pid: int, born: int) -> None:
-        """Begin to end a process on another machine by force; for one that does not hear what Ray asks."""
+    def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
+        """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
             kill = ray.remote(num_cpus=0, max_retries=0, runtime_env={"env_vars": PROCESS_ENVIRONMENT})(
                 kill_process
             )
-            kill.options(scheduling_strategy=on_node(node_id)).remote(pid, born)
+            kill.options(scheduling_strategy=on_node(node_id)).remote(pid, born, process_id)
 
 
 class RayProcess:

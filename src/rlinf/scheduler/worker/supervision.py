@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
@@ -31,11 +32,18 @@ from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Death
 from rlinf.scheduler.worker.health import RankHealth, State
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.node_watch import NodeWatch
+from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
 
 STOP_GRACE_S = 2.0
+# A shutdown without a deadline says after this whom it waits for.
+TELL_S = 10.0
+# A process that was killed has ended within it; one that has not is out of reach.
+KILLED_WITHIN_S = 1.0
+# A rank that is gone without a word of Ray's is seen to be within it.
+_LOOK_S = 1.0
 UNREAD_GRACE_S = 3.0
 # Ray says why a process has ended, mostly; where it says nothing, what its connection showed has to do.
 UNSAID_GRACE_S = 2.0
@@ -64,7 +72,7 @@ class Supervision:
         self.ended: Promise[None] = Promise()
         self._on_failure = on_failure
         self._deaths = Deaths(name, on_failure)
-        self._pending: set[Call] = set()
+        self._pending = PendingCalls()
         self._has_left = False
         self._successors = Successors(
             session,
@@ -91,6 +99,8 @@ class Supervision:
             # It ended because it has lost us too, or Ray, which has also lost it, guesses.
             node = self._node_watch.states.title(rank.placement.node_rank)
             reason = f"process {rank.pid} on {node}: {cut}"
+        else:
+            reason = self._with_call(rank, reason)
         consequences = self._deaths.on_exit(rank.address.rank, reason)
         if consequences is not NOTHING and rank.endpoint is not None:
             # Its node may be cut off, and it lives there: nobody takes it any more.
@@ -125,16 +135,25 @@ class Supervision:
 
     def _on_unsaid(self, rank: LaunchedRank, reason: str) -> None:
         if self._is_present(rank):
+            reason = self._with_call(rank, reason)
             self._obey(self._deaths.on_lost(rank.address.rank, reason), rank, reason)
+
+    def _with_call(self, rank: LaunchedRank, reason: str) -> str:
+        """Why a rank is gone, with what it was at."""
+        first, newline, more = reason.partition("\n")
+        was_at = self._pending.end_of(rank.address.rank)
+        return f"{first}, {was_at}{newline}{more}" if was_at else reason
 
     def _obey(
         self, consequences: Consequences, rank: LaunchedRank, reason: str, *, afresh: bool = False
     ) -> None:
         rank.gone.set_result(reason)
+        if consequences is not NOTHING:  # it could end nothing any more
+            run_beside(self._end_by_force, rank)
         if consequences.report is not None:
             self.session.bus.emit(consequences.report)
         if consequences.ends_calls:
-            for call in tuple(self._pending):
+            for call in self._pending:
                 self._end_with_the_dead(call)
         if consequences.stop:
             self.stop_beside()
@@ -167,13 +186,14 @@ class Supervision:
         if self._deaths.stopping:  # looked at afterwards: who stops the group looks at the ranks after that
             return False
         self._deaths.on_return(number)
-        node_rank, endpoint = rank.placement.node_rank, rank.endpoint
+        self._pending.forget(number)
+        node_rank = rank.placement.node_rank
         returned = WorkerReturned(self.name, number, node_rank, rank.pid, rank.num_restarts, away_s)
         self.session.bus.emit(returned)
         rank.exited.add_done_callback(partial(self._note_exit, rank))
-        if endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost:
+        if self._is_lost(rank.endpoint):
             self._on_rank_lost(rank)
-        for call in tuple(self._pending):
+        for call in self._pending:
             call.go_on(self.target(number))
         return True
 
@@ -187,21 +207,21 @@ class Supervision:
 
     def _stay_away(self, number: int, reason: str) -> None:
         """A rank does not come back: who waits for that is told."""
-        for call in tuple(self._pending):
+        for call in self._pending:
             call.refuse(WorkerDied(self.name, number, call.method, reason))
         name, first = str(self.ranks[number].address), reason.partition("\n")[0]
         self.session.directory.give_up_async(name, first)
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
-        call.complete.add_done_callback(lambda _: self._pending.discard(call))
-        for address in call.addresses:
-            call.aim(self.target(address.rank))
+        if (
+            self._deaths.may_return or self._deaths.away
+        ):  # since it was made, a rank may have gone or returned
+            for index, address in enumerate(call.addresses):
+                call.aim(index, self.target(address.rank))
         call.start()
-        for address in call.addresses:
-            if address.rank in self._deaths.dead:  # since it was checked
-                reason = self._deaths.dead[address.rank]
-                call.refuse(WorkerDied(self.name, address.rank, call.method, reason))
+        for number, reason in self._deaths.dead.items():
+            call.refuse(WorkerDied(self.name, number, call.method, reason))
         self._end_with_the_dead(call)  # a rank may have died since check_alive
 
     def _end_all_calls(self) -> None:
@@ -216,22 +236,29 @@ class Supervision:
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; from any thread."""
         rank, endpoint = self.ranks[number], self.ranks[number].endpoint
-        is_lost = endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
-        if number in self._deaths.away or (is_lost and self._deaths.may_return):
+        if number in self._deaths.away or (self._deaths.may_return and self._is_lost(endpoint)):
             return Target(rank.address, None)
         return Target(rank.address, endpoint, rank.gone)
+
+    def _is_lost(self, endpoint: Endpoint | None) -> bool:
+        return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
 
     def next_target(self, address: WorkerAddress) -> Target | None:
         """Where a call is sent again whose rank died; None if that does not come back."""
         comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
         return self.target(address.rank) if comes_back and not self._deaths.stopping else None
 
+    def _ask_to_end(self, how: str) -> None:
+        for rank in self._living():
+            if rank.endpoint is not None:
+                self.session.messenger.notify(rank.endpoint, how, None)
+
     def _leave(self) -> None:
         """Free the group's name, once."""
         if self._has_left:
             return
         self._has_left = True
-        for call in tuple(self._pending):
+        for call in self._pending:
             for address in call.addresses:
                 call.refuse(WorkerDied(self.name, address.rank, call.method, "the group was terminated"))
         groups_of(self.session).discard(self)
@@ -318,6 +345,11 @@ class Supervision:
         """End every process: after the call that it runs now, or after a grace period by force."""
         stop_groups([self])
 
+    def shutdown(self, timeout_s: float | None) -> None:
+        """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
+        if self.begin_stop(protocol.FINISH):
+            self.finish_stop(None if timeout_s is None else time.monotonic() + timeout_s)
+
     def stop_beside(self) -> None:
         """The same in a thread of its own; from any thread, the I/O thread too: what ends a process waits for it."""
         run_beside(self.stop)
@@ -342,7 +374,7 @@ class Supervision:
         messenger = self.session.messenger
         call.settled.add_done_callback(settled)
 
-    def begin_stop(self) -> bool:
+    def begin_stop(self, how: str = protocol.STOP) -> bool:
         """Ask every process to end; False if the group has ended already."""
         if self.ended.done():
             return False
@@ -353,17 +385,29 @@ class Supervision:
         if self._deaths.may_return:  # not any more
             for rank in self.ranks:
                 self.session.directory.give_up_async(str(rank.address), "its group was terminated")
-        for rank in self._living():
-            if rank.endpoint is not None:
-                self.session.messenger.notify(rank.endpoint, protocol.STOP, None)
+        # By the I/O thread, as calls are started: none that was made before is overtaken.
+        self.session.messenger.submit(partial(self._ask_to_end, how))
         return True
 
-    def finish_stop(self, deadline: float) -> None:
-        """Wait until the processes have ended, then kill those that have not; can be done again if interrupted."""
-        for rank in self._living():
-            _wait_until(rank, deadline)
+    def finish_stop(self, deadline: float | None) -> None:
+        """Wait until the processes have ended, then kill those that have not; can be done again if interrupted.
+
+        Args:
+            deadline: on the monotonic clock; None: there is none, and those that are waited for are told of.
+        """
+        told_at = time.monotonic() + TELL_S
+        while waited_for := [rank for rank in self._living() if not rank.gone.done()]:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                break
+            if deadline is None and now >= told_at:
+                names = ", ".join(str(rank.address) for rank in waited_for)
+                _log.warning("the shutdown of group '%s' waits for calls of %s", self.name, names)
+                told_at = now + 10 * TELL_S
+            wait([rank.exited for rank in waited_for], _LOOK_S if deadline is None else deadline - now)
         for rank in self.ranks:
             self._kill(rank)
+        wait([rank.exited for rank in self._living() if not rank.gone.done()], KILLED_WITHIN_S)
         self._successors.wait_stopped(ANSWER_TIMEOUT_S)
         self.session.messenger.submit(self._leave)
         if self.session.messenger.why_closed:  # what is handed over after that may not be looked at any more
@@ -375,14 +419,18 @@ class Supervision:
         if self._node_watch.headless:  # it is told by its connection, when this process leaves the job
             return
         rank.process.kill()
-        if rank.exited.done() or rank.endpoint is None:
+        if not rank.exited.done():  # Ray asks a process to end, and one that is stopped does not hear that
+            self._end_by_force(rank)
+
+    def _end_by_force(self, rank: LaunchedRank) -> None:
+        """End what is left of a rank: its process, and what that has started."""
+        if rank.endpoint is None:
             return
-        # Ray asks a process to end, and one that is stopped does not hear that.
+        left = rank.pid, rank.born, rank.endpoint.process_id
         if rank.endpoint.machine_id == self.session.messenger.endpoint.machine_id:
-            kill_process(rank.pid, rank.born)
+            kill_process(*left)
         elif rank.placement.node_rank not in self._node_watch.states.lost:
-            processes = self.session.service(Processes)
-            processes.kill_there(rank.placement.node_id, rank.pid, rank.born)
+            self.session.service(Processes).kill_there(rank.placement.node_id, *left)
 
     def _living(self) -> list[LaunchedRank]:
         return [rank for rank in self.ranks if not rank.exited.done()]
@@ -454,10 +502,3 @@ def groups_in(session: Session) -> dict[str, GroupEntry]:
 
 def _cannot_start(before: LaunchedRank, _: Promise[None]) -> LaunchedRank:
     raise LaunchError(before.address.group, "it was not launched here: no rank can be started again")
-
-
-def _wait_until(rank: LaunchedRank, deadline: float) -> None:
-    try:
-        rank.exited.result(timeout=max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        return  # it is in a call: it will be killed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -36,12 +37,10 @@ class Refer(NamedTuple):
 PublicationInstruction = Give | Refer
 
 
+@dataclass(slots=True)
 class _Replica:
-    __slots__ = ("process_id", "ready")
-
-    def __init__(self, process_id: str) -> None:
-        self.process_id = process_id
-        self.ready = False
+    process_id: str
+    ready: bool = False
 
 
 class Publication:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -23,16 +24,16 @@ class _OpenQuestion(NamedTuple):
     gone: Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
 class _Published:
     """One object, and who asks for it."""
 
-    def __init__(self, key: Key, parcel: Parcel, publication: Publication, replicated_bytes: int) -> None:
-        self.key = key
-        self.parcel = parcel
-        self.publication = publication
-        self.replicated_bytes = replicated_bytes
-        self.questions: dict[int, _OpenQuestion] = {}
-        self.replicas: dict[str, Endpoint] = {}
+    key: Key
+    parcel: Parcel
+    publication: Publication
+    replicated_bytes: int
+    questions: dict[int, _OpenQuestion] = field(default_factory=dict)
+    replicas: dict[str, Endpoint] = field(default_factory=dict)
 
 
 class Publisher:

@@ -80,6 +80,7 @@ class BlockStore:
     Attributes:
         free: for each size the free blocks; the last is the warmest.
         touched_bytes: what the blocks take that were written since their pages were last given back.
+        num_lent: blocks that only readers use.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class BlockStore:
         self._rooms: dict[int, int] = {}
         # Not in use here, but held by readers; by the table's groups.
         self._lent: dict[int, set[int]] = {}
-        self._num_lent = 0
+        self.num_lent = 0
         self._groups: deque[int] = deque()
         self._made = 0
         self._births: dict[int, int] = {}
@@ -124,11 +125,6 @@ class BlockStore:
     def num_in_use(self) -> int:
         """Blocks that this process refers to."""
         return len(self._refs) - self.num_free
-
-    @property
-    def num_lent(self) -> int:
-        """Blocks that only readers use."""
-        return self._num_lent
 
     @property
     def num_taken(self) -> int:
@@ -189,7 +185,7 @@ class BlockStore:
 
     def _lend(self, index: int) -> None:
         self._lent.setdefault(index // GROUP, set()).add(index)
-        self._num_lent += 1
+        self.num_lent += 1
 
     # -- what comes back -------------------------------------------------------------------------
 
@@ -203,7 +199,7 @@ class BlockStore:
             if self._refs.get(ref.index) is ref:
                 del self._refs[ref.index]
                 self._settle(ref.index)
-        if self._num_lent:
+        if self.num_lent:
             self._groups.extend(self._table.take_dirty())
         while self._groups and left > 0:
             left -= 1 + self._look_at(self._groups.popleft())
@@ -225,7 +221,7 @@ class BlockStore:
             unheld = self._table.unheld(group)
             found = [index for index in lent if unheld[index - group * GROUP]]
         lent.difference_update(found)
-        self._num_lent -= len(found)
+        self.num_lent -= len(found)
         for index in found:
             self._free(index)
         return len(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from rlinf.scheduler.comm.reports import Reporter
 
@@ -30,11 +31,11 @@ class RefusalLog:
         """
         now = time.monotonic()
         told = self._entry(host, reason, now)
-        if told.lines and now - told.since < INTERVAL_S:
+        if told.was_told and now - told.since < INTERVAL_S:
             told.left_out += 1
             return
         more = f" ({told.left_out} more like it were not logged)" if told.left_out else ""
-        told.since, told.left_out, told.lines = now, 0, told.lines + 1
+        told.since, told.left_out, told.was_told = now, 0, True
         logger.warning("a connection from %s is refused: %s%s", where or "an unknown address", reason, more)
 
     def _entry(self, host: str, reason: str, now: float) -> _Told:
@@ -50,12 +51,10 @@ class RefusalLog:
         self._told = {key: told for key, told in self._told.items() if now - told.since < INTERVAL_S}
 
 
+@dataclass(slots=True)
 class _Told:
     """What was said of one kind and host."""
 
-    __slots__ = ("left_out", "lines", "since")
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-        self.left_out = 0
-        self.lines = 0
+    since: float
+    left_out: int = 0
+    was_told: bool = False

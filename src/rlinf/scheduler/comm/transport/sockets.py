@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import ssl
 import struct
@@ -14,7 +13,7 @@ from typing import Protocol
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.loop import IoLoop, Timer
-from rlinf.scheduler.comm.port_range import PortRange, listening_ports
+from rlinf.scheduler.comm.port_range import PortRange, in_turn, listening_ports
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.door import Door, Judge
 from rlinf.scheduler.comm.transport.handshake import Introduction
@@ -230,17 +229,11 @@ def listen_tcp(host: str, ports: PortRange | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        _bind(listener, host, [0] if ports is None else _in_turn(listening_ports(ports)))
+        _bind(listener, host, [0] if ports is None else in_turn(listening_ports(ports)))
     except OSError:
         listener.close()
         raise
     return listener
-
-
-def _in_turn(ports: range) -> list[int]:
-    """All of them; every process starts elsewhere, so that many that start at once seldom meet."""
-    start = (os.getpid() * 131) % len(ports)
-    return [*ports[start:], *ports[:start]]
 
 
 def _bind(listener: socket.socket, host: str, ports: Sequence[int]) -> None:

@@ -55,6 +55,16 @@ def marked(variable: str, value: str) -> list[ProcessId]:
     return found
 
 
+def variable_of(process: ProcessId, variable: str) -> str | None:
+    """What a process of this user was started with as `variable`; None without it, or if it has ended."""
+    with contextlib.suppress(OSError):
+        for entry in (_PROC / str(process.pid) / "environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == variable.encode():
+                return value.decode(errors="replace")
+    return None
+
+
 def with_descendants(roots: Collection[ProcessId], everybody: Mapping[ProcessId, int]) -> list[ProcessId]:
     """Those of `roots` that live, and all that they and theirs have started."""
     children: dict[int, list[ProcessId]] = {}

@@ -8,11 +8,13 @@ import os
 import msgspec
 
 from rlinf.scheduler.engine.node.folders import own_directory
-from rlinf.scheduler.engine.node.processes import ProcessId
+from rlinf.scheduler.engine.node.processes import ProcessId, living, variable_of
 
 # Every process of a node is started with it, and with the node's mark as its value.
 MARK_VARIABLE = "RLINF_NODE_MARK"
 _FOLDER = "nodes"
+# Each node has one of the second, and a head one of the first; no program of a user's is called so.
+_NODE_PROGRAMS = ("gcs_server", "raylet")
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -56,6 +58,16 @@ def keep_record(record: NodeRecord) -> None:
 def forget_record(record: NodeRecord) -> None:
     """The node is stopped."""
     (own_directory() / _FOLDER / record.mark).unlink(missing_ok=True)
+
+
+def folders_elsewhere() -> set[str]:
+    """The folders for temporary files of nodes that run here, were started with another one, and are not known here."""
+    known = {record.mark for record in read_records()}
+    return {
+        variable_of(process, "TMPDIR") or "/tmp"  # noqa: S108 - the machine's own, named to the user
+        for process in living()
+        if process.name in _NODE_PROGRAMS and variable_of(process, MARK_VARIABLE) not in (None, *known)
+    }
 
 
 def read_records() -> list[NodeRecord]:

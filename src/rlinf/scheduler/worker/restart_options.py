@@ -1,0 +1,58 @@
+"""What a launch is told about ranks that die, checked before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from rlinf.scheduler.errors import CallArgumentError, ConfigError
+from rlinf.scheduler.wording import did_you_mean
+from rlinf.scheduler.worker.deaths import VERDICTS
+from rlinf.scheduler.worker.signatures import check_arguments, check_method, kind_of
+from rlinf.scheduler.worker.successors import RestartLimit
+
+
+def check_on_failure(wanted: object) -> None:
+    """Make sure that it says what a death means.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not callable(wanted) and wanted not in VERDICTS:
+        known = ", ".join(map(repr, VERDICTS))
+        hint = did_you_mean(wanted, VERDICTS) if isinstance(wanted, str) else ""
+        problem = f"on_failure={wanted!r}: it is one of {known}, or a function that returns one"
+        raise ConfigError("; ".join(filter(None, [problem, hint])))
+
+
+def restart_limit(most: object, within_s: object) -> RestartLimit:
+    """How often a rank comes back.
+
+    Raises:
+        ConfigError: these are no such numbers.
+    """
+    if type(most) is not int or most < 0:
+        raise ConfigError(f"max_restarts={most!r}: it is a whole number from 0")
+    if isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not within_s > 0:
+        raise ConfigError(f"restart_window_s={within_s!r}: it is a number of seconds")
+    return RestartLimit(most, float(within_s))
+
+
+def ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:
+    """The name of the method that `ready_when` gives; "" for none.
+
+    Raises:
+        ConfigError: the class has none of that name, or it cannot be called so.
+    """
+    if wanted is None:
+        return ""
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", repr(wanted))
+    try:
+        check_method(worker_class, name)
+        check_arguments(worker_class, name, (), {})
+    except (AttributeError, CallArgumentError) as error:
+        raise ConfigError(f"ready_when={name!r}: {error}") from error
+    method = getattr(worker_class, name)
+    if inspect.iscoroutinefunction(method) or kind_of(worker_class, name) == "stream":
+        raise ConfigError(f"ready_when={name!r}: it is a plain method, neither `async def` nor a generator")
+    return name
