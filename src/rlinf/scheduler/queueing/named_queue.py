@@ -357,9 +357,7 @@ class NamedQueue:
         if self.sharding is not None and self.sharding.getters:
             return True
         leases = self.tally.leases
-        return any(
-            getter.terms is None or not leases.is_at_bound(getter.client) for getter in self.getters
-        )
+        return any(getter.terms is None or not leases.is_at_bound(getter.client) for getter in self.getters)
 
     @property
     def idle(self) -> bool:
