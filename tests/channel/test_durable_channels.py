@@ -516,6 +516,7 @@ def test_a_job_that_begins_anew_finds_what_the_last_one_had_not_acknowledged(hol
     [
         ({"durable": ""}, "durable is the path of a folder"),
         ({"durable": 7}, "durable is the path of a folder"),
+        ({"survives": "process"}, "survives='process' without durable="),
         ({"durable": "x", "survives": "all"}, "survives is 'machine' or 'process'"),
         ({"durable": "x", "own_process": False}, "has a process of its own"),
     ],

@@ -204,7 +204,7 @@ def lose(pair, names, name, returns):
 
 def test_who_does_not_wait_for_a_name_that_returns_is_told_so_and_who_does_waits(names, pair):
     here = lose(pair, names, "rollout:0", True)
-    with pytest.raises(PeerDied, match="another process may take its place, and is not waited for"):
+    with pytest.raises(PeerDied, match="and is not waited for without wait_for_return=True"):
         here.lookup_async("rollout:0", DEADLINE_S, returns=False).result(DEADLINE_S)
     waiting = here.lookup_async("rollout:0", DEADLINE_S)
     here.register("rollout:0", pair[0].endpoint)

@@ -20,7 +20,10 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
+from rlinf.scheduler.worker import call as call_module
+from rlinf.scheduler.worker import pending_calls
 from rlinf.scheduler.worker.call import Call, Target
+from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.result import GroupResult
 
 
@@ -230,3 +233,22 @@ def test_arguments_are_kept_until_the_last_rank_has_answered_and_no_longer(order
         assert len(call._parcels) == 4
     ranks.give(order[-1], None)
     assert call._parcels == []
+
+
+def test_how_long_a_rank_was_at_a_call_counts_from_when_it_was_sent_there(monkeypatch):
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(call_module, "time", clock)
+    monkeypatch.setattr(pending_calls, "time", clock)
+    ranks, pending = Ranks(2), PendingCalls()
+    back = ranks.targets[1]
+    ranks.targets[1] = back._replace(endpoint=None)  # it is away
+    call = Call(ranks, "act", ranks.targets, encode(((), {})))
+    pending.add(call)
+    call.start()
+    clock.now += 3.0
+    assert (call.awaits(0), call.awaits(1)) == (False, True)
+    assert (pending.end_of(0), pending.end_of(1)) == ("3.0 s into act()", "")
+    call.go_on(back)
+    clock.now += 0.5
+    assert not call.awaits(1)
+    assert pending.end_of(1) == "0.5 s into act()"

@@ -12,6 +12,7 @@ from rlinf.scheduler.errors import (
     ChannelExists,
     ConfigError,
     LaunchError,
+    LaunchTimeout,
     PlacementError,
     WorkerDied,
 )
@@ -103,9 +104,9 @@ def test_a_call_that_retries_is_made_again_on_the_successor_and_on_no_other_rank
         group.execute_on(0).die().wait(20)
 
 
-@pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])
-def test_a_call_that_retries_ends_when_nobody_comes_back(forked_job, on_failure):
-    group = launch(forked_job, "no retry", 0, 99, on_failure=on_failure, max_restarts=1)
+@pytest.mark.parametrize("options", [{"on_failure": "fail"}, {"on_failure": "ignore"}, {"max_restarts": 1}])
+def test_a_call_that_retries_ends_when_nobody_comes_back(forked_job, options):
+    group = launch(forked_job, "no retry", 0, 99, **options)
     with pytest.raises(WorkerDied, match=r"rank 1 of 'no retry' died during die\(\)"):
         group.execute_on(1).retrying().die().wait(20)
 
@@ -153,7 +154,7 @@ def test_a_rank_that_dies_again_and_again_is_given_up_with_all_causes_and_the_gr
     kill(group, 1)
     call = group.who()
     cause = (
-        r"rank 1 of 'limit' died.*: process \d+ on node 0 \(127.0.0.1\): .*(SIGKILL|without a word).*it is not started "
+        r"rank 1 of 'limit' died: process \d+ on node 0 \(127.0.0.1\): .*(SIGKILL|without a word).*it is not started "
         r"again: it was started again 2 times in 60 s already \(max_restarts\); group 'limit': rank 1 died while still "
         r"in __init__"
     )
@@ -227,6 +228,14 @@ def test_restart_brings_another_process_whatever_the_policy(forked_job, on_failu
         group.restart(2)
 
 
+def test_a_restart_that_is_late_says_so_and_goes_on(forked_job):
+    group = launch(forked_job, "late back")
+    for timeout_s in (0, 0.01):  # the second one finds it under way
+        with pytest.raises(LaunchTimeout, match=f"rank 1 is not back after {timeout_s} s"):
+            group.restart(1, timeout_s=timeout_s)
+    assert group.execute_on(1).who().wait(20)[0][:3] == (1, 2, 1)
+
+
 def test_peers_get_peer_died_or_wait_for_the_return_if_they_want(forked_job):
     group = launch(forked_job, "talkers")
     peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 2), name="peers")
@@ -244,7 +253,10 @@ def test_what_is_sent_while_the_receiver_is_away_reaches_its_successor_if_that_i
     kill(group, 1)
     impatient = peers.execute_on(0).give("nothing", "away", 1, False)
     patient = peers.execute_on(1).give("something", "away", 1, True)
-    assert "another process may take its place, and is not waited for" in impatient.wait(20)[0]
+    assert (
+        "another process may take its place, and is not waited for without wait_for_return=True"
+        in impatient.wait(20)[0]
+    )
     assert patient.wait(20) == ["sent"]
     assert group.execute_on(1).recv("givers", 1).wait(20) == ["something"]
 

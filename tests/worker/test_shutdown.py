@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import re
 import threading
 import time
 
 import pytest
 
-from rlinf.scheduler import PackedPlacementStrategy, Worker
-from rlinf.scheduler.errors import ConfigError, WorkerDied
+from rlinf.scheduler import PackedPlacementStrategy, Worker, wait_all
+from rlinf.scheduler.errors import ConfigError, LaunchTimeout, PlacementError, WorkerDied
 from rlinf.scheduler.worker import supervision
 from waits import wait_until
 
@@ -59,12 +60,25 @@ def test_a_group_without_calls_ends_at_once(forked_job, slow):
     slow.terminate()
 
 
-def test_what_does_not_end_in_time_is_killed_and_its_calls_say_so(forked_job, slow):
+def test_what_does_not_end_in_time_is_killed_and_its_calls_say_so(forked_job, slow, caplog):
     held = slow.execute_on(1).hold()
-    slow.shutdown(0.3)
+    with caplog.at_level(logging.WARNING):
+        slow.shutdown(0.3)
     assert forked_job.living == 0
-    with pytest.raises(WorkerDied):
+    ended = r"group\.shutdown\(timeout_s=0\.3\) ended it"
+    with pytest.raises(
+        WorkerDied, match=rf"rank 1 of 'slow' died during hold\(\): {ended}, \d\.\d s into hold\(\)$"
+    ):
         held.wait(DEADLINE_S)
+    (told,) = [each for each in caplog.messages if "by force" in each]
+    assert re.fullmatch(
+        r"group\.shutdown\(timeout_s=0\.3\) of group 'slow' ended by force: slow:1, \d\.\d s into hold\(\)",
+        told,
+    )
+    assert [each.reason for each in slow.health()] == [
+        "the group was terminated",
+        "group.shutdown(timeout_s=0.3) ended it",
+    ]
     with pytest.raises(WorkerDied, match="the group was terminated"):
         slow.answer(1)
 
@@ -106,6 +120,57 @@ def test_who_is_waited_for_without_a_deadline_is_told_and_can_still_be_ended(
     assert forked_job.living == 0
 
 
-def test_a_timeout_that_is_none_is_refused(forked_job, slow):
-    with pytest.raises(ConfigError, match="timeout_s=-1"):
-        slow.shutdown(-1)
+def test_a_view_cannot_end_the_group(forked_job, slow):
+    view = slow[0:1]
+    for end in (view.shutdown, view.terminate, view.__enter__):
+        with pytest.raises(
+            PlacementError, match=r"all 2 ranks of 'slow', and this is a view of some \(0\): call it on"
+        ):
+            end()
+    with pytest.raises(PlacementError, match=r"restart\(1\): .* is a view without that rank"):
+        view.restart(1)
+    assert slow.answer(1).wait(DEADLINE_S) == [1, 1]
+    slow[0:2].shutdown(DEADLINE_S)
+    assert forked_job.living == 0
+
+
+def test_a_timeout_that_is_none_is_refused(slow):
+    answer = slow.answer(1)
+    for bad in (-1, "2", True, float("nan")):
+        for wait in (slow.shutdown, answer.wait, answer.durations):
+            with pytest.raises(
+                ConfigError, match=f"timeout_s={bad!r}: it is a number of seconds from 0, or None"
+            ):
+                wait(timeout_s=bad)
+        with pytest.raises(ConfigError, match=f"timeout_s={bad!r}"):
+            wait_all([answer], timeout_s=bad)
+        with pytest.raises(ConfigError, match=f"timeout_s={bad!r}: it is a number of seconds from 0"):
+            slow.restart(0, timeout_s=bad)
+    assert answer.wait(DEADLINE_S) == [1, 1]
+    assert [each.num_restarts for each in slow.health()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"launch_timeout_s": None}, "launch_timeout_s=None: it is a number of seconds from 0"),
+        ({"launch_timeout_s": -1}, "launch_timeout_s=-1: it is a number of seconds from 0"),
+        ({"wait_s": "2"}, "wait_s='2': it is a number of seconds from 0"),
+        ({"name": 3}, "group name 3: it is text"),
+        (
+            {"max_restarts": 3},
+            "max_restarts= is for ranks that come back, and with on_failure='fail' none does",
+        ),
+        ({"restart_window_s": 60, "on_failure": "ignore"}, "restart_window_s= is for ranks that come back"),
+        ({"ready_when": "hold"}, "ready_when= is for ranks that come back"),
+    ],
+)
+def test_launches_that_cannot_be_meant_are_refused_before_anything_starts(forked_job, options, text):
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        Slow.create_group().launch(forked_job, PackedPlacementStrategy(0, 1), **options)
+    assert not forked_job.processes.started
+
+
+def test_a_short_launch_timeout_is_told_as_it_was_given(forked_job):
+    with pytest.raises(LaunchTimeout, match=r"not ready after 0\.001 s"):
+        Slow.create_group().launch(forked_job, PackedPlacementStrategy(0, 1), launch_timeout_s=0.001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from numbers import Real
 from typing import Any, TypeGuard
 
 _DIGITS = re.compile(r"\s*\d{1,9}\s*", re.ASCII)
@@ -29,6 +30,15 @@ def whole_number(value: Any, *, lowest: int = 0, from_text: bool = False) -> int
     except TypeError:
         return None
     return number if number >= lowest else None
+
+
+def is_seconds(value: Any) -> bool:
+    """Whether a value is a number of seconds from 0; numbers of other libraries count, True and NaN do not.
+
+    >>> is_seconds(0), is_seconds(2.5), is_seconds(-1), is_seconds("5"), is_seconds(True)
+    (True, True, False, False, False)
+    """
+    return issubclass(type(value), Real) and type(value) is not bool and value >= 0
 
 
 def is_text_or_number(value: Any) -> TypeGuard[str | int]:

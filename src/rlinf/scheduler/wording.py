@@ -153,6 +153,15 @@ def counted(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
+def seconds_text(seconds: float) -> str:
+    """A time that was given, for people: short ones are not rounded to none.
+
+    >>> seconds_text(120), seconds_text(0.25), seconds_text(0), seconds_text(86400)
+    ('120 s', '0.25 s', '0 s', '86400 s')
+    """
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def clock_text(at: float) -> str:
     """A moment, in seconds since 1970, as the clock on the wall shows it here; with the day if that is not today.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.spec import HOLDS, HOLDS_CHANNEL, HOLDS_NODE
+from rlinf.scheduler.checks import is_seconds
 from rlinf.scheduler.errors import ChannelArgumentError
 from rlinf.scheduler.queueing import (
     GroupName,
@@ -72,7 +73,7 @@ def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> fl
     """Return a deadline in seconds, or None."""
     if timeout_s is None:
         return None
-    if isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool) and timeout_s >= 0:
+    if is_seconds(timeout_s):
         return None if timeout_s > FOREVER_S else float(timeout_s)
     raise ChannelArgumentError(channel, f"{what} is a number of seconds of at least 0, not {timeout_s!r}")
 
@@ -205,6 +206,9 @@ def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any)
     if survives not in ("machine", "process"):
         raise ChannelArgumentError(channel, f"survives is 'machine' or 'process', not {survives!r}")
     if durable is None:
+        if survives != "machine":
+            problem = f"survives={survives!r} without durable=: a channel without a journal survives nothing"
+            raise ChannelArgumentError(channel, problem)
         return {}
     if not isinstance(durable, (str, os.PathLike)) or not os.fspath(durable):
         raise ChannelArgumentError(channel, f"durable is the path of a folder, not {durable!r}")

@@ -200,7 +200,8 @@ class DirectoryServer:
             request.fail(PeerDied(name, gone))
         elif name in self._awaited and not ask.returns:
             why = self._messenger.peers.why_lost(self._awaited[name].endpoint.process_id)
-            request.fail(PeerDied(name, f"{why}; another process may take its place, and is not waited for"))
+            why += "; another process may take its place, and is not waited for without wait_for_return=True"
+            request.fail(PeerDied(name, why))
         elif timeout_s <= 0:
             self._expire(lookup)
         else:

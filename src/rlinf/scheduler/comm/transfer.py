@@ -6,9 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from numbers import Real
 from typing import Any
 
+from rlinf.scheduler.checks import is_seconds
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.finder import Finder, Search
 from rlinf.scheduler.comm.loop import Timer
@@ -35,8 +35,7 @@ def checked_timeout(timeout_s: Any) -> float:
     """
     if timeout_s is None:
         return FOREVER_S
-    is_number = issubclass(type(timeout_s), Real) and type(timeout_s) is not bool
-    if is_number and timeout_s >= 0:
+    if is_seconds(timeout_s):
         return float(min(timeout_s, FOREVER_S))
     raise CommError(f"timeout_s is a number of seconds of at least 0, not {timeout_s!r}")
 

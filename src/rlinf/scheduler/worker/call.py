@@ -59,7 +59,7 @@ class Call:
         addresses: the ranks, in the order of the results.
         outcomes: what came of it on each rank; None where that is not known yet.
         durations: what was timed on each rank, in seconds; empty where that is not known.
-        began_at: when it was started, on the monotonic clock.
+        sent_at: when each rank's part was sent last, on the monotonic clock; 0 where it waits for a process.
         answered_at: when each outcome came, likewise; 0 where there is none.
         aborted: why nobody should wait any more; None as long as somebody should.
         settled: done when every rank has answered or one has failed.
@@ -79,7 +79,7 @@ class Call:
         self.addresses = tuple(target.address for target in targets)
         self.outcomes: list[RankOutcome | None] = [None] * len(targets)
         self.durations: list[dict[str, float]] = [{} for _ in targets]
-        self.began_at = 0.0
+        self.sent_at = [0.0] * len(targets)
         self.answered_at = [0.0] * len(targets)
         self.aborted: WorkerDied | CallCancelled | None = None
         self.settled: Promise[None] = Promise()
@@ -118,7 +118,6 @@ class Call:
 
     def start(self) -> None:
         """Send it to every rank."""
-        self.began_at = time.monotonic()
         # Released before the ranks hear of this call: then they find their memory warm.
         self.messenger.parcels.release_dropped()
         for index in range(len(self._targets)):
@@ -140,6 +139,11 @@ class Call:
         index = self._waiting_for(WorkerAddress(error.group, error.rank))
         if index is not None:
             self._note(index, error)
+
+    def awaits(self, rank: int) -> bool:
+        """Whether it has a part for a rank that has never been sent: there was no process to send it to."""
+        pairs = zip(self.addresses, self.sent_at, strict=True)
+        return any(address.rank == rank and not sent_at for address, sent_at in pairs)
 
     def _waiting_for(self, address: WorkerAddress) -> int | None:
         if address not in self.addresses:
@@ -186,6 +190,7 @@ class Call:
         endpoint = self._targets[index].endpoint
         if not self._parcels or endpoint is None:
             return
+        self.sent_at[index] = time.monotonic()
         frames = self._parcels[index].frames_for(endpoint)
         answer = self.messenger.request(
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer

@@ -37,9 +37,14 @@ from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.deaths import OnFailure, Policy
 from rlinf.scheduler.worker.health import RankHealth
 from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
-from rlinf.scheduler.worker.restart_options import check_on_failure, ready_method, restart_limit
-from rlinf.scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S
+from rlinf.scheduler.worker.restart_options import (
+    check_is_used,
+    check_on_failure,
+    ready_method,
+    restart_limit,
+)
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.seconds import checked_deadline, checked_seconds
 from rlinf.scheduler.worker.signatures import (
     check_arguments,
     check_attribute,
@@ -98,8 +103,8 @@ class GroupBuilder(Generic[T]):
         unresponsive_after_s: float | None = UNRESPONSIVE_AFTER_S,
         wait_s: float = 0,
         log_level: int | str | None = None,
-        max_restarts: int = MAX_RESTARTS,
-        restart_window_s: float = WITHIN_S,
+        max_restarts: int | None = None,
+        restart_window_s: float | None = None,
         ready_when: Callable[[T], object] | str | None = None,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
@@ -123,14 +128,15 @@ class GroupBuilder(Generic[T]):
             log_level: show what libraries log on the ranks from this level on, such as "INFO"; None: what `logging`
                 itself prints there, warnings and worse.
             max_restarts: how often a rank is started again in `restart_window_s`, the first time at once, then after a
-                growing delay; a rank that dies more often is as with "fail".
-            restart_window_s: see above, in seconds.
+                growing delay; a rank that dies more often is as with "fail". None: five times.
+            restart_window_s: see above, in seconds; None: 60.
             ready_when: a method without arguments that a rank that was started again runs after `__init__`, before it
                 is called and before `WorkerReturned` is told: one that fetches the weights, say. It waits until the
                 rank is ready, and then returns; if it raises, the start has failed.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
+            ConfigError: an argument is not what is said above, or is about ranks that come back where none does.
             NodeLost: a node that it is placed on is gone.
             ClusterError: Ray's head does not answer.
             DeviceHeld: another job, or another program of Ray's, has some of the accelerators.
@@ -138,21 +144,23 @@ class GroupBuilder(Generic[T]):
             LaunchTimeout: some ranks were not ready in time; the text says what each waits for.
         """
         check_on_failure(on_failure)
+        check_is_used(
+            on_failure, max_restarts=max_restarts, restart_window_s=restart_window_s, ready_when=ready_when
+        )
         limit = restart_limit(max_restarts, restart_window_s)
+        timeout_s = checked_seconds("launch_timeout_s", launch_timeout_s)
         if max_concurrency is not None and max_concurrency < 1:
             raise ConfigError(f"max_concurrency={max_concurrency}: at least one call must be able to run")
         if unresponsive_after_s is not None and not unresponsive_after_s > 0:
             problem = f"unresponsive_after_s={unresponsive_after_s!r}: it is a number of seconds, or None"
             raise ConfigError(problem)
-        if not wait_s >= 0:
-            raise ConfigError(f"wait_s={wait_s!r}: it is a number of seconds from 0")
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
-        options = LaunchOptions(max_concurrency or 1, launch_timeout_s, cluster.topology)
+        options = LaunchOptions(max_concurrency or 1, timeout_s, cluster.topology)
         options = replace(
             options,
             unresponsive_after_s=unresponsive_after_s,
-            wait_s=wait_s,
+            wait_s=checked_seconds("wait_s", wait_s),
             library_level=_level(log_level),
             returns=on_failure == "restart" or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
@@ -216,6 +224,8 @@ def _claim_name(session: Session, wanted: str | None, class_name: str, about: di
 
     A group that a worker launches is called after it, `outer:0/inner`: each rank may have one of that name.
     """
+    if wanted is not None and not isinstance(wanted, str):
+        raise ConfigError(f"group name {wanted!r}: it is text", hint=f"name={str(wanted)!r}")
     if wanted is not None and (not wanted or set(":/") & set(wanted)):
         raise ConfigError(f"group name {wanted!r}: it must not be empty, nor hold a colon or a slash")
     parent = f"{session.name}/" if ":" in session.name else ""
@@ -465,15 +475,24 @@ class WorkerGroup(Generic[T]):
             timeout_s: how long to wait, in seconds.
 
         Raises:
-            PlacementError: the group has no such rank.
+            PlacementError: the group has no such rank, or this is a view without it.
+            ConfigError: `timeout_s` is no number of at least 0.
             WorkerDied: it cannot be started, or the group was terminated.
             LaunchTimeout: it is not ready at the deadline; it may be later.
         """
+        limit_s = checked_seconds("timeout_s", timeout_s)
         self.execute_on(rank)
-        self._shared.restart(rank, timeout_s)
+        if rank not in self._selected:
+            raise PlacementError(f"restart({rank}): {self!r} is a view without that rank")
+        self._shared.restart(rank, limit_s)
 
     def terminate(self) -> None:
-        """End every rank: after the call that it runs now, or after two seconds by force."""
+        """End every rank: after the call that it runs now, or after two seconds by force.
+
+        Raises:
+            PlacementError: this is a view of some of the ranks; only the whole group can be ended.
+        """
+        self._check_whole("terminate()")
         self._shared.stop()
 
     def shutdown(self, timeout_s: float | None = None) -> None:
@@ -484,12 +503,23 @@ class WorkerGroup(Generic[T]):
         Args:
             timeout_s: after which a rank that has not ended is killed, in seconds; None: calls may take as long as they
                 do. A warning says after a while whose are waited for.
+
+        Raises:
+            PlacementError: this is a view of some of the ranks; only the whole group can be ended.
+            ConfigError: `timeout_s` is neither None nor a number of at least 0.
         """
-        if timeout_s is not None and not timeout_s >= 0:
-            raise ConfigError(f"timeout_s={timeout_s!r}: it is a number of seconds from 0, or None")
-        self._shared.shutdown(timeout_s)
+        limit_s = checked_deadline(timeout_s)
+        self._check_whole("shutdown()")
+        self._shared.shutdown(limit_s)
+
+    def _check_whole(self, what: str) -> None:
+        if len(self._selected) < self.world_size:
+            problem = f"{what} ends all {self.world_size} ranks of '{self.name}', and this is a view of some"
+            ranks = ", ".join(map(str, self._selected))
+            raise PlacementError(f"{problem} ({ranks}): call it on the group itself")
 
     def __enter__(self) -> Self:
+        self._check_whole("`with`")
         return self
 
     def __exit__(

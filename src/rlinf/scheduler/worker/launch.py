@@ -30,7 +30,7 @@ from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.session.links import LinkWatch
-from rlinf.scheduler.wording import clock_text
+from rlinf.scheduler.wording import clock_text, seconds_text
 from rlinf.scheduler.worker.environment import rank_environment
 from rlinf.scheduler.worker.launched_rank import (
     LaunchedRank,
@@ -267,7 +267,7 @@ class _Launch:
 
     def _wait_for(self, step: Promise[None]) -> None:
         if not step.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
-            problem = f"not ready after {self._options.timeout_s:.0f} s"
+            problem = f"not ready after {seconds_text(self._options.timeout_s)}"
             raise LaunchTimeout(self._name, problem, self._describe_missing())
         if self._error is not None:
             raise self._error

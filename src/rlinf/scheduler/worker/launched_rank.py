@@ -41,6 +41,7 @@ class LaunchedRank:
         born: when its process began, see `birth_of`.
         progress: how far its launch has come.
         report: its word that it runs, to be answered with its assignment.
+        ended_by: what ended its process by force, since it had not ended in time; "" otherwise.
         witness: who sees its process end; None where that is on another machine.
     """
 
@@ -56,6 +57,7 @@ class LaunchedRank:
     progress: str = protocol.STARTING
     report: Request | None = None
     witness: Witness | None = None
+    ended_by: str = ""
 
 
 def is_the_end(error: BaseException | None) -> bool:

@@ -46,11 +46,11 @@ class PendingCalls:
         since = self._answered_at.get(rank, 0.0)
         for call in (*filter(None, [self._ended.get(rank)]), *self._calls):
             index = next((i for i, address in enumerate(call.addresses) if address.rank == rank), None)
-            if index is None:
+            if index is None or not call.sent_at[index]:
                 continue
             if call.outcomes[index] is not None and not isinstance(call.outcomes[index], PeerDied):
                 since = call.answered_at[index]
                 continue
             until = call.answered_at[index] or time.monotonic()
-            return f"{until - max(since, call.began_at):.1f} s into {call.method}()"
+            return f"{until - max(since, call.sent_at[index]):.1f} s into {call.method}()"
         return ""

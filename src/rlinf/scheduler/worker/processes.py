@@ -23,7 +23,7 @@ from rlinf.scheduler.host.protocol import HostSpec
 from rlinf.scheduler.planning import Node
 from rlinf.scheduler.planning.environments import ProcessEnvironment
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.wording import clock_text, device_list
+from rlinf.scheduler.wording import clock_text, device_list, seconds_text
 
 # Ray takes back what an ended job has, and a busy Ray answers, within it.
 _MOMENT_S = 2.0
@@ -145,5 +145,5 @@ class RayProcess:
 
 def _refusal(wait_s: float) -> str:
     if wait_s > 0:
-        return f"its devices were not free within {wait_s:.0f} s"
+        return f"its devices were not free within {seconds_text(wait_s)}"
     return "its devices are not free; `wait_s=` waits for them, `rlinf devices` shows who has what"

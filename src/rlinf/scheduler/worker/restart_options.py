@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rlinf.scheduler.errors import CallArgumentError, ConfigError
 from rlinf.scheduler.wording import did_you_mean
 from rlinf.scheduler.worker.deaths import VERDICTS
+from rlinf.scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S
 from rlinf.scheduler.worker.signatures import check_arguments, check_method, kind_of
 from rlinf.scheduler.worker.successors import RestartLimit
 
@@ -25,12 +26,28 @@ def check_on_failure(wanted: object) -> None:
         raise ConfigError("; ".join(filter(None, [problem, hint])))
 
 
+def check_is_used(on_failure: object, **options: object) -> None:
+    """Make sure that options about ranks that come back are given only where ranks may come back.
+
+    Raises:
+        ConfigError: one is given, and what dies is not started again.
+    """
+    if on_failure == "restart" or callable(on_failure):
+        return
+    for name, value in options.items():
+        if value is not None:
+            problem = f"{name}= is for ranks that come back, and with on_failure={on_failure!r} none does"
+            raise ConfigError(problem, hint="on_failure='restart', or a function that decides for each death")
+
+
 def restart_limit(most: object, within_s: object) -> RestartLimit:
-    """How often a rank comes back.
+    """How often a rank comes back; None is the usual number.
 
     Raises:
         ConfigError: these are no such numbers.
     """
+    most = MAX_RESTARTS if most is None else most
+    within_s = WITHIN_S if within_s is None else within_s
     if type(most) is not int or most < 0:
         raise ConfigError(f"max_restarts={most!r}: it is a whole number from 0")
     if isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not within_s > 0:

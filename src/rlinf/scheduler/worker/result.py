@@ -15,6 +15,7 @@ from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, Worke
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.timing import Reduce, reduce_durations
 from rlinf.scheduler.worker.call import Call
+from rlinf.scheduler.worker.seconds import checked_deadline
 
 R = TypeVar("R")
 
@@ -62,6 +63,7 @@ class GroupResult(Generic[R]):
             WorkerDied: a rank's process is gone.
             CallCancelled: `cancel` was called before every rank had answered.
             ResultTimeout: some rank had not answered at the deadline; the text names them. The call goes on.
+            ConfigError: `timeout_s` is neither None nor a number of at least 0.
         """
         self._wait_for(self._call.settled, timeout_s)
         return self._collect()
@@ -181,10 +183,11 @@ class GroupResult(Generic[R]):
         return [str(address) for address, outcome in pairs if outcome is None]
 
     def _wait_for(self, end: Promise[None], timeout_s: float | None) -> None:
+        limit_s = checked_deadline(timeout_s)
         self._read = True
         self._check_process()
         started = time.monotonic()
-        if not end.wait(timeout_s):
+        if not end.wait(limit_s):
             raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
         self._before_return()
 

@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import NodeLost, SchedulerError
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
-from rlinf.scheduler.wording import clock_text
+from rlinf.scheduler.wording import clock_text, seconds_text
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S, Restarts
 
@@ -152,7 +152,7 @@ class Successors:
             except (SchedulerError, RayError) as error:
                 problem = str(error)
                 _log.warning("'%s' does not come back yet: %s", before.address, problem)
-        often = f"it was started again {count.most} times in {count.within_s:.0f} s already (max_restarts)"
+        often = f"it was started again {count.most} times in {seconds_text(count.within_s)} already (max_restarts)"
         raise _GivenUp(f"{often}; {problem}" if problem else often)
 
     def _install(self, successor: LaunchedRank, away_s: float) -> bool:

@@ -27,6 +27,7 @@ from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import WorkerAddress, group_entry
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
+from rlinf.scheduler.wording import seconds_text
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Deaths, Policy, Verdict
 from rlinf.scheduler.worker.health import RankHealth, State
@@ -100,7 +101,7 @@ class Supervision:
             node = self._node_watch.states.title(rank.placement.node_rank)
             reason = f"process {rank.pid} on {node}: {cut}"
         else:
-            reason = self._with_call(rank, reason)
+            reason = self._with_call(rank, rank.ended_by or reason)
         consequences = self._deaths.on_exit(rank.address.rank, reason)
         if consequences is not NOTHING and rank.endpoint is not None:
             # Its node may be cut off, and it lives there: nobody takes it any more.
@@ -135,7 +136,7 @@ class Supervision:
 
     def _on_unsaid(self, rank: LaunchedRank, reason: str) -> None:
         if self._is_present(rank):
-            reason = self._with_call(rank, reason)
+            reason = self._with_call(rank, rank.ended_by or reason)
             self._obey(self._deaths.on_lost(rank.address.rank, reason), rank, reason)
 
     def _with_call(self, rank: LaunchedRank, reason: str) -> str:
@@ -208,7 +209,7 @@ class Supervision:
     def _stay_away(self, number: int, reason: str) -> None:
         """A rank does not come back: who waits for that is told."""
         for call in self._pending:
-            call.refuse(WorkerDied(self.name, number, call.method, reason))
+            call.refuse(self._death_in(call, number, reason))
         name, first = str(self.ranks[number].address), reason.partition("\n")[0]
         self.session.directory.give_up_async(name, first)
 
@@ -221,7 +222,7 @@ class Supervision:
                 call.aim(index, self.target(address.rank))
         call.start()
         for number, reason in self._deaths.dead.items():
-            call.refuse(WorkerDied(self.name, number, call.method, reason))
+            call.refuse(self._death_in(call, number, reason))
         self._end_with_the_dead(call)  # a rank may have died since check_alive
 
     def _end_all_calls(self) -> None:
@@ -231,7 +232,11 @@ class Supervision:
     def _end_with_the_dead(self, call: Call) -> None:
         error = self._deaths.end_of_call(call.method)
         if error is not None:
-            call.abort(error)
+            call.abort(self._death_in(call, error.rank, error.reason))
+
+    def _death_in(self, call: Call, number: int, reason: str) -> WorkerDied:
+        """What a call ends with when a rank is dead; one that it never reached did not die during it."""
+        return WorkerDied(self.name, number, "" if call.awaits(number) else call.method, reason)
 
     def target(self, number: int) -> Target:
         """Where a call to a rank goes now; from any thread."""
@@ -247,6 +252,14 @@ class Supervision:
         """Where a call is sent again whose rank died; None if that does not come back."""
         comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
         return self.target(address.rank) if comes_back and not self._deaths.stopping else None
+
+    def _note_forced(self, ranks: Sequence[LaunchedRank], who: str, tells: bool) -> None:
+        """Ranks have not ended in time, and are killed now."""
+        for rank in ranks:
+            rank.ended_by = f"{who} ended it"
+        if tells:
+            each = (self._with_call(rank, str(rank.address)) for rank in ranks)
+            _log.warning("%s of group '%s' ended by force: %s", who, self.name, "; ".join(each))
 
     def _ask_to_end(self, how: str) -> None:
         for rank in self._living():
@@ -307,9 +320,11 @@ class Supervision:
         self.session.messenger.submit(lambda: self._on_restart(number, asked))
         asked.wait(timeout_s)
         back = asked.result(0) if asked.done() else None
-        if back is not None and not back.wait(max(0.0, deadline - time.monotonic())):
-            problem = f"rank {number} is not back after {timeout_s:.0f} s"
-            raise LaunchTimeout(self.name, problem, [self._deaths.away.get(number, "it has just come back")])
+        is_back = asked.done() and (back is None or back.wait(max(0.0, deadline - time.monotonic())))
+        if not is_back and not self._deaths.stopping:
+            problem = f"rank {number} is not back after {seconds_text(timeout_s)}"
+            otherwise = "it has just come back" if asked.done() else "it has just been told to end"
+            raise LaunchTimeout(self.name, problem, [self._deaths.away.get(number, otherwise)])
         self.check_alive([number])
 
     def health(self, number: int) -> RankHealth:
@@ -320,7 +335,7 @@ class Supervision:
 
     def _state_of(self, number: int, rank: LaunchedRank) -> tuple[State, str]:
         if self._deaths.stopping:
-            return "ended", self.session.failure or "the group was terminated"
+            return "ended", rank.ended_by or self.session.failure or "the group was terminated"
         if number in self._deaths.dead:
             return "dead", self._deaths.dead[number]
         if number in self._deaths.away:
@@ -343,12 +358,14 @@ class Supervision:
 
     def stop(self) -> None:
         """End every process: after the call that it runs now, or after a grace period by force."""
-        stop_groups([self])
+        stop_groups([self], "group.terminate()")
 
     def shutdown(self, timeout_s: float | None) -> None:
         """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
         if self.begin_stop(protocol.FINISH):
-            self.finish_stop(None if timeout_s is None else time.monotonic() + timeout_s)
+            within = "" if timeout_s is None else f"timeout_s={timeout_s:g}"
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            self.finish_stop(deadline, f"group.shutdown({within})", tells=True)
 
     def stop_beside(self) -> None:
         """The same in a thread of its own; from any thread, the I/O thread too: what ends a process waits for it."""
@@ -389,16 +406,20 @@ class Supervision:
         self.session.messenger.submit(partial(self._ask_to_end, how))
         return True
 
-    def finish_stop(self, deadline: float | None) -> None:
+    def finish_stop(self, deadline: float | None, who: str, *, tells: bool = False) -> None:
         """Wait until the processes have ended, then kill those that have not; can be done again if interrupted.
 
         Args:
             deadline: on the monotonic clock; None: there is none, and those that are waited for are told of.
+            who: what ends those that have not ended then, for messages.
+            tells: log which those are.
         """
         told_at = time.monotonic() + TELL_S
         while waited_for := [rank for rank in self._living() if not rank.gone.done()]:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
+                # By the I/O thread, before it hears of their ends.
+                self.session.messenger.submit(partial(self._note_forced, waited_for, who, tells))
                 break
             if deadline is None and now >= told_at:
                 names = ", ".join(str(rank.address) for rank in waited_for)
@@ -436,13 +457,18 @@ class Supervision:
         return [rank for rank in self.ranks if not rank.exited.done()]
 
 
-def stop_groups(groups: Iterable[Supervision]) -> None:
-    """End groups side by side, so that all of them together take one grace period."""
+def stop_groups(groups: Iterable[Supervision], who: str) -> None:
+    """End groups side by side, so that all of them together take one grace period.
+
+    Args:
+        groups: which.
+        who: what ends them, for messages.
+    """
     stopping = [group for group in groups if group.begin_stop()]
     deadline = time.monotonic() + STOP_GRACE_S
     for group in stopping:
         try:
-            group.finish_stop(deadline)
+            group.finish_stop(deadline, who)
         except (SchedulerError, RayError):  # the others are to be ended all the same
             _log.warning("group '%s' did not end in order", group.name, exc_info=True)
 
@@ -470,7 +496,7 @@ class LaunchedGroups:
     def _close(self) -> None:
         for abort in list(self._aborts):
             abort()
-        stop_groups(list(self.groups))
+        stop_groups(list(self.groups), "the end of its job")
 
 
 def groups_of(session: Session) -> set[Supervision]:

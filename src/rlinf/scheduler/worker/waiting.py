@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ResultTimeout
+from rlinf.scheduler.worker.seconds import checked_deadline
 
 
 class Waitable(Protocol):
@@ -94,6 +95,7 @@ def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterat
     Raises:
         ResultTimeout: some were not done at the deadline; the text says which.
     """
+    limit_s = checked_deadline(timeout_s)
     pending = list(results)
     started = time.monotonic()
     while pending:
@@ -102,7 +104,7 @@ def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterat
         yield from done
         if done:
             continue
-        left_s = None if timeout_s is None else max(0.0, started + timeout_s - time.monotonic())
+        left_s = None if limit_s is None else max(0.0, started + limit_s - time.monotonic())
         if not wait_for_any([result.settled for result in pending], left_s):
             missing = [result.describe() for result in pending]
             raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
