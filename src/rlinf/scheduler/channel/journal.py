@@ -152,11 +152,14 @@ class Journal:
         """Put what was begun into the place of the present one, with what has happened since that had this size.
 
         Raises:
+            ChannelJournalError: it is closed: another process may hold it.
             OSError: it cannot be; then the present one goes on, and what was begun is gone.
         """
         fd = new.fd
+        if self._lock < 0:
+            new.drop()
+            raise self._error("is held by this process no more")
         try:
-            os.fstat(self._lock)  # that is closed once another process may hold it
             if self._fd >= 0:
                 _copy(self._fd, since, self.size_bytes, fd)
             image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
