@@ -21,6 +21,7 @@ from rlinf.scheduler.channel import (
     ChannelReport,
     DurableChannel,
     channels_of,
+    durable,
     journal_growth,
     unheld_channels,
 )
@@ -252,6 +253,10 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         turns.append(None)
         append(journal, head, frames)
 
+    def no_thread(*_):
+        tried_after.append(len(turns))
+        raise RuntimeError("can't start new thread")
+
     def too_large(_journal, _head, _image, _frames):
         tried_after.append(len(turns))
         raise MemoryError
@@ -263,7 +268,11 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
 
     monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
     monkeypatch.setattr(Journal, "append", count_turn)
-    for owner, name, failing in ((Journal, "begin", too_large), (Journal, "finish", no_room)):
+    for owner, name, failing in (
+        (durable, "run_beside", no_thread),
+        (Journal, "begin", too_large),
+        (Journal, "finish", no_room),
+    ):
         with monkeypatch.context() as patch, LocalRuntime():
             turns.clear()
             channel = Channel.create("grows", durable=tmp_path / name)

@@ -189,7 +189,10 @@ class DurableChannel:
             return
         self._growth.begin()
         self._is_writing = True
-        run_beside(self._write, self.image(), self._journal.size_bytes)
+        try:
+            run_beside(self._write, self.image(), self._journal.size_bytes)
+        except RuntimeError as error:  # no thread to be had
+            self._on_not_written(error)
 
     def image(self) -> Callable[[], tuple[bytes, list[Buffer]]]:
         """What there is now; the function that is returned gives it as bytes, in any thread."""
