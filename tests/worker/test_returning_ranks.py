@@ -1,7 +1,9 @@
 """Ranks that come back: real processes, killed, without Ray."""
 
+import _thread
 import queue
 import re
+import threading
 
 import pytest
 from returning_workers import Mortal, Peer
@@ -73,6 +75,23 @@ def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
     group.terminate()
     wait_until(lambda: sum(process._process.is_alive() for process in forked_job.processes.started) == 1)
     assert {each.state for each in group.health()} == {"ended"}
+
+
+def test_a_rank_comes_back_once_threads_can_be_had_again(forked_job, monkeypatch):
+    group = launch(forked_job, "threadless")
+    group.who().wait(20)
+    start, refused = _thread.start_new_thread, threading.Event()
+
+    def refuse_at_first(*args):
+        if refused.is_set():
+            return start(*args)
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse_at_first)
+    kill(group, 1)
+    assert refused.is_set()
+    assert [who[0] for who in group.who().wait(20)] == [0, 1]
 
 
 def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
