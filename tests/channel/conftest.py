@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from channel_processes import hold_channels, run_function
 
+from comm_fixtures import secret  # noqa: F401
+from machine_fixtures import processes, star, start_on  # noqa: F401
 from rlinf.scheduler.channel import Channel, Starter
 from rlinf.scheduler.errors import WorkerError
 from rlinf.scheduler.session import Session, set_current

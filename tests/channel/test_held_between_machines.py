@@ -1,62 +1,27 @@
 """Three machines: what the channel's one sees of items that go from the second to the third."""
 
-import contextlib
-import multiprocessing
-from multiprocessing import forkserver
-
 import pytest
 
-from machine_peers import join, run
+from machine_fixtures import received
+from machine_peers import join
 from rlinf.scheduler.channel import Channel
-from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ItemsLost
-from rlinf.testing.machines import MachineStar, MachinesUnavailable
 
 DEADLINE_S = 20.0
 MIB = 1 << 20
 
 
 @pytest.fixture
-def star():
-    context = multiprocessing.get_context("forkserver")
-    forkserver.ensure_running()  # on none of the machines
-    try:
-        star = MachineStar(3)
-    except MachinesUnavailable as error:
-        pytest.skip(f"tests between machines need root or CAP_SYS_ADMIN, and veth and bridge: {error}")
-    with star, star.machines[0].entered():
-        yield star, context
-
-
-@pytest.fixture
-def start(star):
+def start(star, secret, start_on):
     """Starts a function of `machine_peers` on one of the machines; gives its process and its pipe."""
-    star, context = star
-    secret = ClusterSecret.generate()
-    with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(join(secret, star.machines[0].address, "driver"))
-
-        def start(function, on, *args):
-            ours, theirs = context.Pipe()
-            arguments = (theirs, star.machines[on], function, secret, driver.messenger.endpoint, *args)
-            process = context.Process(target=run, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            stack.callback(ours.close)
-            stack.callback(process.join, DEADLINE_S)
-            stack.callback(process.kill)
-            return process, ours
-
-        yield start
-
-
-def received(pipe):
-    assert pipe.poll(DEADLINE_S)
-    return pipe.recv()
+    with join(secret, star.machines[0].address, "driver") as driver:
+        yield lambda function, on, *args: start_on(
+            star.machines[on], function, driver.messenger.endpoint, *args
+        )
 
 
 def test_bytes_of_items_do_not_pass_the_channels_machine(star, start):
-    machines = star[0].machines
+    machines = star.machines
     Channel.create("items")
     holder = start("hold", 1)[1]
     assert received(holder) == "holds"

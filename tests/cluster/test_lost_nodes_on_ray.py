@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("node_that_dies.py")
-GONE = r"node 1 \([\d.]+, [0-9a-f]{8}\) is gone: its raylet ended at \d\d:\d\d:\d\d$"
+GONE = (
+    r"node 1 \([\d.]+, [0-9a-f]{8}\) is gone: its raylet ended at \d\d:\d\d:\d\d(, \d+\.\d s into \w+\(\))?$"
+)
 # At once; on a busy machine a little later.
 SOON_S = 5.0
 

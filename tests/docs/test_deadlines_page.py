@@ -21,6 +21,8 @@ from rlinf.scheduler.host.host import LEAVE_GRACE_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
+from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
+from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
 from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
 from rlinf.scheduler.worker.supervision import (
     KILLED_WITHIN_S,
@@ -75,6 +77,9 @@ def test_fixed_waits_are_those_of_the_code():
         "clients of a durable channel that do not come back when another process holds it are lost": RETURN_S,
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
+        "a node whose raylet does not answer is told of": TOLD_AFTER_S,
+        "a node whose raylet does not answer is gone": GRACE_S,
+        "a driver whose Ray has lost its head leaves the job": MAX_HEADLESS_S,
         "an item on its way to a consumer that does not answer": ARRIVAL_S,
         "a rank that is stopped or stuck is told of": SILENT_S,
         "a rank that is stopped or stuck is dead": UNRESPONSIVE_AFTER_S,

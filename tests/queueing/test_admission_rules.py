@@ -247,6 +247,16 @@ def test_an_item_may_be_newer_than_its_slot_and_never_older():
     assert [item.version for item in taken.items] == [1]
 
 
+def test_an_item_of_a_version_that_is_yet_to_come_is_taken_when_its_slot_says():
+    queue = Queue()
+    slot = queue.slot(queue.admit(max_lag=0)).number
+    queue.do("put", "maker", "a", slot=slot, version=7)
+    queue.make("b", max_lag=0)
+    items = [queue.answer(queue.do("get", "trainer")).items[0] for _ in range(2)]
+    assert [item.version for item in items] == [7, 0]
+    queue.step(1)
+
+
 def test_the_version_moves_on_when_what_it_has_taken_cannot_come_back():
     queue = Queue()
     queue.make("a", max_lag=0), queue.make("b", max_lag=0)

@@ -292,6 +292,31 @@ def test_who_was_passed_over_can_leave():
     assert counts(state) == (1, 0, 0)
 
 
+def test_who_was_passed_over_stands_at_the_old_place_again():
+    state = filled(2, max_leased=1)
+    of_first, _ = lease_of(state.lease("first", 1, Q, TERMS))
+    of_second, _ = lease_of(state.lease("second", 1, Q, TERMS))
+    state.lease("first", 2, Q, TERMS)
+    state.lease("second", 2, Q, TERMS)
+    state.get("third", 1, Q)
+    state.acknowledge("first", of_first)
+    state.acknowledge("second", of_second)
+    assert [delivered(state.put("p", 10 + n, Q, n)) for n in range(3)] == [
+        [("first", [0])],
+        [("second", [1])],
+        [("third", [2])],
+    ]
+
+
+def test_a_consumer_with_enough_on_lease_makes_no_room_elsewhere():
+    state = ChannelState(total_bytes=25, max_leased=1)
+    assert state.lease("c", 1, "other", TERMS) == []
+    state.put("p", 1, Q, "large", size_bytes=20)
+    generation, _ = lease_of(state.lease("c", 2, Q, TERMS))
+    assert state.put("p", 2, "other", "x", size_bytes=10) == []
+    assert delivered(state.acknowledge("c", generation)) == [("c", ["x"])]
+
+
 # -- ends -----------------------------------------------------------------------------------------
 
 

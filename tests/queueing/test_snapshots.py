@@ -461,7 +461,7 @@ KEPT = {
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items passes",
     Item: "attempts given_in group latest order payload priority question shared since size_bytes slot version weight",
-    Getter: "arrived client complete group is_shard items part queue ripens since terms ticket waited wanted",
+    Getter: "arrived client complete group is_shard items number part queue ripens since terms ticket waited wanted",
     Putter: "client complete has_room item queue seen_by since ticket",
     Client: "name operations parked",
     HeldItems: "generation getter items queue since terms",
@@ -482,7 +482,7 @@ MADE_ANEW = {
     Client: "num_leased",
     Admission: "_epoch _lent _lent_before _next_number _open _owned",
     Leases: "max_attempts max_leased",
-    Tally: "held_bytes leases max_bytes touched",
+    Tally: "held_bytes leases max_bytes num_gets touched",
     ChannelState: "maxsize max_bytes",
     Sharding: "wanted",
 }

@@ -3,7 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.session.pulse import BEAT_S, SILENT_S, SWEEP_S, Pulse, Silence
+from rlinf.scheduler.session.pulse import BEAT_S, DOUBT_S, SILENT_S, SWEEP_S, Pulse, Silence
+
+EARLY = Silence("a", DOUBT_S, early=True)
 
 
 def sweeps(pulse, begin, end):
@@ -22,7 +24,7 @@ def test_who_beats_is_never_silent():
 def test_a_silence_is_told_once_and_so_is_its_end():
     pulse = Pulse(0.0)
     pulse.hear("a", 0.0, give_up_after_s=None)
-    assert sweeps(pulse, 1, 1000) == [Silence("a", SILENT_S)]
+    assert sweeps(pulse, 1, 1000) == [EARLY, Silence("a", SILENT_S)]
     assert pulse.hear("a", 1000.0, give_up_after_s=None) == Silence("a", 1000.0, over=True)
     assert pulse.hear("a", 1001.0, give_up_after_s=None) is None
 
@@ -30,7 +32,7 @@ def test_a_silence_is_told_once_and_so_is_its_end():
 def test_who_is_silent_too_long_is_given_up_once():
     pulse = Pulse(0.0)
     pulse.hear("a", 0.0, give_up_after_s=20.0)
-    assert sweeps(pulse, 1, 100) == [Silence("a", SILENT_S), Silence("a", 20.0, too_long=True)]
+    assert sweeps(pulse, 1, 100) == [EARLY, Silence("a", SILENT_S), Silence("a", 20.0, too_long=True)]
 
 
 def test_time_in_which_the_home_itself_was_stopped_counts_against_nobody():
@@ -39,13 +41,13 @@ def test_time_in_which_the_home_itself_was_stopped_counts_against_nobody():
     assert sweeps(pulse, 1, 3) == []
     assert pulse.sweep(1000.0) == []
     assert pulse.hear("a", 1000.1, give_up_after_s=20.0) is None
-    assert sweeps(pulse, 1001, 1006) == []
+    assert sweeps(pulse, 1001, 1004) == []
 
 
 def test_time_before_the_first_was_heard_of_counts_for_nobody():
     pulse = Pulse(0.0)
     pulse.hear("a", 100.0, give_up_after_s=20.0)
-    assert sweeps(pulse, 101, 110) == [Silence("a", SILENT_S)]
+    assert sweeps(pulse, 101, 110) == [EARLY, Silence("a", SILENT_S)]
 
 
 def test_who_is_gone_is_not_silent():
@@ -61,20 +63,24 @@ def test_who_is_gone_is_not_silent():
     )
 )
 def test_silences_begin_and_end_in_turn_and_only_the_silent_die(events):
-    pulse, now, heard_at, is_told = Pulse(0.0), 0.0, None, False
+    pulse, now, heard_at, is_told, is_doubted = Pulse(0.0), 0.0, None, False, False
     for passed_s, what in events:
         now += passed_s
         if what == "hear":
             said = pulse.hear("a", now, give_up_after_s=9.0)
             assert (said is not None and said.over) == is_told
-            heard_at, is_told = now, False
+            heard_at, is_told, is_doubted = now, False, False
         elif what == "forget":
             pulse.forget("a")
-            heard_at, is_told = None, False
+            heard_at, is_told, is_doubted = None, False, False
         else:
             for silence in pulse.sweep(now):
                 assert heard_at is not None
-                assert now - heard_at >= silence.silent_s >= SILENT_S
+                assert now - heard_at >= silence.silent_s >= (DOUBT_S if silence.early else SILENT_S)
+                assert not (silence.early and (is_told or is_doubted))
+                if silence.early:
+                    is_doubted = True
+                    continue
                 assert silence.too_long or not is_told
                 is_told = not silence.too_long
                 heard_at = None if silence.too_long else heard_at

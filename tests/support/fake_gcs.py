@@ -25,10 +25,10 @@ def as_ray(token=None):
 
 
 @contextlib.contextmanager
-def listening(answer):
-    """Listens; `answer(question)` are the bytes that go back. Gives host and port."""
+def listening(answer, wants=LAST_FRAME):
+    """Listens; `answer(question)` are the bytes that go back, once `wants` has come. Gives host and port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_serve, args=(server, answer), daemon=True)
+        thread = threading.Thread(target=_serve, args=(server, answer, wants), daemon=True)
         thread.start()
         try:
             yield server.getsockname()
@@ -37,7 +37,7 @@ def listening(answer):
             thread.join(10)
 
 
-def _serve(server, answer):
+def _serve(server, answer, wants):
     while True:
         try:
             connection, _ = server.accept()
@@ -45,7 +45,7 @@ def _serve(server, answer):
             return
         with connection, contextlib.suppress(OSError):
             question = b""
-            while not question.endswith(LAST_FRAME):
+            while wants not in question:
                 more = connection.recv(4096)
                 if not more:
                     break

@@ -264,12 +264,15 @@ def test_a_channel_whose_asker_gave_up_while_it_was_started_is_held_by_nobody(st
 @pytest.mark.interrupted
 def test_a_create_that_is_interrupted_anywhere_leaves_a_channel_that_works_or_none(starter, alarms):
     Channel.create("the-first")
-    alarm = alarms(7, 0.0015)
-    created = ["the-first"]
-    for number in range(200):
-        name = f"interrupted-{number}"
-        alarm.interrupt(lambda name=name: created.append(Channel.create(name).name))
-    assert alarm.num_raised > 20
+    created, num_raised = ["the-first"], 0
+    names = [f"interrupted-{number}" for number in range(200)]
+    # On a busy machine the first hardly let a call come to its end, on another one the last interrupt few.
+    for begin, max_delay_s in ((0, 0.0015), (100, 0.02)):
+        alarm = alarms(begin, max_delay_s)
+        for name in names[begin : begin + 100]:
+            alarm.interrupt(lambda name=name: created.append(Channel.create(name).name))
+        num_raised += alarm.num_raised
+    assert num_raised > 20
     assert len(created) > 20
     directory = starter._session.directory
     # What was given up at the last moment is deleted a moment later, on both sides.
@@ -281,7 +284,7 @@ def test_a_create_that_is_interrupted_anywhere_leaves_a_channel_that_works_or_no
     # An interruption between the end of `create` and the next statement cannot be told from one after it.
     assert len(there) - len(created) <= 3
     assert all(works(Channel.connect(name, timeout_s=0)) for name in there)
-    gone = [f"interrupted-{number}" for number in range(200) if f"interrupted-{number}" not in there]
+    gone = [name for name in names if name not in there]
     assert all(works(Channel.create(name)) for name in gone[:20])
     assert not [entry.name for entry in directory.list(group_entry("")) if entry.name in gone[20:]]
 

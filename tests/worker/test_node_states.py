@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf.scheduler.planning import Node
-from rlinf.scheduler.worker.node_states import NodeStates
+from rlinf.scheduler.worker.node_states import TOLD_AFTER_S, NodeSilence, NodeSilences, NodeStates
 
 NODES = [Node(f"{rank}" * 12, "10.0.0.7") for rank in range(4)]
 
@@ -55,3 +55,40 @@ def test_a_node_is_lost_once_until_it_is_alive_again(events):
         assert {rank: text.rpartition(" ")[2] for rank, text in states.lost.items()} == lost
         assert states.living() == [node.node_id for rank, node in enumerate(NODES) if rank not in lost]
         assert {rank for rank in range(4) if states.refusal([rank])} == set(lost)
+
+
+def looks(silences, begin, end, node_id="b"):
+    """What is told of looks that take a second each, in which one node does not answer and another does."""
+    seconds = range(begin, end)
+    return [
+        each
+        for second in seconds
+        for each in silences.take(["a"], [node_id], began=float(second), now=second + 1.0)
+    ]
+
+
+def test_a_node_that_does_not_answer_is_told_of_once_and_given_up_once():
+    silences = NodeSilences(30.0)
+    assert looks(silences, 0, 30) == [NodeSilence("b", TOLD_AFTER_S), NodeSilence("b", 30.0, too_long=True)]
+    assert silences.silent() == []
+
+
+def test_one_may_be_given_up_sooner_than_the_others():
+    silences = NodeSilences(30.0, {"head": 10.0})
+    assert looks(silences, 0, 12, "head")[-1] == NodeSilence("head", 10.0, too_long=True)
+
+
+def test_the_end_of_a_silence_is_told_if_it_was():
+    silences = NodeSilences(30.0)
+    assert looks(silences, 0, 2) == []
+    assert silences.take(["b"], [], began=2.0, now=2.0) == []
+    looks(silences, 10, 15)
+    assert silences.silent_s("b", 16.0) == 6.0
+    assert silences.take(["b"], [], began=16.0, now=16.0) == [NodeSilence("b", 6.0, over=True)]
+    assert silences.silent_s("b", 17.0) == 0.0
+
+
+def test_a_look_during_which_this_process_stood_still_gives_nobody_up():
+    silences = NodeSilences(30.0)
+    assert silences.take([], ["b"], began=0.0, now=1000.0) == []
+    assert silences.take(["b"], [], began=1000.0, now=1000.1) == []

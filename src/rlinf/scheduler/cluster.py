@@ -32,10 +32,11 @@ from rlinf.scheduler.engine.engine import (
     join_or_start,
     own_address,
     probe_nodes,
+    ray_address,
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.lost_nodes import num_lost_nodes, why_lost
+from rlinf.scheduler.engine.lost_nodes import NodeLooks, num_lost_nodes
 from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
@@ -219,8 +220,7 @@ class Cluster:
         """
         session, before = self.session, self.fleet
         records = wait_for_nodes(None, timeout_s)
-        gone = why_lost([record["NodeID"] for record in records])  # Ray may not have noticed yet
-        reports = probe_nodes([record for record in records if record["NodeID"] not in gone], timeout_s)
+        reports = probe_nodes(records, timeout_s)
         _check_reachable(session, reports)
         fleet = fleet_after(before, reports)
         alive = {report.node_id for report in reports}
@@ -391,7 +391,7 @@ def _open_session(
     restore = exit_on_sigterm()
     try:
         nodes = wait_for_nodes(num_nodes, timeout_s, begun)
-        reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes())[:num_nodes]
+        reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:num_nodes]
         return _join_as_driver(engine, restore, reports, config)
     except BaseException:
         engine.stop()
@@ -424,7 +424,7 @@ def _join_as_driver(
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
-        session.service(NodeWatch).follow(why_lost)
+        session.service(NodeWatch).follow(NodeLooks(ray_address()))
         announce(session, encryption=config.network.encryption)
         set_current(session)
     except BaseException:

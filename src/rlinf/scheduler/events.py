@@ -27,6 +27,27 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUnresponsive:
+    """A node's raylet has not answered for `silent_s` seconds: the node is cut off, or the raylet is stopped."""
+
+    node_rank: int
+    node_id: str
+    ip: str
+    reason: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResponsive:
+    """A node's raylet answers again, after so many seconds."""
+
+    node_rank: int
+    node_id: str
+    ip: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinkSlow:
     """Links of a node are ten times slower than the faster half of all, and were so twice; `reason` says it in words.
 
@@ -196,6 +217,8 @@ class ChannelRestored:
 Event = (
     NodeJoined
     | NodeLost
+    | NodeUnresponsive
+    | NodeResponsive
     | LinkSlow
     | LinkFailed
     | TransportFellBack

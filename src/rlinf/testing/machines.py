@@ -23,12 +23,15 @@ IFLA_IFNAME, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 3, 10, 18, 28
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 TCA_KIND, TCA_OPTIONS, TCA_TBF_PARMS, TCA_TBF_BURST = 1, 2, 1, 6
-RTM_NEWLINK, RTM_NEWADDR, RTM_NEWQDISC = 16, 20, 36
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x200, 0x400
+NDA_DST, NDA_LLADDR, NUD_PERMANENT = 1, 2, 0x80
+RTM_NEWLINK, RTM_NEWADDR, RTM_NEWNEIGH, RTM_DELNEIGH, RTM_NEWQDISC = 16, 20, 28, 29, 36
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 1, 4, 0x100, 0x200, 0x400
 
 _LOOPBACK = 1  # the number of the interface, in every namespace
 _CABLE = 100
 _SWITCH = 99
+# Of locally administered ones, and no card's: what is sent there gets to the switch and no further.
+_NOBODYS_CARD = bytes.fromhex("020000000001")
 _FIRST_QDISC, _ROOT = 0x10000, 0xFFFFFFFF
 _TICKS_PER_US = 15.625
 _BURST_BYTES, _QUEUE_BYTES = 1 << 20, 4 << 20
@@ -163,6 +166,25 @@ class MachineStar:
             raise MachinesUnavailable(message) from error
         self.machines = [Machine(f"192.0.2.{number}", end.path) for number, end in enumerate(ends, 1)]
 
+    def unplug(self, machine: Machine) -> None:
+        """Take a machine's cable out of the switch: nothing gets through, and nobody is told."""
+        self._ends[0].set_up(_CABLE + self._number_of(machine), False)
+
+    def plug_in(self, machine: Machine) -> None:
+        """Put the cable back."""
+        self._ends[0].set_up(_CABLE + self._number_of(machine), True)
+
+    def mute(self, machine: Machine, towards: Machine) -> None:
+        """What a machine sends to another one is lost on the way; what comes from there arrives."""
+        self._ends[self._number_of(machine)].send_astray(towards.address)
+
+    def unmute(self, machine: Machine, towards: Machine) -> None:
+        """What it sends arrives again."""
+        self._ends[self._number_of(machine)].send_right(towards.address)
+
+    def _number_of(self, machine: Machine) -> int:
+        return self.machines.index(machine) + 1
+
     def slow_down(self, number: int, link_bytes_per_s: int) -> None:
         """Let the cable of one machine carry only so much, in each direction; once, where no limit was given.
 
@@ -238,6 +260,14 @@ class _End:
     def set_up(self, interface: int, up: bool) -> None:
         self._ask(RTM_NEWLINK, 0, _interface(interface, IFF_UP if up else 0, IFF_UP))
 
+    def send_astray(self, address: str) -> None:
+        """Let what goes to an address go to a network card that nobody has."""
+        card = _attribute(NDA_LLADDR, _NOBODYS_CARD)
+        self._ask(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, _neighbour(address) + card)
+
+    def send_right(self, address: str) -> None:
+        self._ask(RTM_DELNEIGH, 0, _neighbour(address))
+
     def _ask(self, kind: int, flags: int, body: bytes) -> None:
         size = struct.calcsize("=IHHII") + len(body)
         self._netlink.send(struct.pack("=IHHII", size, kind, flags | NLM_F_REQUEST | NLM_F_ACK, 1, 0) + body)
@@ -254,6 +284,11 @@ class _End:
 
 def _interface(number: int, flags: int = 0, changed: int = 0) -> bytes:
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, number, flags, changed)
+
+
+def _neighbour(address: str) -> bytes:
+    head = struct.pack("=BxxxiHBB", socket.AF_INET, _CABLE, NUD_PERMANENT, 0, 0)
+    return head + _attribute(NDA_DST, socket.inet_aton(address))
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

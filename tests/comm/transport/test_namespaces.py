@@ -1,42 +1,24 @@
 """Two machines with addresses of their own: this process is on one of them, its children are on the other."""
 
 import contextlib
-import multiprocessing
+import os
+import signal
 import socket
 import threading
 import time
-from multiprocessing import forkserver
 
 import numpy as np
 import pytest
 
-from machine_peers import join, run
+from machine_fixtures import received
+from machine_peers import join
 from rlinf.scheduler.channel import Channel, ChannelSpec
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.errors import CommTimeout, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
-from rlinf.testing.machines import MachinePair, MachinesUnavailable
 from waits import wait_until
 
 DEADLINE_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Starts processes quickly; its helper must not be started on one of the machines."""
-    context = multiprocessing.get_context("forkserver")
-    forkserver.ensure_running()
-    return context
-
-
-@pytest.fixture
-def machines(processes):
-    try:
-        pair = MachinePair()
-    except MachinesUnavailable as error:
-        pytest.skip(f"tests between machines need root or CAP_SYS_ADMIN, and veth: {error}")
-    with pair, pair.left.entered():
-        yield pair
 
 
 @pytest.fixture
@@ -60,26 +42,14 @@ def runtime(machines, secret):
 
 
 @pytest.fixture
-def start_there(machines, processes, secret):
-    """Starts a function of `machine_peers` on the other machine; gives its process, its pipe and what it sent first."""
-    with contextlib.ExitStack() as stack:
+def start_there(machines, start_on):
+    """Starts a function of `machine_peers`, on the other machine; gives its process, its pipe and what it sent."""
 
-        def start(function, *args, on=machines.right):
-            ours, theirs = processes.Pipe()
-            process = processes.Process(target=run, args=(theirs, on, function, secret, *args), daemon=True)
-            process.start()
-            theirs.close()
-            stack.callback(ours.close)
-            stack.callback(process.join, DEADLINE_S)
-            stack.callback(process.kill)
-            return process, ours, received(ours)
+    def start(function, *args, on=machines.right):
+        process, pipe = start_on(on, function, *args)
+        return process, pipe, received(pipe)
 
-        yield start
-
-
-def received(pipe):
-    assert pipe.poll(DEADLINE_S)
-    return pipe.recv()
+    return start
 
 
 def when_lost(messenger):
@@ -233,3 +203,41 @@ def test_it_listens_on_the_address_it_was_given_and_on_no_other(here, start_ther
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), DEADLINE_S)
     socket.create_connection(("192.0.2.1", port), DEADLINE_S).close()
+
+
+@pytest.fixture
+def doubted(star, secret, start_on):
+    """A messenger, the process that serves it on another machine, and how that is reached; it is doubted."""
+    process, pipe = start_on(star.machines[1], "serve")
+    server = received(pipe)
+    with contextlib.closing(
+        Messenger(secret, name="client:0", host=star.machines[0].address, tcp=True)
+    ) as client:
+        client.request(server, "echo", None).result(DEADLINE_S)
+
+        def doubt():
+            client.submit(lambda: client.doubt(server.process_id, 4.0))
+            wait_until(lambda: client.condition(server.process_id) != "")
+
+        yield client, process, server, doubt
+
+
+def test_a_link_that_carries_in_one_direction_only_is_cut_though_something_comes_over_it(doubted, star):
+    client, _, server, doubt = doubted
+    star.mute(star.machines[0], star.machines[1])
+    doubt()
+    wait_until(lambda: client.cut_off(server.process_id, for_s=5.5))  # the kernel was asked meanwhile
+    waiting = client.request(server, "echo", "through")
+    star.unmute(star.machines[0], star.machines[1])
+    assert waiting.result(DEADLINE_S).head == "through"
+    assert client.cut_off(server.process_id) == ""
+
+
+def test_who_is_stopped_is_reached_and_goes_on(doubted):
+    client, process, server, doubt = doubted
+    os.kill(process.pid, signal.SIGSTOP)
+    doubt()
+    wait_until(lambda: client.condition(server.process_id).startswith("stuck for"))
+    assert client.cut_off(server.process_id) == ""
+    os.kill(process.pid, signal.SIGCONT)
+    assert client.request(server, "echo", "on").result(DEADLINE_S).head == "on"

@@ -258,7 +258,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             group: what the item belongs to, such as the prompt of a sample: a string, an int, or a tuple of these. See
                 `get_group`.
             version: of the policy that made the item, which the batch that it comes in has in `versions`; with a slot,
-                the slot's by default.
+                the slot's by default. An earlier one than that is refused. A later one is noted, also one that
+                `set_version` has not said yet: when the item is to be taken is the slot's to say.
             slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
             key: another name of `queue_name`.
 

@@ -310,10 +310,19 @@ class Messenger:
         line = self._peers.line_to(process_id)
         return "" if line is None else line.session.condition(time.monotonic())
 
-    def cut_off(self, process_id: str) -> str:
-        """Why a process cannot be reached; "" while it can, also if it is stuck and does not answer."""
+    def cut_off(self, process_id: str, for_s: float = 0.0) -> str:
+        """Why a process cannot be reached, for `for_s` seconds now; "" while it can, also if it does not answer."""
         line = self._peers.line_to(process_id)
-        return "" if line is None else line.session.cut_off(time.monotonic())
+        return "" if line is None else line.session.cut_off(time.monotonic(), for_s)
+
+    def doubt(self, process_id: str, silent_s: float) -> None:
+        """Try whether a process can be reached that has said nothing for a while; on the I/O thread.
+
+        What comes from its machine's kernel does not show it: that may repeat itself, because it hears nothing.
+        """
+        line = self._peers.line_to(process_id)
+        if line is not None:
+            line.doubt(silent_s)
 
     def peer_name(self, process_id: str) -> str:
         """The name that a connected process gave itself; its id where it is not known."""

@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
 from rlinf.scheduler.engine.guard import Guard
+from rlinf.scheduler.engine.lost_nodes import answering_nodes
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
@@ -181,10 +182,17 @@ def own_address() -> str:
     return str(get_node_ip_address())
 
 
+def ray_address() -> str:
+    """Where the Ray is that this process is connected to, HOST:PORT."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def wait_for_nodes(
     num_nodes: int | None, timeout_s: float, begun: float | None = None
 ) -> list[dict[str, Any]]:
-    """Ray's records of the nodes that are alive, once there are at least `num_nodes`.
+    """Ray's records of the nodes that are alive, and answer, once there are at least `num_nodes`.
+
+    For a minute Ray takes a machine for alive that is not there any more.
 
     Args:
         num_nodes: how many are wanted; None: one.
@@ -199,15 +207,22 @@ def wait_for_nodes(
     while True:
         with ray_errors("Ray does not say which nodes there are"):
             alive = [node for node in ray.nodes() if node["Alive"]]
-        if len(alive) >= wanted:
-            return alive
+        answering = answering_nodes(alive)
+        there = [node for node in alive if node["NodeID"] in answering]
+        if len(there) >= wanted:
+            return there
         if time.monotonic() >= deadline:
-            there = "".join(f"\n  {n['NodeManagerAddress']} ({n['NodeManagerHostname']})" for n in alive)
+            listed = "".join(_describe(node, silent=node not in there) for node in alive)
             raise ClusterTimeout(
-                f"{wanted} nodes were asked for and {len(alive)} are there after {timeout_s:.0f} s:{there}"
+                f"{wanted} nodes were asked for and {len(there)} are there after {timeout_s:.0f} s:{listed}"
             )
         # Ray offers no notice of a joining node to a driver; joining takes seconds, so four looks a second do.
         time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
+
+
+def _describe(node: Mapping[str, Any], *, silent: bool) -> str:
+    state = ": does not answer" if silent else ""
+    return f"\n  {node['NodeManagerAddress']} ({node['NodeManagerHostname']}){state}"
 
 
 def probe_nodes(

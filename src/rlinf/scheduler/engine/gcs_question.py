@@ -37,6 +37,10 @@ class GcsAnswer(enum.Enum):
     NOBODY = "nobody"  # nobody listens there
 
 
+# What a client says first, whoever answers.
+GREETING = _PREFACE + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
+
+
 def ask_gcs(host: str, port: int, token: str | None, timeout_s: float) -> GcsAnswer:
     """Ask the Ray at an address for its name, with a token or without one.
 
@@ -62,12 +66,7 @@ def ask_gcs(host: str, port: int, token: str | None, timeout_s: float) -> GcsAns
 def _question(token: str | None) -> bytes:
     fields = _QUESTION if token is None else (*_QUESTION, (b"authorization", f"Bearer {token}".encode()))
     headers = b"".join(_field(name, value) for name, value in fields)
-    return (
-        _PREFACE
-        + _frame(_SETTINGS, 0, 0, b"")
-        + _frame(_HEADERS, _END_HEADERS, 1, headers)
-        + _frame(_DATA, _END_STREAM, 1, _NO_MESSAGE)
-    )
+    return GREETING + _frame(_HEADERS, _END_HEADERS, 1, headers) + _frame(_DATA, _END_STREAM, 1, _NO_MESSAGE)
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:

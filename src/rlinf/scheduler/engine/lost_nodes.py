@@ -1,4 +1,4 @@
-"""Which nodes are gone, as Ray says or as their raylets show: Ray itself takes ten seconds and more to notice."""
+"""Which nodes are gone, or do not answer, as Ray says or as their raylets show: Ray itself takes a minute to notice."""
 
 from __future__ import annotations
 
@@ -7,33 +7,92 @@ import errno
 import random
 import select
 import socket
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
+from rlinf.scheduler.engine.authentication import host_and_port
+from rlinf.scheduler.engine.gcs_question import GREETING
+
 # So many raylets are looked at each time, and this long.
 _MAX_LOOKS = 64
-_LOOK_MS = 500
+_LOOK_S = 1.0
+# What shows that nobody listens there, on a machine that answers.
+_REFUSED = errno.ECONNREFUSED
+# Ray's own service, among the nodes that are looked at.
+HEAD = "head"
+_ENDED = "its raylet ended"
+Address = tuple[str, int]
 # Its own: what users draw after a seed does not depend on it.
 _dice = random.Random()  # noqa: S311 - not for secrets
 
 
-def why_lost(node_ids: Collection[str]) -> dict[str, str]:
-    """Why some of these nodes are gone, by Ray's ids. It may take a moment; raises what Ray does."""
-    records = {record["NodeID"]: record for record in ray.nodes()}
-    gone = {node_id: _cause(records.get(node_id)) for node_id in node_ids if not _is_alive(records, node_id)}
-    others = [node_id for node_id in node_ids if node_id not in gone]
-    for node_id in _silent(
-        {each: records[each] for each in _dice.sample(others, min(len(others), _MAX_LOOKS))}
-    ):
-        gone[node_id] = "its raylet ended"
-    return gone
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """What one look at some of the nodes has shown, by Ray's ids.
+
+    Attributes:
+        gone: why nodes are gone.
+        answering: nodes whose raylets have answered; `HEAD` is among them if Ray's own service has.
+        silent: those that have not, in a second.
+    """
+
+    gone: Mapping[str, str]
+    answering: Collection[str]
+    silent: Collection[str]
 
 
-def num_lost_nodes() -> int:
-    """How many nodes Ray has had that are gone."""
-    return sum(not record["Alive"] for record in ray.nodes())
+class NodeLooks:
+    """Looks at the nodes of the Ray that this process is connected to, and at that Ray's own service.
+
+    Args:
+        address: where that service is.
+
+    Attributes:
+        address: see above.
+        raylets: where the raylets listen, as far as Ray has told.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.raylets: dict[str, Address] = {}
+
+    def __call__(self, node_ids: Collection[str], silent: Collection[str] = ()) -> NodesSeen:
+        """Look once; it may take a second, and raises what Ray does.
+
+        Args:
+            node_ids: of many, some are looked at.
+            silent: those that have not answered before: all of them are looked at.
+        """
+        some = _dice.sample(list(node_ids), min(len(node_ids), _MAX_LOOKS))
+        wanted = {each: self.raylets[each] for each in {*some, *silent} if each in self.raylets}
+        ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
+        silent_now = {*wanted, HEAD} - ended - answering
+        if HEAD not in answering:  # whoever asks Ray now waits for a minute
+            return NodesSeen(dict.fromkeys(ended - {HEAD}, _ENDED), answering, silent_now | {HEAD})
+        records = {record["NodeID"]: record for record in ray.nodes()}
+        # Those that are new are looked at the next time.
+        self.raylets = {each: _raylet_of(record) for each, record in records.items()}
+        gone = {each: _cause(records.get(each)) for each in node_ids if not _is_alive(records, each)}
+        gone.update((each, _ENDED) for each in ended if each not in gone)
+        return NodesSeen(gone, answering - set(gone), silent_now - set(gone))
+
+
+def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The ids of those nodes, of Ray's records, whose raylets answer."""
+    return ask_raylets({record["NodeID"]: _raylet_of(record) for record in records}, _LOOK_S)[1]
+
+
+def num_lost_nodes(there: Collection[Mapping[str, Any]]) -> int:
+    """How many nodes Ray has had besides those that are there."""
+    return len(ray.nodes()) - len(there)
+
+
+def _raylet_of(record: Mapping[str, Any]) -> Address:
+    return record["NodeManagerAddress"], record["NodeManagerPort"]
 
 
 def _is_alive(records: Mapping[str, Mapping[str, Any]], node_id: str) -> bool:
@@ -49,25 +108,49 @@ def _cause(record: Mapping[str, Any] | None) -> str:
     return f"its raylet ended ({said[0]})"
 
 
-def _silent(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Those of the nodes whose raylets refuse connections; one that does not answer may be slow to."""
-    refused = []
+def ask_raylets(raylets: Mapping[str, Address], timeout_s: float) -> tuple[set[str], set[str]]:
+    """Which of some raylets have ended, and which answer; the others do not, or not in time.
+
+    A kernel takes connections for a process that is stopped, too: only its own first word shows that a raylet runs.
+
+    Args:
+        raylets: where they listen, host and port, by any name.
+        timeout_s: how long they may take, in seconds.
+    """
+    ended: set[str] = set()
+    answering: set[str] = set()
+    deadline = time.monotonic() + timeout_s
     with contextlib.ExitStack() as stack:
-        waiting, poll = {}, select.poll()
-        for node_id, record in records.items():
-            address = record["NodeManagerAddress"], record["NodeManagerPort"]
+        waiting: dict[int, tuple[str, socket.socket]] = {}
+        poll = select.poll()
+        for name, address in raylets.items():
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
             connection = stack.enter_context(socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
             code = connection.connect_ex(address)
-            if code == errno.ECONNREFUSED:
-                refused.append(node_id)
-            elif code == errno.EINPROGRESS:
-                waiting[connection.fileno()] = node_id, connection
+            if code == _REFUSED:
+                ended.add(name)
+            elif code in (0, errno.EINPROGRESS):
+                waiting[connection.fileno()] = name, connection
                 poll.register(connection, select.POLLOUT)
-        while waiting and (ready := poll.poll(_LOOK_MS)):
-            for descriptor, _ in ready:
-                node_id, connection = waiting.pop(descriptor)
+        while waiting and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
+            for descriptor, events in ready:
+                name, connection = waiting[descriptor]
+                if events == select.POLLOUT and _greet(connection):
+                    poll.modify(connection, select.POLLIN)
+                    continue
                 poll.unregister(connection)
-                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
-                    refused.append(node_id)
-    return refused
+                del waiting[descriptor]
+                code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code == _REFUSED:
+                    ended.add(name)
+                elif events & select.POLLIN:
+                    answering.add(name)
+    return ended, answering
+
+
+def _greet(connection: socket.socket) -> bool:
+    try:
+        connection.send(GREETING)
+    except OSError:
+        return False
+    return True

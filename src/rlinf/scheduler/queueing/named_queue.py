@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Protocol
 
 from rlinf.scheduler.queueing.admission import Admission
@@ -105,6 +105,7 @@ class Getter:
         "is_shard",
         "items",
         "lease",
+        "number",
         "part",
         "queue",
         "ripens",
@@ -127,6 +128,7 @@ class Getter:
         self.ticket = ticket
         self.queue = queue
         self.wanted = wanted
+        self.number = 0  # its place in the line of getters, for one that was passed over
         self.ripens = False  # the least of a batch is there: its `max_wait_s` has begun
         self.waited = False  # and is over
         self.is_shard = False  # it asks for a shard's part, and is not in the line
@@ -209,6 +211,7 @@ class Tally:
         "lost_bytes",
         "max_bytes",
         "now",
+        "num_gets",
         "num_items",
         "num_lost",
         "size_bytes",
@@ -219,6 +222,7 @@ class Tally:
     def __init__(self, max_bytes: int, leases: Lender) -> None:
         self.leases = leases
         self.now = 0.0
+        self.num_gets = 0
         self.num_items = 0
         self.size_bytes = 0
         self.num_lost = self.lost_bytes = 0
@@ -349,8 +353,11 @@ class NamedQueue:
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits for items."""
-        return bool(self.getters) or (self.sharding is not None and bool(self.sharding.getters))
+        """Somebody waits for items, and may have them."""
+        if self.sharding is not None and self.sharding.getters:
+            return True
+        leases = self.tally.leases
+        return any(getter.terms is None or not leases.is_at_bound(getter.client) for getter in self.getters)
 
     @property
     def idle(self) -> bool:
@@ -406,6 +413,8 @@ class NamedQueue:
     def get(self, getter: Getter) -> None:
         """Stand in line; `settle` serves the line."""
         self._remember(getter)
+        self.tally.num_gets += 1
+        getter.number = self.tally.num_gets
         self.getters[getter] = None
 
     def get_part(
@@ -433,11 +442,16 @@ class NamedQueue:
         else:
             del self.getters[getter]
 
-    def unpark(self, getter: Getter) -> None:
-        """A getter that was passed over is the first in line again."""
-        del self.parked[getter], getter.client.parked[getter]
-        self.getters[getter] = None
-        self.getters.move_to_end(getter, last=False)
+    def unpark(self, client: Client) -> None:
+        """Getters of a client that were passed over stand in line again, each at its old place."""
+        unparked = [getter for getter in client.parked if getter.queue is self]
+        for getter in unparked:
+            del self.parked[getter], client.parked[getter]
+        last = unparked[-1].number
+        before = takewhile(lambda getter: getter.number < last, self.getters)
+        for getter in sorted([*before, *unparked], key=_number_of, reverse=True):
+            self.getters[getter] = None
+            self.getters.move_to_end(getter, last=False)
 
     def waits_for(self, getter: Getter, closed: bool) -> bool:
         """Whether this queue has ended, and waits for the items of a delivery to arrive."""
@@ -921,6 +935,10 @@ class NamedQueue:
                 return None  # for the next version
             return None if self._may_come_back() else self.why_over(closed)
         return Reason.IMPOSSIBLE if getter.wanted is not None and self._is_stuck() else None
+
+
+def _number_of(getter: Getter) -> int:
+    return getter.number
 
 
 def _count_of(group: tuple[GroupName, int]) -> int:

@@ -84,6 +84,7 @@ class GetRecord(NamedTuple):
         ripens: the least of its batch is there; waited: and its `max_wait_s` is over.
         parked: it is passed over, as its client has as much on lease as it may.
         shard: which shard asks for its part; -1 for none.
+        number: its place in the line of getters.
     """
 
     client: str
@@ -97,6 +98,7 @@ class GetRecord(NamedTuple):
     waited: bool = False
     parked: bool = False
     shard: int = -1
+    number: int = 0
 
 
 class PutRecord(NamedTuple):

@@ -122,6 +122,8 @@ class Restorer:
     def _wait(self, queue: NamedQueue, record: GetRecord) -> None:
         getter = self._getter(queue, record)
         getter.terms, getter.ripens, getter.waited = record.terms, record.ripens, record.waited
+        getter.number = record.number
+        queue.tally.num_gets = max(queue.tally.num_gets, record.number)
         if record.group_size:
             getter.wanted = WantedGroup(record.group_size)
         elif record.limits is not None:

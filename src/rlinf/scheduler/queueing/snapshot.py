@@ -245,7 +245,9 @@ def _get(getter: Getter) -> GetRecord:
     elif getter.wanted is not None:
         weight, limits = getter.wanted
         record = record._replace(weight=None if weight is None else rounded(weight), limits=limits)
-    return record._replace(terms=getter.terms, ripens=getter.ripens, waited=getter.waited)
+    return record._replace(
+        terms=getter.terms, ripens=getter.ripens, waited=getter.waited, number=getter.number
+    )
 
 
 def record_of(client: Client) -> ClientRecord:

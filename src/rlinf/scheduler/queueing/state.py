@@ -988,9 +988,10 @@ class ChannelState:
         if lease.getter is not None and lease.getter.client.parked:
             client = lease.getter.client
             if not self.leases.is_at_bound(client):
-                for getter in reversed(list(client.parked)):
-                    queues[getter.queue] = None
-                    getter.queue.unpark(getter)
+                waiting = dict.fromkeys(getter.queue for getter in client.parked)
+                for queue in waiting:
+                    queue.unpark(client)
+                queues |= waiting
         self._settle(queues, out)
 
     def _settled(self, queues: Iterable[NamedQueue]) -> list[Instruction]:

@@ -76,7 +76,10 @@ class DeathNews:
         if self._roll is None:
             self._messenger.notify(self._home, REPORT, DeadProcesses([death]))
         elif self._roll.declare(death, by):
-            _log.info("'%s' is dead: %s", death.name or death.process_id, death.cause)
+            # Who never reached it does not know its name.
+            name = death.name or self._messenger.peer_name(death.process_id)
+            death = msgspec.structs.replace(death, name=name)
+            _log.info("'%s' is dead: %s", name, death.cause)
             # First: nothing that is told goes to the dead.
             self._fence(death)
             self._untold.append(death)

@@ -96,7 +96,10 @@ class Hearts:
         if self._messenger.why_closed:
             return
         for silence in (*self._overdue.values(), *self._pulse.sweep(time.monotonic())):
-            self._tell(silence)
+            if silence.early:
+                self._messenger.doubt(silence.process_id, silence.silent_s)
+            else:
+                self._tell(silence)
         self._messenger.call_later(SWEEP_S, self._sweep)
 
     def _tell(self, silence: Silence) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 # Every process says so often that its I/O thread runs, in seconds.
 BEAT_S = 2.0
+# When two in a row do not come, what leads there is tried: that takes a moment, and then it is known what to say.
+DOUBT_S = 4.0
 # Three in a row that do not come are worth a word.
 SILENT_S = 6.0
 SWEEP_S = 1.0
@@ -15,6 +17,7 @@ SWEEP_S = 1.0
 class _Heard:
     at: float
     give_up_after_s: float | None
+    doubted: bool = False
     told: bool = False
 
 
@@ -25,12 +28,14 @@ class Silence:
     Attributes:
         process_id: which.
         silent_s: for how long nothing came.
+        early: it is not worth a word yet; but it may be the link's, which can be tried.
         over: it is heard of again.
         too_long: it is given up.
     """
 
     process_id: str
     silent_s: float
+    early: bool = False
     over: bool = False
     too_long: bool = False
 
@@ -40,8 +45,10 @@ class Pulse:
 
     >>> pulse = Pulse(0.0)
     >>> pulse.hear("a", 0.5, give_up_after_s=60.0)
-    >>> [s for second in range(1, 8) for s in pulse.sweep(float(second))]
-    [Silence(process_id='a', silent_s=6.5, over=False, too_long=False)]
+    >>> [s for second in range(1, 7) for s in pulse.sweep(float(second))]
+    [Silence(process_id='a', silent_s=4.5, early=True, over=False, too_long=False)]
+    >>> pulse.sweep(7.0)
+    [Silence(process_id='a', silent_s=6.5, early=False, over=False, too_long=False)]
     """
 
     def __init__(self, now: float) -> None:
@@ -84,4 +91,7 @@ class Pulse:
             elif silent_s >= SILENT_S and not heard.told:
                 heard.told = True
                 found.append(Silence(process_id, silent_s))
+            elif silent_s >= DOUBT_S and not heard.doubted and late_s <= 0:
+                heard.doubted = True
+                found.append(Silence(process_id, silent_s, early=True))
         return found

@@ -221,14 +221,15 @@ class Session:
 
     def _fail(self, _error: BaseException) -> None:
         """This process's I/O thread has ended with an error: nobody reaches it any more, nor it anybody."""
-        self._leave(self.messenger.why_closed)
+        self.leave(self.messenger.why_closed)
 
     def _leave_as_dead(self, reason: str) -> None:
         """Others go on without this process: what it does has no effect any more."""
         if not self.failure:
-            self._leave(f"the job declared this process dead: {reason}")
+            self.leave(f"the job declared this process dead: {reason}")
 
-    def _leave(self, why: str) -> None:
+    def leave(self, why: str) -> None:
+        """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
         self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
         # Not here: what is undone may wait for what runs in this thread.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -250,8 +249,10 @@ class ChannelStarter(Starter):
         if process.number not in self._processes:  # nobody wants it any more
             group.stop_beside()
             return
-        exited = group.ranks[0].exited
-        exited.add_done_callback(lambda _: self._messenger.submit(lambda: self._on_exited(process, exited)))
+        gone = group.ranks[0].gone
+        gone.add_done_callback(
+            lambda _: self._messenger.submit(lambda: self._on_gone(process, gone.result(0)))
+        )
         for opening in waiting:
             self._hold(opening, process, group)
 
@@ -342,13 +343,13 @@ class ChannelStarter(Starter):
             if process.endpoint is not None and process.endpoint.process_id == process_id:
                 self._on_lost(process)
 
-    def _on_exited(self, process: _ChannelProcess, exited: Future[str]) -> None:
-        """Ray says why a process is gone."""
+    def _on_gone(self, process: _ChannelProcess, reason: str) -> None:
+        """It is known why a process is gone."""
         self._on_lost(process)
         if not self._session.closed:
             together = f"; it held {list_names(process.lost)}" if len(process.lost) > 1 else ""
             for name in process.lost:
-                self._session.bus.emit(WorkerLost(name, 0, exited.result() + together))
+                self._session.bus.emit(WorkerLost(name, 0, reason + together))
 
     def _on_lost(self, process: _ChannelProcess) -> None:
         """A process cannot be reached any more: its channels are gone. It is ended, if it still runs."""

@@ -132,6 +132,7 @@ class GroupBuilder(Generic[T]):
         Raises:
             PlacementError: the strategy does not fit the cluster.
             NodeLost: a node that it is placed on is gone.
+            ClusterError: Ray's head does not answer.
             DeviceHeld: another job, or another program of Ray's, has some of the accelerators.
             LaunchError: the name is taken, or a rank failed to start; the text holds its traceback.
             LaunchTimeout: some ranks were not ready in time; the text says what each waits for.

@@ -30,8 +30,15 @@ from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.session.links import LinkWatch
+from rlinf.scheduler.wording import clock_text
 from rlinf.scheduler.worker.environment import rank_environment
-from rlinf.scheduler.worker.launched_rank import LaunchedRank, explanation_of, most_telling
+from rlinf.scheduler.worker.launched_rank import (
+    LaunchedRank,
+    end_of_node,
+    explanation_of,
+    is_the_end,
+    most_telling,
+)
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
@@ -382,8 +389,15 @@ class _Launch:
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:
+        watch = self._session.service(NodeWatch)
+
         def ended(future: concurrent.futures.Future[None]) -> None:
-            explanation = explanation_of(future.exception(), rank.witness)
+            error = future.exception()
+            if rank.endpoint is not None and not is_the_end(error):
+                return  # its own connection, or its node's silence, will show whether it is
+            if cause := end_of_node(error):  # first: everybody is told so
+                watch.lose(rank.placement.node_id, f"{cause} at {clock_text(time.time())}")
+            explanation = explanation_of(error, rank.witness)
             if rank.witness is not None:
                 rank.witness.close()
             where = (
@@ -436,12 +450,13 @@ class _Launch:
         return self._bare_topology.nodes[placement.node_rank]
 
     def _describe_missing(self) -> list[str]:
-        return [
-            f"rank {rank.address.rank} on node {rank.placement.node_rank} "
-            f"({self._node_of(rank.placement).ip}): {_WAITS[rank.progress]}"
-            for rank in self._ranks
-            if rank.progress != protocol.READY
-        ]
+        return [self._describe(rank) for rank in self._ranks if rank.progress != protocol.READY]
+
+    def _describe(self, rank: LaunchedRank) -> str:
+        node_rank = rank.placement.node_rank
+        silence = self._session.service(NodeWatch).silence(node_rank)
+        state = "; ".join(filter(None, [_WAITS[rank.progress], silence]))
+        return f"rank {rank.address.rank} on node {node_rank} ({self._node_of(rank.placement).ip}): {state}"
 
 
 def _witnesses(_session: Session) -> Witnesses:

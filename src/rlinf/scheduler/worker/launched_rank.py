@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ray.exceptions import ActorUnavailableError
+
 from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.host import protocol
@@ -15,6 +17,8 @@ from rlinf.scheduler.host.postmortem import Witness
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.worker.processes import HostProcess
 
+# What Ray says of processes that have gone with their node.
+_NODE_ENDED = "the actor's node was terminated"
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _TELLING = ("exit detail", "exit type", "error:")
 # What Ray says when a process is gone and left no word; it goes on with a list of what might have been.
@@ -52,6 +56,20 @@ class LaunchedRank:
     progress: str = protocol.STARTING
     report: Request | None = None
     witness: Witness | None = None
+
+
+def is_the_end(error: BaseException | None) -> bool:
+    """Whether what Ray says means that a process is gone, and not only that Ray does not reach it now."""
+    return not isinstance(error, ActorUnavailableError)
+
+
+def end_of_node(error: BaseException | None) -> str:
+    """Why the node of a process that is gone is gone too, if Ray says that it is; else ""."""
+    if _NODE_ENDED not in str(error):
+        return ""
+    if "health check" in str(error):
+        return "its raylet stopped answering"
+    return "its raylet ended"
 
 
 def most_telling(lines: Sequence[str]) -> str:

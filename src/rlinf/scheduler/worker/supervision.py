@@ -19,6 +19,7 @@ from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside, run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
+from rlinf.scheduler.comm.transport.sockets import SILENCE_S
 from rlinf.scheduler.errors import CommError, LaunchError, LaunchTimeout, SchedulerError, WorkerDied
 from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf.scheduler.host import protocol
@@ -93,7 +94,13 @@ class Supervision:
     def _on_exit(self, rank: LaunchedRank, reason: str) -> None:
         if not self._is_present(rank):
             return
-        reason = self._with_call(rank, reason)
+        cut = self.session.messenger.cut_off(rank.endpoint.process_id, SILENCE_S) if rank.endpoint else ""
+        if cut:
+            # It ended because it has lost us too, or Ray, which has also lost it, guesses.
+            node = self._node_watch.states.title(rank.placement.node_rank)
+            reason = f"process {rank.pid} on {node}: {cut}"
+        else:
+            reason = self._with_call(rank, reason)
         consequences = self._deaths.on_exit(rank.address.rank, reason)
         if consequences is not NOTHING and rank.endpoint is not None:
             # Its node may be cut off, and it lives there: nobody takes it any more.
@@ -219,6 +226,10 @@ class Supervision:
         for number, reason in self._deaths.dead.items():
             call.refuse(WorkerDied(self.name, number, call.method, reason))
         self._end_with_the_dead(call)  # a rank may have died since check_alive
+
+    def _end_all_calls(self) -> None:
+        for call in tuple(self._pending):
+            call.abort(WorkerDied(self.name, self.ranks[0].address.rank, call.method, self.session.failure))
 
     def _end_with_the_dead(self, call: Call) -> None:
         error = self._deaths.end_of_call(call.method)
@@ -371,6 +382,8 @@ class Supervision:
         if self.ended.done():
             return False
         self._deaths.stopping = True
+        if self.session.failure:  # nobody knows how long it takes to end the processes
+            self.session.messenger.submit(self._end_all_calls)
         self._successors.stop()
         if self._deaths.may_return:  # not any more
             for rank in self.ranks:
@@ -406,6 +419,8 @@ class Supervision:
         self.ended.wait(ANSWER_TIMEOUT_S)
 
     def _kill(self, rank: LaunchedRank) -> None:
+        if self._node_watch.headless:  # it is told by its connection, when this process leaves the job
+            return
         rank.process.kill()
         if not rank.exited.done():  # Ray asks a process to end, and one that is stopped does not hear that
             self._end_by_force(rank)

@@ -78,6 +78,8 @@ class PeerLine:
         self._timer: Timer | None = None
         self._timer_at: float | None = None
         self._leaving = False
+        # What the kernel hears over the connection that stands does not count any more.
+        self._doubted = False
 
     @property
     def transport(self) -> str:
@@ -108,9 +110,16 @@ class PeerLine:
             self._dial(now)
         elif decision is Decision.END:
             self.close()
-            self._events.on_dead(self, self.session.reason, self.session.loss or Loss.BROKEN)
+            self._events.on_dead(self, self._reason(), self.session.loss or Loss.BROKEN)
             return
         self._set_timer(now)
+
+    def _reason(self) -> str:
+        """Why the other is dead; with its machine's address where that cannot be reached."""
+        if self.session.loss is not Loss.UNREACHABLE or self.transport == "unix":
+            return self.session.reason
+        host = self.endpoint.tcp_address.removeprefix("tcp://").rpartition(":")[0]
+        return f"{self.session.reason} ({host})"
 
     def _set_timer(self, now: float) -> None:
         at = self.session.wake_at()
@@ -207,6 +216,7 @@ class PeerLine:
     def adopt(self, connection: socket.socket) -> None:
         """Use a connection from now on."""
         self._drop_link()
+        self._doubted = False
         self.link = StreamLink(self._loop, connection, self.session, self, self._sockets.buffers)
         self._sockets.flush_soon(self.link)
         self._watch()
@@ -224,6 +234,7 @@ class PeerLine:
 
     def on_messages(self, messages: list[Message]) -> None:
         """See `LinkEvents`."""
+        self._doubted = False
         self.session.heard()
         self._events.on_messages(messages)
 
@@ -239,13 +250,20 @@ class PeerLine:
             self.session.cut(time.monotonic(), reason)
         self.poll()
 
+    def doubt(self, silent_s: float) -> None:
+        """Nothing has been said for a while: try by another connection whether its machine can be reached."""
+        if self.link is not None and self.transport != "unix":
+            self._doubted = True
+            self.session.silent(time.monotonic(), silent_s)
+            self.poll()
+
     def look(self) -> bool:
         """See `Watched`."""
         if self.link is not None:
             silent_s = silence_of(self.link.connection)
             if silent_s >= SILENCE_S:
                 self.session.silent(time.monotonic(), silent_s)
-            else:
+            elif not self._doubted:
                 self.session.heard()
         if self._attempt is not None and silence_of(self._attempt.connection) >= SILENCE_S:
             self._attempt.fail("silent")

@@ -355,12 +355,19 @@ class PeerSession(Generic[MessageT]):
             return f"stuck for {max(0.0, now - self._reached_at):.1f} s: it was reached, and does not answer"
         return self.cut_off(now)
 
-    def cut_off(self, now: float) -> str:
-        """Why the other cannot be reached now, and since when; "" while it can, also if it does not answer."""
+    def cut_off(self, now: float, for_s: float = 0.0) -> str:
+        """Why the other cannot be reached, and since when; "" while it can, also if it does not answer.
+
+        Args:
+            now: when.
+            for_s: "" too if it has been so for less than so many seconds.
+        """
         if self.state is State.DEAD:
             return self.reason
         since = None if self._is_reached else self._unreachable_since()
-        return "" if since is None else f"unreachable for {max(0.0, now - since):.1f} s: {self._what()}"
+        if since is None or now - since < for_s:
+            return ""
+        return f"unreachable for {max(0.0, now - since):.1f} s: {self._what()}"
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -1,0 +1,177 @@
+"""Jobs on three hosts with addresses of their own, made one cluster by `rlinf node start`: cut off, lost, and back."""
+
+import contextlib
+import json
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from machine_fixtures import made_or_skipped
+from rlinf.testing.hosts import HostFleet
+
+PROGRAM = Path(__file__).with_name("hosts_stories.py")
+DEADLINE_S = 90.0
+# As in the stories; what ends then is told a little later on a busy machine.
+UNREACHABLE_AFTER_S = 9.0
+SOON_S = 5.0
+# It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
+LATE_S = 6.0
+
+pytestmark = pytest.mark.ray
+
+
+class Hands:
+    """Does to the hosts what a story asks for; remembers what it has seen."""
+
+    def __init__(self, fleet, joining):
+        self.fleet = fleet
+        self.seen = None
+        self.watched = None
+        self._joining = joining
+
+    def do(self, what, *arguments):
+        getattr(self, "_" + re.sub(r"\W+", "_", what))(*arguments)
+
+    def _wait_for_nodes(self):
+        self._joining.join(DEADLINE_S)
+
+    def _unplug(self, rank):
+        self.fleet.network.unplug(self.fleet.hosts[rank].machine)
+
+    def _plug_in(self, rank):
+        self.fleet.network.plug_in(self.fleet.hosts[rank].machine)
+
+    def _mute(self, rank, towards):
+        self.fleet.network.mute(self.fleet.hosts[rank].machine, self.fleet.hosts[towards].machine)
+
+    def _unmute(self, rank, towards):
+        self.fleet.network.unmute(self.fleet.hosts[rank].machine, self.fleet.hosts[towards].machine)
+
+    def _lose_power(self, rank):
+        self.fleet.lose_power(rank)
+
+    def _stop_raylet(self, rank):
+        signal.pidfd_send_signal(self._raylet(rank), signal.SIGSTOP)
+
+    def _go_on_raylet(self, rank):
+        signal.pidfd_send_signal(self._raylet(rank), signal.SIGCONT)
+
+    def _raylet(self, rank):
+        return self.fleet.descriptor(self.fleet.hosts[rank].raylet())
+
+    def _lose_the_head(self, pid):
+        self.watched = self.fleet.descriptor(pid)
+        signal.pidfd_send_signal(self.fleet.descriptor(self.fleet.hosts[0].head()), signal.SIGKILL)
+
+    def _seen(self, seen):
+        self.seen = seen
+
+
+def tell(hands, story):
+    """Run a program's story on the first host; what it has seen."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, str(PROGRAM), story]
+    with hands.fleet.hosts[0].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        try:
+            while select.select([program.stdout], [], [], DEADLINE_S)[0]:
+                line = program.stdout.readline()
+                if not line:
+                    break
+                hands.do(*json.loads(line))
+                with contextlib.suppress(BrokenPipeError):
+                    program.stdin.write("\n")
+                    program.stdin.flush()
+        finally:
+            program.kill()
+        assert hands.seen is not None, program.stderr.read()
+    return hands.seen
+
+
+@pytest.fixture(scope="module")
+def hands():
+    with made_or_skipped(lambda: HostFleet(3)) as fleet:
+        fleet.start_nodes([0])
+        fleet.start_nodes([1])
+        joining = threading.Thread(target=fleet.start_nodes, args=([2],))
+        joining.start()
+        yield Hands(fleet, joining)
+
+
+@pytest.fixture(scope="module")
+def seen(hands):
+    return tell(hands, "first")
+
+
+def test_a_node_that_joins_later_is_found(seen):
+    assert seen["joined"] == 3
+
+
+@pytest.mark.parametrize("rank", ["1", "2"], ids=["of one direction", "of both"])
+def test_a_cut_is_told_of_within_seconds(seen, rank):
+    after_s, reason = seen["told"][rank]
+    assert after_s < 2 * SOON_S
+    assert re.fullmatch(r"its raylet has not answered for \d s", reason)
+
+
+def test_a_cut_that_is_mended_in_time_has_cost_nothing(seen):
+    assert seen["mended"]["calls"][1] == ""
+    assert seen["mended"]["recv"][1:] == ["", ["through"]]
+    assert seen["mended"]["items"][2] == list(range(200))
+    assert seen["mended"]["lost"] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("call", "WorkerDied"), ("its own", "WorkerDied"), ("get", "ChannelLost"), ("recv", "WorkerDied")],
+)
+def test_every_wait_for_a_lost_host_ends_soon_after_the_grace_with_the_node_as_its_cause(seen, what, error):
+    took_s, kind, text = seen["gone"][what]
+    assert kind == error
+    assert took_s < UNREACHABLE_AFTER_S + LATE_S
+    assert re.search("(unreachable|its raylet has not answered) for ", text)
+    assert re.search(r"192\.0\.2\.[23]\b", text)
+    assert what == "get" or re.search(r"node [12] \(192\.0\.2\.[23], [0-9a-f]{8}\)", text)
+
+
+def test_a_host_without_power_and_one_whose_raylet_is_stopped_are_both_lost_and_told_apart(seen):
+    (one, stopped), (two, silent) = seen["gone"]["both"][2]
+    assert (one, two) == (1, 2)
+    assert re.search(r"is gone: its raylet has not answered for \d+ s, at ", stopped)
+    assert re.search(r"is gone: (unreachable for|its raylet has not answered for) ", silent)
+
+
+def test_what_is_gone_is_refused_at_once_and_its_names_are_free(seen):
+    took_s, kind, text = seen["gone"]["launch"]
+    assert kind == "NodeLost"
+    assert text.startswith("node 2 (192.0.2.3, ")
+    assert seen["gone"]["later call"][1] == "WorkerDied"
+    assert took_s < SOON_S
+    assert seen["gone"]["its name"][1] == ""
+
+
+def test_a_node_whose_raylet_goes_on_can_be_used_again(seen):
+    assert seen["lost after"] == [2]
+    assert seen["back"] == 2
+
+
+@pytest.fixture(scope="module")
+def seen_later(hands, seen):
+    return tell(hands, "second")
+
+
+def test_after_a_loss_a_job_takes_the_nodes_that_are_there(seen_later):
+    assert seen_later["nodes"] == 1
+
+
+def test_a_job_whose_ray_has_lost_its_head_is_left_and_says_why(hands, seen_later):
+    assert select.select([hands.watched], [], [], 2 * SOON_S)[0]  # its ranks are gone
+    for what, error in (("call", "WorkerDied"), ("launch", "ClusterError")):
+        took_s, kind, text = seen_later["headless"][what]
+        assert (kind, took_s < 4 + LATE_S) == (error, True)
+        assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
