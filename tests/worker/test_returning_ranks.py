@@ -9,11 +9,13 @@ import pytest
 from returning_workers import Mortal, Peer
 
 from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     CallCancelled,
     ChannelExists,
     ConfigError,
     LaunchError,
+    LaunchTimeout,
     PlacementError,
     WorkerDied,
 )
@@ -244,6 +246,17 @@ def test_restart_brings_another_process_whatever_the_policy(forked_job, on_failu
         assert [who[2] for who in group.who().wait(20)] == [1, 1]
     with pytest.raises(PlacementError):
         group.restart(2)
+
+
+def test_who_waits_for_no_time_is_told_that_the_rank_is_not_back(forked_job):
+    group = launch(forked_job, "hasty")
+    busy = Promise()
+    forked_job.session.messenger.submit(lambda: busy.wait(20))
+    try:
+        with pytest.raises(LaunchTimeout, match="rank 1 is not back after 0 s"):
+            group.restart(1, timeout_s=0.0)
+    finally:
+        busy.set_result(None)
 
 
 def test_peers_get_peer_died_or_wait_for_the_return_if_they_want(forked_job):

@@ -124,7 +124,8 @@ class Successors:
             self._tell_given_up(before, reason, error)
             raise
         finally:
-            back.set_result(None)
+            # By the I/O thread: whoever waits for it sees what that was told before.
+            self._session.messenger.submit(lambda: back.set_result(None))
 
     def _bury(self, before: LaunchedRank, reason: str) -> None:
         """See that nothing the dead one still does has an effect, wherever it is."""

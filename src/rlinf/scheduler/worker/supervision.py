@@ -308,8 +308,7 @@ class Supervision:
         asked: Promise[Promise[None] | None] = Promise()
         deadline = time.monotonic() + timeout_s
         self.session.messenger.submit(lambda: self._on_restart(number, asked))
-        asked.wait(timeout_s)
-        back = asked.result(0) if asked.done() else None
+        back = asked.result(0) if asked.wait(timeout_s) else Promise()
         if back is not None and not back.wait(max(0.0, deadline - time.monotonic())):
             problem = f"rank {number} is not back after {timeout_s:.0f} s"
             raise LaunchTimeout(self.name, problem, [self._deaths.away.get(number, "it has just come back")])
