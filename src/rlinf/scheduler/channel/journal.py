@@ -107,7 +107,8 @@ class Journal:
                 if status.st_mode & _OF_OTHERS:
                     mode = stat.S_IMODE(status.st_mode)
                     raise self._error(
-                        f"lies in a folder that others may write to (mode {mode:04o}); chmod 700 it"
+                        f"lies in a folder that others may write to (mode {mode:04o}); name one for this channel alone,"
+                        " which is made with mode 0700 if it is not there"
                     )
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError as error:
