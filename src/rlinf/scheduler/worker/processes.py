@@ -53,6 +53,8 @@ class Processes:
         self._session = session
         self._host_class = ray.remote(WorkerHost)
         self._holds = DeviceHolds()
+        # What each launch counts on, whoever of them took it.
+        self._relied: list[set[tuple[str, str]]] = []
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
@@ -78,11 +80,26 @@ class Processes:
             )
             for rank, names in devices.items()
         ]
+        relied = {(each.node_id, name) for each in wanted for name in each.names}
+        self._relied.append(relied)
+        try:
+            taken = self._wait_for(group, [each for each in wanted if each.resource], wait_s)
+        except BaseException:
+            self._relied.remove(relied)
+            raise
+        return partial(self._give_back, taken, relied)
+
+    def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
+        """Give back what a launch that has failed took, unless other groups of the job count on it."""
+        self._relied.remove(relied)
+        if not any(relied & others for others in self._relied):
+            self._holds.release(taken)
+
+    def _wait_for(self, group: str, wanted: Sequence[NodeDevices], wait_s: float) -> list[PlacementGroup]:
         since, told, latest = time.monotonic(), False, 0.0
         while True:
             try:
-                taken = self._take([each for each in wanted if each.resource])
-                return partial(self._holds.release, taken)
+                return self._take(wanted)
             except Taken as refusal:
                 details = self._describe(refusal)
                 now = time.monotonic()
