@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import itertools
 import multiprocessing
+import operator
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +17,14 @@ import pytest
 from durable_roles import hold
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.channel import ChannelReport, DurableChannel, channels_of, durable, unheld_channels
+from rlinf.scheduler.channel import (
+    ChannelReport,
+    DurableChannel,
+    channels_of,
+    durable,
+    journal_growth,
+    unheld_channels,
+)
 from rlinf.scheduler.channel.checkpoint import read_channel
 from rlinf.scheduler.channel.journal import Journal
 from rlinf.scheduler.errors import (
@@ -237,33 +246,66 @@ def write_whole(holders, channel):
 
 
 def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less_often(tmp_path, monkeypatch):
-    tried = []
+    tried_after, turns = [], []
+    append = Journal.append
+
+    def count_turn(journal, head, frames):
+        turns.append(None)
+        append(journal, head, frames)
+
+    def no_thread(*_):
+        tried_after.append(len(turns))
+        raise RuntimeError("can't start new thread")
 
     def too_large(_journal, _head, _image, _frames):
-        tried.append(None)
+        tried_after.append(len(turns))
         raise MemoryError
 
-    def no_room(_journal, fd, _since):
-        tried.append(None)
-        os.close(fd)
+    def no_room(_journal, new, _since):
+        tried_after.append(len(turns))
+        new.drop()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(durable, "GROWN_TURNS", 4)
-    for owner, name, failing in ((Journal, "begin", too_large), (Journal, "finish", no_room)):
-        with LocalRuntime() as runtime:
+    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    monkeypatch.setattr(Journal, "append", count_turn)
+    for owner, name, failing in (
+        (durable, "run_beside", no_thread),
+        (Journal, "begin", too_large),
+        (Journal, "finish", no_room),
+    ):
+        with monkeypatch.context() as patch, LocalRuntime():
+            turns.clear()
             channel = Channel.create("grows", durable=tmp_path / name)
-            tried.clear()
-            with monkeypatch.context() as patch:
-                patch.setattr(owner, name, failing)
-                for number in itertools.count():
-                    channel.put(number, timeout_s=DEADLINE_S)
-                    if len(tried) == 3:
-                        break
-                held = runtime._servers._servers["grows"]
-                wait_until(lambda held=held: held._grown_turns > 4)
+            patch.setattr(owner, name, failing)
+            tried_after.clear()
+            for number in itertools.count():
+                channel.put(number, timeout_s=DEADLINE_S)
+                if len(tried_after) == 3:
+                    break
+            # After 4, 8 and 16 turns more, and as many again as it took to try.
+            assert all(map(operator.ge, tried_after, [5, 5 + 9, 5 + 9 + 17]))
         with LocalRuntime():
             channel = Channel.create("grows", durable=tmp_path / name)
             assert drain(channel, number + 1) == list(range(number + 1))
+
+
+def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_silence(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    has_left = threading.Event()
+    sync = Journal.sync
+    monkeypatch.setattr(Journal, "sync", lambda *new: has_left.wait(DEADLINE_S) and sync(*new))
+    with LocalRuntime():
+        channel = Channel.create("left", durable=tmp_path)
+        for number in range(5):
+            channel.put(number, timeout_s=DEADLINE_S)
+        wait_until(lambda: len(os.listdir(tmp_path)) == 3)
+    has_left.set()
+    wait_until(lambda: sorted(os.listdir(tmp_path)) == ["journal", "lock"])
+    with LocalRuntime():
+        assert drain(Channel.create("left", durable=tmp_path), 5) == list(range(5))
+    assert "is not made smaller" not in caplog.text
 
 
 def test_to_ask_what_is_there_writes_nothing_and_is_behind_what_was_said_before(holders):
@@ -291,7 +333,7 @@ def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
     began = time.monotonic()
     with pytest.raises(ChannelUnanswered, match="its process is gone since"):
         channel.get(timeout_s=0.5)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < DEADLINE_S
     with pytest.raises(ChannelUnanswered, match="no other one holds the channel yet"):
         channel.put("item", timeout_s=0.5)
     holders.start()

@@ -46,15 +46,18 @@ def test_what_was_appended_is_read_and_can_be_appended_to(tmp_path):
     assert read(tmp_path) == expected([*HEADS, b"four"])
 
 
+@pytest.fixture(scope="module")
+def journals(tmp_path_factory):
+    """What journals hold that were appended to 0, 1, 2 and 3 times."""
+    return [write(tmp_path_factory.mktemp("journal"), HEADS[:count]).read_bytes() for count in range(4)]
+
+
 @given(st.data())
-def test_a_tail_that_was_cut_off_anywhere_is_dropped_and_nothing_before_it(tmp_path_factory, data):
+def test_a_tail_that_was_cut_off_anywhere_is_dropped_and_nothing_before_it(tmp_path_factory, journals, data):
     folder = tmp_path_factory.mktemp("journal")
-    path = write(folder)
-    whole = path.read_bytes()
-    first = write(tmp_path_factory.mktemp("journal"), HEADS[:1]).stat().st_size
-    size = data.draw(st.integers(first, len(whole)))
+    size = data.draw(st.integers(len(journals[1]), len(journals[3])))
     zeros = data.draw(st.integers(0, 100))
-    path.write_bytes(whole[:size] + bytes(zeros))
+    (folder / "journal").write_bytes(journals[3][:size] + bytes(zeros))
     found = read(folder)
     assert found == expected()[: len(found)]
     assert len(found) >= 1
@@ -62,12 +65,11 @@ def test_a_tail_that_was_cut_off_anywhere_is_dropped_and_nothing_before_it(tmp_p
 
 
 @given(st.data())
-def test_damage_with_something_whole_behind_it_is_refused(tmp_path_factory, data):
+def test_damage_with_something_whole_behind_it_is_refused(tmp_path_factory, journals, data):
     folder = tmp_path_factory.mktemp("journal")
-    path = write(folder)
-    last = write(tmp_path_factory.mktemp("journal"), HEADS[:2]).stat().st_size
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, last - 1))
+    path = folder / "journal"
+    content = bytearray(journals[3])
+    place = data.draw(st.integers(0, len(journals[2]) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
     with pytest.raises(ChannelJournalError):
@@ -95,11 +97,11 @@ def test_it_is_written_anew_with_what_happened_meanwhile(tmp_path):
     journal = Journal(str(tmp_path), "name")
     list(journal.read())
     since = journal.size_bytes
-    fd = journal.begin(b"header", b"image", [b"frame"])
+    new = journal.begin(b"header", b"image", [b"frame"])
     journal.append(b"meanwhile", [b"m" * 20_000])
     # A death now leaves the present one as it is.
     assert len(read_copy(path, tmp_path / "copy")) == 4
-    journal.finish(fd, since)
+    journal.finish(new, since)
     assert journal.size_bytes == path.stat().st_size
     journal.append(b"after", [])
     journal.close()
@@ -107,29 +109,31 @@ def test_it_is_written_anew_with_what_happened_meanwhile(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "fstat"])
-def test_one_that_cannot_be_finished_is_closed_and_the_present_one_goes_on(tmp_path, monkeypatch, call):
+def test_one_that_cannot_be_finished_is_dropped_and_the_present_one_goes_on(tmp_path, monkeypatch, call):
     write(tmp_path)
     journal = Journal(str(tmp_path), "name")
     list(journal.read())
-    fd = journal.begin(b"header", b"image", [b"frame"])
+    new = journal.begin(b"header", b"image", [b"frame"])
     with monkeypatch.context() as patch:
         patch.setattr(os, call, no_room)
         with pytest.raises(OSError, match="No space left"):
-            journal.finish(fd, journal.size_bytes)
+            journal.finish(new, journal.size_bytes)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
+        os.fstat(new.fd)
+    assert sorted(os.listdir(tmp_path)) == ["journal", "lock"]
     journal.append(b"after", [])
     journal.close()
     assert read(tmp_path) == [*expected(), (b"after", b"")]
 
 
-def test_one_that_cannot_be_begun_is_closed(tmp_path, monkeypatch):
+def test_one_that_cannot_be_begun_is_dropped(tmp_path, monkeypatch):
     journal = Journal(str(tmp_path), "name")
     open_before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, "writev", no_room)
     with pytest.raises(OSError, match="No space left"):
         journal.begin(b"header")
     assert os.listdir("/proc/self/fd") == open_before
+    assert os.listdir(tmp_path) == ["lock"]
     journal.close()
 
 
@@ -142,6 +146,45 @@ def test_nothing_is_appended_to_one_whose_name_may_not_be_on_the_disk(tmp_path, 
             journal.append(b"one", [])
     journal.append(b"two", [])
     journal.close()
+
+
+def test_whoever_held_it_before_and_still_writes_is_not_in_the_way_of_the_next(tmp_path):
+    write(tmp_path)
+    before = Journal(str(tmp_path), "name")
+    list(before.read())
+    abandoned = before.begin(b"header")
+    before.close()
+    journal = Journal(str(tmp_path), "name")
+    list(journal.read())
+    new = journal.begin(b"header", b"image")
+    late = before.begin(b"header")
+    journal.finish(new, journal.size_bytes)
+    for each in (abandoned, late):
+        with pytest.raises(ChannelJournalError, match="is held by this process no more"):
+            before.finish(each, 0)
+    assert sorted(os.listdir(tmp_path)) == ["journal", "lock"]
+    journal.append(b"after", [])
+    journal.close()
+    journal = Journal(str(tmp_path), "name")
+    assert [block.head for block in journal.read()] == [b"header", b"image", b"after"]
+    journal.close()
+
+
+def test_what_a_death_has_left_half_written_is_removed(tmp_path):
+    write(tmp_path)
+    journal = Journal(str(tmp_path), "name")
+    os.close(journal.begin(b"header").fd)
+    journal.close()
+    assert read(tmp_path) == expected()
+    assert sorted(os.listdir(tmp_path)) == ["journal", "lock"]
+
+
+def test_one_whose_lock_cannot_be_written_is_refused_and_not_held(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", no_room)
+        with pytest.raises(ChannelJournalError, match=r"cannot be used: .*No space left"):
+            Journal(str(tmp_path), "name")
+    Journal(str(tmp_path), "name").close()
 
 
 def no_room(*_args):
@@ -163,7 +206,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_says_why(tmp_path):
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     for mode in (0o770, 0o707, 0o1777):
         tmp_path.chmod(mode)
-        with pytest.raises(ChannelJournalError, match=rf"others may write to \(mode {mode:04o}\); chmod 700"):
+        with pytest.raises(ChannelJournalError, match=rf"others may write to \(mode {mode:04o}\); name one"):
             Journal(str(tmp_path), "name")
     tmp_path.chmod(0o755)
     Journal(str(tmp_path), "name").close()

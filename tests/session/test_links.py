@@ -101,6 +101,26 @@ def test_who_does_not_know_the_token_is_turned_away_and_the_guest_is_let_in():
         probe_link("127.0.0.1", door.port, TOKEN)
 
 
+def test_strangers_who_say_nothing_keep_no_guest_waiting():
+    door = ProbeDoor("127.0.0.1", TOKEN, None)
+    serving = threading.Thread(target=door.serve)
+    serving.start()
+    with contextlib.ExitStack() as stack:
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", door.port))) for _ in range(20)
+        ]
+        strangers[-1].sendall(TOKEN[:-1])
+        for stranger in strangers:
+            stranger.settimeout(DEADLINE_S)
+        assert strangers[0].recv(1) == b""  # there are many: who came first has to go
+        assert probe_link("127.0.0.1", door.port, TOKEN).round_trip_s > 0
+        serving.join(DEADLINE_S)
+        assert not serving.is_alive()
+        for stranger in strangers[1:]:
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
+
+
 @pytest.fixture
 def job(secret):
     with Session(secret, "driver") as home:

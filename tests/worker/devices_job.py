@@ -3,10 +3,13 @@
 import os
 import signal
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import ray
 
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy, Worker
+from rlinf.scheduler.worker.processes import Processes
 
 
 class Idle(Worker):
@@ -23,6 +26,24 @@ def say(*words):
     sys.stdout.flush()
 
 
+def reserve_side_by_side(session, wanted):
+    """Reserve devices of node 0 as so many processes of one job do at the same moment, and give them back."""
+    barrier = threading.Barrier(len(wanted))
+
+    def reserve(devices):
+        processes = Processes(session)  # each process has its own
+        barrier.wait(30)
+        return processes.reserve("idle", {0: devices.split(",")}, wait_s=0)
+
+    with ThreadPoolExecutor() as threads:
+        outcomes = [threads.submit(reserve, devices) for devices in wanted]
+    errors = [outcome.exception() for outcome in outcomes]
+    for outcome, error in zip(outcomes, errors, strict=True):
+        if error is None:
+            outcome.result()()
+    return ["done"] if not any(errors) else ["error", *map(repr, filter(None, errors))]
+
+
 def main():
     where, *shape = sys.argv[1:]
     with Cluster(simulate=shape[0]) if where == "start" else Cluster(address=where) as cluster:
@@ -32,6 +53,9 @@ def main():
             command, *args = line.split()
             if command == "end":
                 break
+            if command == "reserve":
+                say(*reserve_side_by_side(cluster.session, args))
+                continue
             devices, wait_s = [int(device) for device in args[0].split(",")], float(args[1])
             try:
                 strategy = FlexiblePlacementStrategy([devices])

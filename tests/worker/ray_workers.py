@@ -1,5 +1,6 @@
 """Worker classes that the tests launch; in a module of their own, so that workers import them by name."""
 
+import _thread
 import asyncio
 import os
 import signal
@@ -77,6 +78,14 @@ class Probe(Worker):
     def hold_the_process(self):
         self.holds = True
         self.gate.wait(30)
+
+    def run_out_of_threads(self):
+        """From now on this process can start none as the library does."""
+
+        def refuse(*_):
+            raise RuntimeError("can't start new thread")
+
+        _thread.start_new_thread = refuse
 
     async def is_held(self):
         return getattr(self, "holds", False)

@@ -134,3 +134,8 @@ def test_devices_that_ray_gave_to_others_are_refused(start, foreign):
     job = start()
     refusals = [" ".join(job.tell("launch", devices, 0)) for devices in ("0,1", "4,5")]
     assert sum("given by Ray to programs that are not ours" in refusal for refusal in refusals) == 1
+
+
+def test_processes_of_one_job_reserve_at_the_same_moment(start):
+    # Ray gives the first device that is free: it is given back, and on its way when the other one is asked for.
+    assert start().tell("reserve", "1", "0,2,3") == ["done"]

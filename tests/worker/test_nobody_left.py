@@ -131,27 +131,29 @@ from rlinf.scheduler import PackedPlacementStrategy
 if __name__ == "__main__":
     job = ForkedJob()
     group = Probe.create_group().launch(job, PackedPlacementStrategy(0, 1), name="parents")
-    children = group.start_a_child().wait(30)
-    if sys.argv[1] == "busy":
+    pids = group.start_a_child().wait(30) + [who["pid"] for who in group.who().wait(30)]
+    if "threadless" in sys.argv[1]:
+        group.run_out_of_threads().wait(30)
+    if "busy" in sys.argv[1]:
         group.hold_the_process()
         while not all(group.is_held().wait(30)):
             pass
-    print(*children, flush=True)
+    print(*pids, flush=True)
     signal.pause()
 """
 
 
-@pytest.mark.parametrize("busy", ["idle", "busy"])
-def test_what_ranks_have_started_ends_with_them_when_their_launcher_is_killed(busy, tmp_path):
+@pytest.mark.parametrize("state", ["idle", "busy", "busy, threadless"])
+def test_ranks_and_what_they_have_started_end_when_their_launcher_is_killed(state, tmp_path):
     program = tmp_path / "driver.py"
     program.write_text(DRIVER)
     path = os.pathsep.join(each for each in sys.path if each)
     with subprocess.Popen(
-        [sys.executable, program, busy], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, program, state], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
     ) as driver:
-        children = [int(pid) for pid in driver.stdout.readline().split()]
-        assert len(children) == 2
-        with watching(children) as ended:
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(pids) == 4
+        with watching(pids) as ended:
             driver.kill()
             assert_all_end(ended)
 

@@ -1,12 +1,15 @@
 """Ranks that come back: real processes, killed, without Ray."""
 
+import _thread
 import queue
 import re
+import threading
 
 import pytest
 from returning_workers import Mortal, Peer
 
 from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     CallCancelled,
     ChannelExists,
@@ -74,6 +77,23 @@ def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
     group.terminate()
     wait_until(lambda: sum(process._process.is_alive() for process in forked_job.processes.started) == 1)
     assert {each.state for each in group.health()} == {"ended"}
+
+
+def test_a_rank_comes_back_once_threads_can_be_had_again(forked_job, monkeypatch):
+    group = launch(forked_job, "threadless")
+    group.who().wait(20)
+    start, refused = _thread.start_new_thread, threading.Event()
+
+    def refuse_at_first(*args):
+        if refused.is_set():
+            return start(*args)
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse_at_first)
+    kill(group, 1)
+    assert refused.is_set()
+    assert [who[0] for who in group.who().wait(20)] == [0, 1]
 
 
 def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
@@ -234,6 +254,17 @@ def test_a_restart_that_is_late_says_so_and_goes_on(forked_job):
         with pytest.raises(LaunchTimeout, match=f"rank 1 is not back after {timeout_s} s"):
             group.restart(1, timeout_s=timeout_s)
     assert group.execute_on(1).who().wait(20)[0][:3] == (1, 2, 1)
+
+
+def test_who_waits_for_no_time_is_told_that_the_rank_is_not_back(forked_job):
+    group = launch(forked_job, "hasty")
+    busy = Promise()
+    forked_job.session.messenger.submit(lambda: busy.wait(20))
+    try:
+        with pytest.raises(LaunchTimeout, match="rank 1 is not back after 0 s"):
+            group.restart(1, timeout_s=0.0)
+    finally:
+        busy.set_result(None)
 
 
 def test_peers_get_peer_died_or_wait_for_the_return_if_they_want(forked_job):

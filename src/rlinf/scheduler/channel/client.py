@@ -191,7 +191,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         try:
             entry = session.directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
         except PeerNotFound as error:
-            problem = f"nobody created it within {error.waited_s:.1f} s; {_what_there_is(session, name)}"
+            waited = f" within {error.waited_s:.1f} s" if limit_s != 0 else ""
+            problem = f"nobody created it{waited}; {_what_there_is(session, name)}"
             raise ChannelNotFound(name, problem) from error
         except PeerDied as error:
             raise ChannelLost(name, str(error)) from error

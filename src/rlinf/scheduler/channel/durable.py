@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +13,8 @@ import msgspec
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.checkpoint import SavedChannel
 from rlinf.scheduler.channel.found_journal import FoundJournal, header_of
-from rlinf.scheduler.channel.journal import Journal, JournalBlock
+from rlinf.scheduler.channel.journal import Journal, JournalBlock, NewJournal
+from rlinf.scheduler.channel.journal_growth import JournalGrowth
 from rlinf.scheduler.channel.journal_records import JournaledTurn, write_image
 from rlinf.scheduler.channel.journaled import JournaledOutside
 from rlinf.scheduler.channel.server import ChannelServer
@@ -28,9 +28,6 @@ from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
 
-# It is written whole when it has grown by so much, and by twice what it was then, or by so many turns.
-GROWN_BYTES = 64 << 20
-GROWN_TURNS = 100_000
 # What is left of it then is copied on the I/O thread.
 _SMALL_BYTES = 1 << 20
 # What has happened is told again for so long at a time.
@@ -65,11 +62,10 @@ class DurableChannel:
             session.messenger, spec.channel_id, journal, self._on_failed, self._on_turn
         )
         # The lock is not for the process: it may leave the job and live on, and have children.
-        session.messenger.at_end(journal.close)
+        session.messenger.at_end(self._end)
         session.on_fork(journal.close)
         self._server: ChannelServer | None = None
-        self._num_turns = 0
-        self._grown_turns = GROWN_TURNS
+        self._growth = JournalGrowth()
         self._is_writing = self._is_over = False
         self._why_over = ""
 
@@ -86,7 +82,7 @@ class DurableChannel:
             saved: a checkpoint to begin with; then that is nothing.
         """
         image = found.image
-        self._num_turns = len(found.turns)
+        self._growth = JournalGrowth(len(found.turns), self._journal.image_bytes)
         if image is not None:
             self._outside.load(image)
         beside = self._session.messenger
@@ -148,6 +144,11 @@ class DurableChannel:
 
     # -- ends ------------------------------------------------------------------------------------
 
+    def _end(self) -> None:
+        """The process leaves the job: a thread that writes the journal whole has nothing to do with it any more."""
+        self._is_over = True
+        self._journal.close()
+
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
         self._outside.withholds = True
@@ -179,20 +180,19 @@ class DurableChannel:
     # -- the journal -----------------------------------------------------------------------------
 
     def _on_turn(self) -> None:
-        self._num_turns += 1
-        journal = self._journal
-        grown_bytes = journal.size_bytes - journal.image_bytes
-        is_large = grown_bytes > max(GROWN_BYTES, 2 * journal.image_bytes)
-        if is_large or self._num_turns > self._grown_turns:
+        if self._growth.add_turn(self._journal.size_bytes):
             self.write_whole()
 
     def write_whole(self) -> None:
         """Write the journal anew, without what is over: look at what there is, and write it in a thread of its own."""
         if self._is_writing:
             return
-        self._num_turns = 0
+        self._growth.begin()
         self._is_writing = True
-        run_beside(self._write, self.image(), self._journal.size_bytes)
+        try:
+            run_beside(self._write, self.image(), self._journal.size_bytes)
+        except RuntimeError as error:  # no thread to be had
+            self._on_not_written(error)
 
     def image(self) -> Callable[[], tuple[bytes, list[Buffer]]]:
         """What there is now; the function that is returned gives it as bytes, in any thread."""
@@ -204,38 +204,34 @@ class DurableChannel:
 
     def _write(self, image: Callable[[], tuple[bytes, list[Buffer]]], since: int) -> None:
         journal, submit = self._journal, self._session.messenger.submit
-        fd = -1
+        new = None
         try:
-            fd = journal.begin(header_of(self.spec), *image())
+            new = journal.begin(header_of(self.spec), *image())
             while (until := journal.size_bytes) - since > _SMALL_BYTES:
-                journal.copy_since(fd, since, until)
+                journal.copy_since(new, since, until)
                 since = until
-            journal.sync(fd)
+            journal.sync(new)
         except Exception as error:  # noqa: BLE001 - without it everything is there, too; it only takes more room
-            if fd >= 0:
-                os.close(fd)
+            if new is not None:
+                new.drop()
             submit(partial(self._on_not_written, error))
         else:
-            submit(partial(self._on_written, fd, since))
+            submit(partial(self._on_written, new, since))
 
     def _on_not_written(self, error: Exception) -> None:
         self._is_writing = False
-        self._put_off(error)
+        if not self._is_over:
+            logger.warning("channel '%s': its journal is not made smaller: %r", self.spec.name, error)
+            self._growth.fail(self._journal.size_bytes)
 
-    def _put_off(self, error: Exception) -> None:
-        """Try again when it has grown by as much once more, and by twice as many turns."""
-        logger.warning("channel '%s': its journal is not made smaller: %r", self.spec.name, error)
-        self._journal.image_bytes = self._journal.size_bytes
-        self._grown_turns *= 2
-
-    def _on_written(self, fd: int, since: int) -> None:
-        self._is_writing = False
+    def _on_written(self, new: NewJournal, since: int) -> None:
         if self._is_over:
-            os.close(fd)
+            new.drop()
             return
         try:
-            self._journal.finish(fd, since)
+            self._journal.finish(new, since)
         except OSError as error:
-            self._put_off(error)
+            self._on_not_written(error)
         else:
-            self._grown_turns = GROWN_TURNS
+            self._is_writing = False
+            self._growth.succeed(self._journal.image_bytes)

@@ -10,7 +10,7 @@ from typing import Any
 from rlinf.scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf.scheduler.channel.durable import DurableChannel
 from rlinf.scheduler.channel.found_journal import FoundJournal, header_of, open_journal, read_journal
-from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.channel.journal import Journal, NewJournal
 from rlinf.scheduler.channel.spec import KIND, ChannelSpec
 from rlinf.scheduler.comm.directory import RETURNS, Entry
 from rlinf.scheduler.comm.framing import Buffer
@@ -91,8 +91,17 @@ class _DurableOpening:
         self, channel: DurableChannel, journal: Journal, image: Callable[[], tuple[bytes, list[Buffer]]]
     ) -> None:
         """Write what a channel begins with, in a thread of its own."""
-        self._try(channel, lambda: journal.finish(journal.begin(header_of(channel.spec), *image()), 0))
-        self._session.messenger.submit(partial(self._recover, channel, FoundJournal(channel.spec)))
+
+        def write() -> None:
+            new = journal.begin(header_of(channel.spec), *image())
+            self._session.messenger.submit(partial(self._finish, channel, journal, new))
+
+        self._try(channel, write)
+
+    def _finish(self, channel: DurableChannel, journal: Journal, new: NewJournal) -> None:
+        # On the I/O thread, which lets another process have it.
+        self._try(channel, lambda: journal.finish(new, 0))
+        self._recover(channel, FoundJournal(channel.spec))
 
     def _recover(self, channel: DurableChannel, found: FoundJournal) -> None:
         """Go on for a while, and let others have the I/O thread in between."""

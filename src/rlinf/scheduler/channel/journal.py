@@ -1,9 +1,9 @@
 """The file of a durable channel: what has happened to it since it was last written whole.
 
-    folder/journal      the magic, then blocks: the first says what channel this is, the second is an image of it (empty
-                        at first), all others are what has happened since, in order
-    folder/journal.new  the next one, while it is being written
-    folder/lock         locked by the process that holds the channel, as long as it lives
+    folder/journal          the magic, then blocks: the first says what channel this is, the second is an image of it
+                            (empty at first), all others are what has happened since, in order
+    folder/journal.new-*    the next one, while it is being written
+    folder/lock             locked by the process that holds the channel, as long as it lives
 
     block = u64 length of the body, u32 CRC of the length, u32 CRC of the body; then the body:
             u32 length of the head, the head, the frames one after the other
@@ -14,6 +14,7 @@ was never answered, and is dropped. Any other damage is refused.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -36,6 +37,7 @@ _LENGTH = struct.Struct("<I")
 # The kernel takes so many pieces at once.
 _MAX_PIECES = 512
 _CHUNK = 1 << 20
+_NEW = "journal.new-"
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -44,6 +46,18 @@ class JournalBlock(NamedTuple):
 
     head: bytes
     frames: memoryview
+
+
+class NewJournal(NamedTuple):
+    """A journal that is being written, with a name of its own: whoever holds the channel next may do the same."""
+
+    fd: int
+    path: Path
+
+    def drop(self) -> None:
+        """It takes nobody's place."""
+        os.close(self.fd)
+        self.path.unlink(missing_ok=True)
 
 
 class Journal:
@@ -73,8 +87,13 @@ class Journal:
         self._is_unnamed = False
         self.size_bytes = self.image_bytes = 0
         self._lock = self._take_lock()
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"pid {os.getpid()}".encode(), 0)
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"pid {os.getpid()}".encode(), 0)
+            self._remove_new()
+        except OSError as error:
+            self.close()
+            raise self._error(f"cannot be used: {error}") from error
 
     def _take_lock(self) -> int:
         path = self._folder / "lock"
@@ -88,7 +107,8 @@ class Journal:
                 if status.st_mode & _OF_OTHERS:
                     mode = stat.S_IMODE(status.st_mode)
                     raise self._error(
-                        f"lies in a folder that others may write to (mode {mode:04o}); chmod 700 it"
+                        f"lies in a folder that others may write to (mode {mode:04o}); name one for this channel alone,"
+                        " which is made with mode 0700 if it is not there"
                     )
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError as error:
@@ -110,41 +130,44 @@ class Journal:
         """Whether there is one, of a channel before."""
         return self._path.exists()
 
-    def begin(self, head: bytes, image: bytes = b"", frames: Sequence[Buffer] = ()) -> int:
+    def begin(self, head: bytes, image: bytes = b"", frames: Sequence[Buffer] = ()) -> NewJournal:
         """Begin to write it anew beside the present one; `finish` puts it in its place. From any thread.
 
-        Returns:
-            The descriptor of the file.
+        Raises:
+            OSError: it cannot be written.
         """
-        fd = os.open(
-            self._path.with_suffix(".new"), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-        )
+        path = self._folder / f"{_NEW}{os.urandom(8).hex()}"
+        new = NewJournal(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path)
         try:
-            _write(fd, [MAGIC, *_block(head, ()), *_block(image, frames)])
-        except OSError:
-            os.close(fd)
+            _write(new.fd, [MAGIC, *_block(head, ()), *_block(image, frames)])
+        except BaseException:
+            new.drop()
             raise
-        return fd
+        return new
 
-    def sync(self, fd: int) -> None:
+    def sync(self, new: NewJournal) -> None:
         """Have what was begun on the disk; from any thread."""
-        os.fsync(fd)
+        os.fsync(new.fd)
 
-    def finish(self, fd: int, since: int) -> None:
+    def finish(self, new: NewJournal, since: int) -> None:
         """Put what was begun into the place of the present one, with what has happened since that had this size.
 
         Raises:
-            OSError: it cannot be; then the present one goes on, and what was begun is closed.
+            ChannelJournalError: it is closed: another process may hold it.
+            OSError: it cannot be; then the present one goes on, and what was begun is gone.
         """
+        fd = new.fd
+        if self._lock < 0:
+            new.drop()
+            raise self._error("is held by this process no more")
         try:
-            os.fstat(self._lock)  # that is closed once another process may hold it
             if self._fd >= 0:
                 _copy(self._fd, since, self.size_bytes, fd)
             image_bytes = os.fstat(fd).st_size - (self.size_bytes - since)
             os.fsync(fd)
-            self._path.with_suffix(".new").replace(self._path)
+            new.path.replace(self._path)
         except OSError:
-            os.close(fd)
+            new.drop()
             raise
         if self._fd >= 0:
             os.close(self._fd)
@@ -165,9 +188,9 @@ class Journal:
             _sync_folder(self._folder)
             self._is_unnamed = False
 
-    def copy_since(self, fd: int, since: int, until: int) -> None:
+    def copy_since(self, new: NewJournal, since: int, until: int) -> None:
         """Copy what has happened meanwhile to what was begun; from any thread."""
-        _copy(self._fd, since, until, fd)
+        _copy(self._fd, since, until, new.fd)
 
     def read(self) -> Iterator[JournalBlock]:
         """The blocks that are there, the first two included; then it can be appended to.
@@ -207,12 +230,17 @@ class Journal:
         """Delete it: the channel is no more. Nothing happens once another process may have it."""
         if self._lock < 0:
             return
-        for name in ("journal", "journal.new", "lock"):
-            with suppress(FileNotFoundError):
-                (self._folder / name).unlink()
+        self._remove_new()
+        for name in ("journal", "lock"):
+            (self._folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # somebody else's files lie there too
             self._folder.rmdir()
         self.close()
+
+    def _remove_new(self) -> None:
+        """Remove what was begun, and not finished, by whoever had it before."""
+        for path in self._folder.glob(f"{_NEW}*"):
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let another process have it."""
@@ -290,7 +318,10 @@ def _write(fd: int, pieces: list[Buffer]) -> int:
 
 def _copy(source: int, start: int, end: int, target: int) -> None:
     while start < end:
-        start += _write(target, [os.pread(source, min(_CHUNK, end - start), start)])
+        piece = os.pread(source, min(_CHUNK, end - start), start)
+        if not piece:
+            raise OSError(errno.EIO, f"it ends at byte {start} and not at {end}")
+        start += _write(target, [piece])
 
 
 def _sync_folder(folder: Path) -> None:

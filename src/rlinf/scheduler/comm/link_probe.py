@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import selectors
 import socket
 import statistics
 import time
+from collections.abc import Iterable
 
 import msgspec
 
@@ -21,6 +23,8 @@ PROBE_BYTES = 4 << 20
 PROBE_TIMEOUT_S = 10.0
 TOKEN_BYTES = 32
 _ROUND_TRIPS = 8
+# So many may be at a door at a time.
+_MAX_GUESTS = 16
 _PIECE = bytes(256 << 10)
 
 
@@ -60,17 +64,65 @@ class ProbeDoor:
         """Take part in the probe of the guest who shows the token; others are turned away. Returns when it is over."""
         until = time.monotonic() + PROBE_TIMEOUT_S
         with self._listener:
-            while time.monotonic() < until:
-                self._listener.settimeout(max(0.0, until - time.monotonic()))
-                try:
-                    guest, _ = self._listener.accept()
-                except OSError:
-                    return
-                with guest, contextlib.suppress(OSError):
-                    line = _Line(guest, until)
-                    if hmac.compare_digest(line.receive(TOKEN_BYTES), self._token):
-                        _answer(line)
-                        return
+            guest = self._admitted(until)
+        if guest is not None:
+            with guest, contextlib.suppress(OSError):
+                _answer(_Line(guest, until))
+
+    def _admitted(self, until: float) -> socket.socket | None:
+        """The guest who shows the token. Who says nothing, or the wrong thing, keeps nobody waiting."""
+        shown: dict[socket.socket, bytes] = {}
+        self._listener.setblocking(False)
+        with contextlib.ExitStack() as strangers, selectors.DefaultSelector() as ready:
+            strangers.callback(_close_all, shown)
+            ready.register(self._listener, selectors.EVENT_READ)
+            while (left_s := until - time.monotonic()) > 0:
+                for guest in [key.fileobj for key, _ in ready.select(left_s)]:
+                    if guest is self._listener:
+                        self._let_speak(shown, ready)
+                    elif isinstance(guest, socket.socket) and self._heard_out(guest, shown, ready):
+                        del shown[guest]
+                        return guest
+        return None
+
+    def _let_speak(self, shown: dict[socket.socket, bytes], ready: selectors.BaseSelector) -> None:
+        if len(shown) == _MAX_GUESTS:  # the one that has said nothing for longest
+            _turn_away(next(iter(shown)), shown, ready)
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # it has gone again
+            guest, _ = self._listener.accept()
+            guest.setblocking(False)
+            shown[guest] = b""
+            ready.register(guest, selectors.EVENT_READ)
+
+    def _heard_out(
+        self, guest: socket.socket, shown: dict[socket.socket, bytes], ready: selectors.BaseSelector
+    ) -> bool:
+        """Whether a guest has shown the token; one that cannot any more is turned away."""
+        if guest not in shown:  # turned away just now
+            return False
+        said = b""
+        with contextlib.suppress(OSError):
+            said = guest.recv(TOKEN_BYTES - len(shown[guest]))
+        shown[guest] += said
+        if said and len(shown[guest]) < TOKEN_BYTES:
+            return False
+        if hmac.compare_digest(shown[guest], self._token):
+            return True
+        _turn_away(guest, shown, ready)
+        return False
+
+
+def _close_all(guests: Iterable[socket.socket]) -> None:
+    for guest in guests:
+        guest.close()
+
+
+def _turn_away(
+    guest: socket.socket, shown: dict[socket.socket, bytes], ready: selectors.BaseSelector
+) -> None:
+    del shown[guest]
+    ready.unregister(guest)
+    guest.close()
 
 
 def probe_link(host: str, port: int, token: bytes) -> LinkSpeed:

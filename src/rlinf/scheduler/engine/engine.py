@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster as RayTestCluster
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -259,6 +259,13 @@ def probe_nodes(
             names = ", ".join(pending[ref]["NodeManagerAddress"] for ref in late)
             problem = f"no answer from {names} after {timeout_s:.0f} s: no process starts there"
             raise ClusterTimeout(problem) from error
+        except RayError as error:
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            gone = [node["NodeManagerAddress"] for node in nodes if node["NodeID"] not in alive]
+            if not gone:
+                raise
+            problem = f"node {', '.join(gone)} is gone: Ray gave it up while it was asked what it has"
+            raise ClusterError(problem) from error
 
 
 def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +37,8 @@ from rlinf.scheduler.wording import printable
 NODE_LABEL = "ray.io/node-id"
 # Ray answers in milliseconds; on a busy machine in seconds.
 ANSWER_S = 60.0
+# What is given back has to pass through Ray's tables, and a process that looked at it has to end.
+RETURNED_S = 10.0
 _LOOK_S = 0.01
 _MARK = "rlinf-devices"
 _MAX_PROGRAM = 80
@@ -154,7 +156,7 @@ class DeviceHolds:
     """What this process has taken for its job."""
 
     def __init__(self) -> None:
-        self._groups: list[PlacementGroup] = []
+        self._groups: dict[Any, PlacementGroup] = {}
         # Held while Ray is asked, by threads that launch groups; the I/O thread never waits for it.
         self._lock = threading.Lock()
 
@@ -184,13 +186,14 @@ class DeviceHolds:
             for each, group in zip(missing, list(taken), strict=True):
                 if len(each.names) < counted[each.node_id, each.resource]:
                     _align(each, group, taken)
-            self._groups.extend(taken)
+            self._groups.update((group.id, group) for group in taken)
             return list(taken)
 
     def release(self, taken: Sequence[PlacementGroup] | None = None) -> None:
         """Give back what this process has taken: this, or (None) everything."""
-        given = list(self._groups if taken is None else taken)
-        self._groups = [group for group in self._groups if group not in given]
+        given = list(self._groups.values() if taken is None else taken)
+        for group in given:  # no lock: who leaves the job does not wait for a launch that asks Ray
+            self._groups.pop(group.id, None)
         _remove(given)
 
 
@@ -202,6 +205,29 @@ def _all_or_none() -> Iterator[list[PlacementGroup]]:
     except BaseException:
         _remove(taken)
         raise
+
+
+def _put_back(groups: Sequence[PlacementGroup]) -> None:
+    """Give back what Ray has given, and wait until it has it: it would refuse until then whoever asks next."""
+    ids = {group.id.hex() for group in groups}
+    try:
+        _wait_until(lambda: ids <= _known_to_nodes(ids))
+    finally:
+        _remove(groups)
+    _wait_until(lambda: not _known_to_nodes(ids))
+
+
+def _known_to_nodes(ids: Set[str]) -> set[str]:
+    """Those placement groups of which a node has said that it has them, and not yet that they are gone."""
+    # Of what it gives a placement group, a node tells under a name that ends with the group's number.
+    said = {name.rpartition("_")[2] for node in available_resources_per_node().values() for name in node}
+    return said.intersection(ids)
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + RETURNED_S
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
 
 
 def _remove(groups: Sequence[PlacementGroup]) -> None:
@@ -290,7 +316,7 @@ def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGrou
         return
     # Ray gives the first ones that are free. One by one, then, until they have all come.
     taken.remove(group)
-    _remove([group])
+    _put_back([group])
     missing, others = set(wanted.names), []
     try:
         while missing:
@@ -306,7 +332,7 @@ def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGrou
     finally:
         for single in others:
             taken.remove(single)
-        _remove(others)
+        _put_back(others)
 
 
 def _devices_in(group: PlacementGroup, resource: str, count: int) -> list[str]:

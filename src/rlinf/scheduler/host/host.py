@@ -9,6 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm import Buffer, decode
@@ -260,8 +261,11 @@ class Hosting:
         if not self._leaving:
             self._leaving = True
             _log.info("'%s' ends: %s", self._address, why)
-            run_beside(_end_after, LEAVE_GRACE_S)
             self.calls.stop()
+            try:
+                run_beside(_end_after, LEAVE_GRACE_S)
+            except RuntimeError:  # there is no thread to be had: this one sees to it
+                self.session.messenger.call_later(LEAVE_GRACE_S, partial(_end_after, 0.0))
 
 
 def _end_after(grace_s: float) -> None:

@@ -49,7 +49,9 @@ class ReservedPort:
             os.close(lock)
         if wanted:
             raise ClusterError(f"TCP port {wanted} of this node, the group's for rendezvous, is not free")
-        raise ClusterError(f"no free TCP port between {every[0]} and {every[-1]} on this node")
+        raise ClusterError(
+            f"no free TCP port between {every[0]} and {every[-1]} on this node{_why_these(ports)}"
+        )
 
     def release(self) -> None:
         """Let others have the port."""
@@ -68,6 +70,12 @@ def acquire_port(*, ports: PortRange | None = None) -> int:
 
 
 _kept: list[ReservedPort] = []
+
+
+def _why_these(ports: PortRange | None) -> str:
+    if ports is None:
+        return ""
+    return f": ranks are lent the last quarter of cluster.network.ports, {ports[0]}-{ports[1]}; name a larger range"
 
 
 def _candidates(every: range) -> list[int]:

@@ -79,7 +79,9 @@ class DeathNews:
             # Who never reached it does not know its name.
             name = death.name or self._messenger.peer_name(death.process_id)
             death = msgspec.structs.replace(death, name=name)
-            _log.info("'%s' is dead: %s", name, death.cause)
+            # One that has no name here had no part in the job yet, or none any more.
+            tell = _log.debug if name == death.process_id else _log.info
+            tell("'%s' is dead: %s", name, death.cause)
             # First: nothing that is told goes to the dead.
             self._fence(death)
             self._untold.append(death)

@@ -108,17 +108,19 @@ class Deaths:
 
     def give_up(self, rank: int, reason: str, *, fatal: bool = True) -> Consequences:
         """A rank that was away does not come back."""
+        ends_calls = self._die(rank, reason, fatal=fatal)
         self.away.pop(rank, None)
-        return Consequences(ends_calls=self._die(rank, reason, fatal=fatal))
+        return Consequences(ends_calls=ends_calls)
 
     def on_return(self, rank: int) -> None:
         """Another process has taken a rank's place."""
         self.away.pop(rank, None)
 
     def _die(self, rank: int, reason: str, *, fatal: bool) -> bool:
-        self.dead[rank] = reason
+        # In this order: other threads ask, and look at the dead first.
         if fatal:
             self._fatal.add(rank)
+        self.dead[rank] = reason
         return fatal
 
     # -- what it means for a call ----------------------------------------------------------------

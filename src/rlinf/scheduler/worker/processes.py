@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
 
 from rlinf.scheduler.engine.engine import PROCESS_ENVIRONMENT, on_node
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
@@ -24,10 +25,13 @@ from rlinf.scheduler.planning import Node
 from rlinf.scheduler.planning.environments import ProcessEnvironment
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import clock_text, device_list, seconds_text
+from rlinf.scheduler.worker.device_lock import DeviceLock
 
 # Ray takes back what an ended job has, and a busy Ray answers, within it.
 _MOMENT_S = 2.0
 _LOOK_S, _LATEST_LOOK_S = 0.25, 5.0
+# Stands for all devices while some are being reserved.
+_RESERVING = "devices that are free"
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +53,8 @@ class Processes:
         self._session = session
         self._host_class = ray.remote(WorkerHost)
         self._holds = DeviceHolds()
+        # What each launch counts on, whoever of them took it.
+        self._relied: list[set[tuple[str, str]]] = []
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
@@ -74,22 +80,46 @@ class Processes:
             )
             for rank, names in devices.items()
         ]
-        since, told = time.monotonic(), False
+        relied = {(each.node_id, name) for each in wanted for name in each.names}
+        self._relied.append(relied)
+        try:
+            taken = self._wait_for(group, [each for each in wanted if each.resource], wait_s)
+        except BaseException:
+            self._relied.remove(relied)
+            raise
+        return partial(self._give_back, taken, relied)
+
+    def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
+        """Give back what a launch that has failed took, unless other groups of the job count on it."""
+        self._relied.remove(relied)
+        if not any(relied & others for others in self._relied):
+            self._holds.release(taken)
+
+    def _wait_for(self, group: str, wanted: Sequence[NodeDevices], wait_s: float) -> list[PlacementGroup]:
+        since, told, latest = time.monotonic(), False, 0.0
         while True:
             try:
-                taken = self._holds.take([each for each in wanted if each.resource])
-                return partial(self._holds.release, taken)
+                return self._take(wanted)
             except Taken as refusal:
                 details = self._describe(refusal)
-                waited_s = time.monotonic() - since
-                # A job that has just ended has them for another moment.
-                if waited_s >= max(wait_s, _MOMENT_S):
+                now = time.monotonic()
+                waited_s = now - since
+                # A job that has just ended has them for another moment, however long Ray took to say so.
+                latest = latest or max(since + wait_s, now + _MOMENT_S)
+                if now >= latest:
                     raise DeviceHeld(group, _refusal(wait_s), details) from None
             if not told and waited_s > _MOMENT_S:
                 told = True
                 _log.warning("group '%s' waits for devices: %s", group, "; ".join(details))
             # Every look that Ray has to answer stays in its tables.
             time.sleep(min(_LATEST_LOOK_S, max(_LOOK_S, waited_s / 10)))
+
+    def _take(self, wanted: Sequence[NodeDevices]) -> list[PlacementGroup]:
+        if not wanted:
+            return []
+        # One process of the job at a time: Ray gives the first that are free, those that another one wants for it.
+        with DeviceLock(self._session, (_RESERVING,)):
+            return self._holds.take(wanted)
 
     def _describe(self, taken: Taken) -> list[str]:
         rank = next(rank for rank, node in enumerate(self._nodes) if node.node_id == taken.node_id)

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import NodeLost, SchedulerError
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
@@ -91,7 +91,8 @@ class Successors:
             self._counts.pop(number, None)
         count = self._counts.setdefault(number, Restarts(self._limit.most, self._limit.within_s))
         back = self._under_way[number] = Promise()
-        run_beside(self._bring_back, before, reason, count, back)
+        call_later = self._session.messenger.call_later
+        run_beside_in_time(call_later, self._bring_back, before, reason, count, back)
 
     def awaited(self, rank: int) -> Promise[None] | None:
         """What is done when a rank that is away is back or given up; None if it is not away."""
@@ -123,7 +124,8 @@ class Successors:
             self._tell_given_up(before, reason, error)
             raise
         finally:
-            back.set_result(None)
+            # By the I/O thread: whoever waits for it sees what that was told before.
+            self._session.messenger.submit(lambda: back.set_result(None))
 
     def _bury(self, before: LaunchedRank, reason: str) -> None:
         """See that nothing the dead one still does has an effect, wherever it is."""

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside, run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
 from rlinf.scheduler.errors import CommError, LaunchError, LaunchTimeout, SchedulerError, WorkerDied
@@ -150,20 +150,23 @@ class Supervision:
     ) -> None:
         rank.gone.set_result(reason)
         if consequences is not NOTHING:  # it could end nothing any more
-            run_beside(self._end_by_force, rank)
+            self._beside(self._end_by_force, rank)
         if consequences.report is not None:
             self.session.bus.emit(consequences.report)
         if consequences.ends_calls:
             for call in self._pending:
                 self._end_with_the_dead(call)
         if consequences.stop:
-            self.stop_beside()
+            self._beside(self.stop)
         elif consequences.restart:
             self._successors.begin(rank, reason, afresh=afresh)
         elif consequences.kill:  # not here: it may wait for Ray
-            run_beside(self._kill, rank)
+            self._beside(self._kill, rank)
         if consequences.ask and consequences.report is not None:
-            run_beside(self._ask, rank, consequences.report)
+            self._beside(self._ask, rank, consequences.report)
+
+    def _beside(self, function: Callable[..., object], *args: Any) -> None:
+        run_beside_in_time(self.session.messenger.call_later, function, *args)
 
     def _on_verdict(self, rank: LaunchedRank, verdict: Verdict) -> None:
         number = rank.address.rank
