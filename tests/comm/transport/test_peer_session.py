@@ -320,6 +320,7 @@ def test_a_refusal_ends_it_at_once(connected):
     one.dial_failed(1.1, "nobody listens at its address (ECONNREFUSED)", ended=True)
     assert one.decide(1.1) is Decision.END
     assert one.condition(2.0) == "nobody listens at its address (ECONNREFUSED)"
+    assert one.cut_off(2.0) == "", "its process has ended, and was not cut off"
 
 
 def test_a_session_that_the_other_has_given_up_does_not_go_on(connected):

@@ -353,17 +353,19 @@ class PeerSession(Generic[MessageT]):
         """How it stands with the other, and since when; "" while it is heard of."""
         if self._is_reached:
             return f"stuck for {max(0.0, now - self._reached_at):.1f} s: it was reached, and does not answer"
-        return self.cut_off(now)
+        return self.reason if self.state is State.DEAD else self.cut_off(now)
 
     def cut_off(self, now: float, for_s: float = 0.0) -> str:
         """Why the other cannot be reached, and since when; "" while it can, also if it does not answer.
+
+        Of one that is known to have ended, it is "": the link was not to blame.
 
         Args:
             now: when.
             for_s: "" too if it has been so for less than so many seconds.
         """
         if self.state is State.DEAD:
-            return self.reason
+            return "" if self.loss in (Loss.ENDED, Loss.LEFT) else self.reason
         since = None if self._is_reached else self._unreachable_since()
         if since is None or now - since < for_s:
             return ""
