@@ -68,7 +68,7 @@ def test_what_is_no_channel_is_not_connected_to(in_process):
 
 
 def test_a_channel_that_nobody_created_is_told_with_those_there_are_and_the_nearest(in_process):
-    with pytest.raises(ChannelNotFound, match=r"after|within 0\.0 s; there is no channel"):
+    with pytest.raises(ChannelNotFound, match=r"nobody created it; there is no channel"):
         Channel.connect("rolouts", timeout_s=0)
     Channel.create("rollouts")
     Channel.create("weights-ready")
@@ -76,7 +76,7 @@ def test_a_channel_that_nobody_created_is_told_with_those_there_are_and_the_near
     with pytest.raises(ChannelNotFound) as caught:
         Channel.connect("rolouts", timeout_s=0)
     assert str(caught.value) == (
-        "channel 'rolouts': nobody created it within 0.0 s; there are 'rollouts', 'weights-ready'; "
+        "channel 'rolouts': nobody created it; there are 'rollouts', 'weights-ready'; "
         "did you mean 'rollouts'?"
     )
 

@@ -358,14 +358,14 @@ class PeerSession(Generic[MessageT]):
     def cut_off(self, now: float, for_s: float = 0.0) -> str:
         """Why the other cannot be reached, and since when; "" while it can, also if it does not answer.
 
-        Of one that is known to have ended, it is "": the link was not to blame.
+        Of one that is gone for another reason it is "": the link was not to blame.
 
         Args:
             now: when.
             for_s: "" too if it has been so for less than so many seconds.
         """
         if self.state is State.DEAD:
-            return "" if self.loss in (Loss.ENDED, Loss.LEFT) else self.reason
+            return self.reason if self.loss in (Loss.UNREACHABLE, Loss.DECLARED) else ""
         since = None if self._is_reached else self._unreachable_since()
         if since is None or now - since < for_s:
             return ""
