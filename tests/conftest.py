@@ -58,11 +58,14 @@ def pytest_collection_modifyitems(items):
         for name in GROUPS:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
-        if item.get_closest_marker("ray") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(RAY_LIMIT_S))
         if item.get_closest_marker("interrupted"):
             # Python drops what is raised in the callback of a finalizer, and says so.
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+        if item.get_closest_marker("timeout"):
+            continue
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.timeout(RAY_LIMIT_S))
+        elif item.get_closest_marker("interrupted"):
             # The usual way to end a test that takes too long needs the signal that these tests use.
             item.add_marker(pytest.mark.timeout(INTERRUPTED_LIMIT_S, method="thread"))
 

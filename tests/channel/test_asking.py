@@ -257,6 +257,7 @@ class Interrupted(Exception):
     """What the signal handler raises."""
 
 
+@pytest.mark.interrupted
 def test_an_interrupted_ask_leaves_nothing_behind(backend):
     channel = Channel.create(backend.name())
 

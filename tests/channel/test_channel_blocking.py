@@ -115,6 +115,7 @@ def on_alarm():
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.interrupted
 def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(sockets, on_alarm):
     channel = sockets.create()
 
@@ -131,6 +132,7 @@ def test_what_a_signal_handler_raises_leaves_no_answer_behind_for_the_next_get(s
     assert [channel.get(timeout_s=DEADLINE_S) for _ in range(2)] == ["first", "second"]
 
 
+@pytest.mark.interrupted
 def test_a_signal_handler_may_use_the_channel_that_its_thread_waits_on(sockets, on_alarm):
     channel = sockets.create()
     on_alarm(channel, lambda: channel.put("from the handler", timeout_s=DEADLINE_S))

@@ -111,6 +111,7 @@ def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_waiting_for_ever
         assert "async_op=True" in str(outcomes.get(timeout=DEADLINE_S))
 
 
+@pytest.mark.interrupted
 def test_a_get_that_a_signal_interrupts_takes_nothing(in_process):
     channel = in_process.create()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from rlinf.scheduler.channel.heap import PEAK_BYTES, TRIM_AFTER_S, Heap
+from rlinf.scheduler.channel.heap import PEAK_BYTES, SMALL_BYTES, TRIM_AFTER_S, Heap
 
 DEADLINE_S = 30.0
 SMALL = 16 << 10
@@ -23,9 +23,10 @@ class Clock:
 
     def __init__(self):
         self.due = []
+        self.delays_s = []
 
     def call_later(self, delay_s, callback):
-        assert delay_s == TRIM_AFTER_S
+        self.delays_s.append(delay_s)
         self.due.append(callback)
 
     def ring(self):
@@ -39,16 +40,35 @@ def heap():
     return clock, trimmed, Heap(clock.call_later, trimmed.release)
 
 
-def test_after_a_peak_the_heap_is_trimmed_once():
+def ring_until_it_is_left_alone(clock, trimmed):
+    """How often it was trimmed."""
+    num_trims = 0
+    while clock.due:
+        clock.ring()
+        num_trims += trimmed.acquire(timeout=DEADLINE_S)
+    return num_trims
+
+
+def test_after_a_peak_the_heap_is_trimmed_and_later_again_for_what_was_still_on_its_way():
     clock, trimmed, kept = heap()
     for held in (PEAK_BYTES, PEAK_BYTES // 2, PEAK_BYTES // 4, 0, 0):
         kept.note(held)
-    clock.ring()
-    assert trimmed.acquire(timeout=DEADLINE_S)
+    assert ring_until_it_is_left_alone(clock, trimmed) == len(TRIM_AFTER_S)
+    assert clock.delays_s == list(TRIM_AFTER_S)
     kept.note(0)
-    clock.ring()
     assert not clock.due
-    assert not trimmed.acquire(blocking=False)
+
+
+def test_what_is_left_of_a_peak_is_looked_after_until_it_is_small():
+    clock, trimmed, kept = heap()
+    left = 2 * PEAK_BYTES
+    kept.note(left)
+    while left >= SMALL_BYTES:
+        left //= 4
+        kept.note(left)
+        assert ring_until_it_is_left_alone(clock, trimmed)
+    kept.note(0)
+    assert not clock.due
 
 
 def test_small_ups_and_downs_are_left_alone():
@@ -66,8 +86,7 @@ def test_a_channel_that_fills_again_meanwhile_keeps_its_memory():
     clock.ring()
     assert not trimmed.acquire(blocking=False)
     kept.note(0)
-    clock.ring()
-    assert trimmed.acquire(timeout=DEADLINE_S)
+    assert ring_until_it_is_left_alone(clock, trimmed)
 
 
 def test_the_process_of_a_channel_is_small_again_after_many_small_items(sockets):

@@ -255,6 +255,7 @@ def test_more_threads_than_there_are_shortcuts_work_as_well():
             assert before < num_sockets(holder.pid) <= before + 1 + MAX_SHORTCUTS
 
 
+@pytest.mark.interrupted
 def test_a_signal_handler_uses_the_channel_while_its_thread_waits(held):
     """The thread's socket is in use: the handler must not read the answer that the thread waits for."""
     _, _, channel = held

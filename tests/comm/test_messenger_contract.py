@@ -378,6 +378,7 @@ def test_two_that_dial_each_other_at_the_same_moment_both_get_their_answers(new_
         assert sorted(answer.result(DEADLINE_S).head for answer in answers) == sorted([*range(10)] * 2)
 
 
+@pytest.mark.interrupted
 def test_a_signal_handler_that_asks_while_a_request_is_waited_for_gets_its_answer(pair):
     client, server = pair
     held = []

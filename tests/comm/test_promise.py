@@ -70,6 +70,7 @@ def test_it_can_be_awaited():
     assert asyncio.run(main()) == "there"
 
 
+@pytest.mark.interrupted
 def test_a_signal_handler_that_asks_it_while_it_is_waited_for_holds_up_nobody():
     promise, asked = Promise(), []
 

@@ -58,6 +58,7 @@ def test_a_service_is_made_once_on_the_io_thread_however_many_threads_ask(sessio
     assert found[0].on_io_thread
 
 
+@pytest.mark.interrupted
 def test_a_signal_handler_gets_the_service_that_the_interrupted_thread_is_waiting_for(session, counted):
     found = []
     blocked, go_on = threading.Event(), threading.Event()

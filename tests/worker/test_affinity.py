@@ -59,6 +59,7 @@ def test_a_group_that_is_being_launched_is_waited_for(session, create, monkeypat
         create("actor", 1)
 
 
+@pytest.mark.interrupted
 def test_a_worker_whose_create_is_interrupted_gives_up_what_it_asked_for(session):
     given_up, asked = threading.Event(), threading.Event()
 

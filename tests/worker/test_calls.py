@@ -262,6 +262,7 @@ def alarm():
     signal.signal(signal.SIGALRM, former)
 
 
+@pytest.mark.interrupted
 def test_an_interruption_anywhere_loses_no_result_and_calls_all_ranks_or_none(ranks, new_caller, alarm):
     before = living(Parcel)
     caller = new_caller(*ranks)
@@ -288,6 +289,7 @@ def test_an_interruption_anywhere_loses_no_result_and_calls_all_ranks_or_none(ra
     wait_until(lambda: living(Parcel) == before)
 
 
+@pytest.mark.interrupted
 def test_a_signal_handler_that_calls_the_group_ends_and_so_does_what_it_interrupted(rank, new_caller):
     caller = new_caller(rank)
     answers = []

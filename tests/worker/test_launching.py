@@ -61,6 +61,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.interrupted
 def test_a_terminate_that_was_interrupted_can_be_made_again(forked_job, pair, monkeypatch):
     monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.5)
 

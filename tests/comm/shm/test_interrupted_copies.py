@@ -31,6 +31,7 @@ def interrupt_soon():
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.interrupted
 def test_a_block_is_not_free_before_the_last_thread_has_written_to_it(interrupt_soon, monkeypatch):
     monkeypatch.setattr(copying.os, "sched_getaffinity", lambda _pid: set(range(4)))
     home = arena_peers.Threaded()

@@ -253,6 +253,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.interrupted
 def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, monkeypatch):
     """A signal handler that raises, at random moments of taking, holding and dropping."""
     # What a `__del__` raises is reported with its frames, which would keep blocks.

@@ -8,11 +8,14 @@ from typing import Any
 from rlinf.scheduler.comm.shm.kernel import trim_heap
 from rlinf.scheduler.comm.threads import run_beside
 
-# A peak is more than so many bytes; it is over when a quarter of it is left.
+# A peak is more than so many bytes; it is over when a quarter of it is left. What is left of one is looked after until
+# it is small.
 PEAK_BYTES = 64 << 20
+SMALL_BYTES = PEAK_BYTES // 16
 SHARE = 4
-# What comes meanwhile may use the memory again.
-TRIM_AFTER_S = 2.0
+# What comes meanwhile may use the memory again. Items that are no longer held may be on their way to a slow client, and
+# lie in the heap until they are there: it is trimmed again, later and later.
+TRIM_AFTER_S = (2.0, 8.0, 32.0)
 
 
 class Heap:
@@ -32,6 +35,7 @@ class Heap:
     ) -> None:
         self._call_later = call_later
         self._trim = trim
+        self._least_bytes = PEAK_BYTES
         self._peak_bytes = 0
         self._held_bytes = 0
         self._due = False
@@ -42,14 +46,22 @@ class Heap:
         if held_bytes > self._peak_bytes:
             self._peak_bytes = held_bytes
         elif self._is_over() and not self._due:
-            self._due = True
-            self._call_later(TRIM_AFTER_S, self._look)
+            self._come_again(0)
 
     def _is_over(self) -> bool:
-        return self._peak_bytes >= PEAK_BYTES and SHARE * self._held_bytes <= self._peak_bytes
+        return self._peak_bytes >= self._least_bytes and SHARE * self._held_bytes <= self._peak_bytes
 
-    def _look(self) -> None:
+    def _come_again(self, times: int) -> None:
+        self._due = True
+        self._call_later(TRIM_AFTER_S[times], lambda: self._look(times + 1))
+
+    def _look(self, times: int) -> None:
         self._due = False
-        if self._is_over():
-            self._peak_bytes = self._held_bytes
-            run_beside(self._trim)
+        if not self._is_over():
+            return
+        run_beside(self._trim)
+        if times < len(TRIM_AFTER_S):
+            self._come_again(times)
+            return
+        self._peak_bytes = self._held_bytes
+        self._least_bytes = PEAK_BYTES if self._held_bytes < SMALL_BYTES else SMALL_BYTES
