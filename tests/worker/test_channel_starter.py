@@ -218,9 +218,7 @@ def a_worker(starter, group):
     """The session of a rank on node 1."""
     session = starter._session
     worker = Session(session.secret, f"{group}:0", home=session.home)
-    session.directory.register(
-        group_entry(group), session.messenger.endpoint, {"world_size": 1}, again=True
-    )
+    session.directory.register(group_entry(group), session.messenger.endpoint, {"world_size": 1}, again=True)
     about = {"placement": pickle.dumps(starter._anywhere_on(1))}
     worker.directory.register(worker.name, worker.messenger.endpoint, about)
     return worker
@@ -248,7 +246,9 @@ def test_a_worker_begins_several_channels_at_once_and_hears_which_name_is_taken(
 
 
 @pytest.mark.parametrize("block", ["alone", "together"])
-def test_a_successor_has_its_predecessors_channel_and_is_told_of_options_that_differ(starter, block, tmp_path):
+def test_a_successor_has_its_predecessors_channel_and_is_told_of_options_that_differ(
+    starter, block, tmp_path
+):
     with a_worker(starter, "actor"):
         Channel.create("made", maxsize=4, successor_s=5).put("before")
         Channel.create("durable", durable=tmp_path / "journal")
@@ -257,9 +257,7 @@ def test_a_successor_has_its_predecessors_channel_and_is_told_of_options_that_di
     with a_worker(starter, "actor") as successor:
         together = successor.service(SideBySide).together() if block == "together" else nullcontext()
         with together:
-            told = (
-                "'actor:0' before this one created it with maxsize=4 and not 8, successor_s=5.0 and not 30.0: "
-            )
+            told = "'actor:0' before this one created it with maxsize=4 and not 8, successor_s=5.0 and not 30.0: "
             with pytest.raises(ChannelExists, match=told):
                 Channel.create("made", maxsize=8)
             with pytest.raises(ChannelExists, match="survives='machine' and not 'process'"):

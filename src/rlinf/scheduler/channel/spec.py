@@ -65,7 +65,9 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     def differences(self, other: ChannelSpec, *names: str) -> str:
         """What another one says otherwise, of the options that hold for life and of these; "" if it says the same."""
         others = [name for name in (*_FOR_LIFE, *names) if getattr(self, name) != getattr(other, name)]
-        return ", ".join(f"{name}={getattr(self, name)!r} and not {getattr(other, name)!r}" for name in others)
+        return ", ".join(
+            f"{name}={getattr(self, name)!r} and not {getattr(other, name)!r}" for name in others
+        )
 
     @property
     def address(self) -> str:
@@ -203,7 +205,11 @@ def inherited_channel(session: Session, wanted: ChannelSpec) -> ChannelRef | Non
         return None
     ref = ChannelRef.from_entry(wanted.name, entry)
     creator, process_id = ref.spec.creator
-    if creator != session.name or process_id == session.messenger.endpoint.process_id:
+    # One that its creator holds itself is gone with that.
+    if creator != session.name or process_id in (
+        session.messenger.endpoint.process_id,
+        ref.endpoint.process_id,
+    ):
         return None
     if ref.spec.durable and wanted.max_bytes is None:
         # Its journal has fixed the share of the memory that this means.

@@ -695,6 +695,11 @@ class ChannelState:
         queue = self._queues.get(queue_name)
         return len(queue.fifo) if queue else 0
 
+    def terms_of(self, name: str) -> TapTerms | None:
+        """Return what a subscription is; None if there is none of that name."""
+        tap = self._taps.get(name)
+        return None if tap is None else tap.terms
+
     def num_dropped(self, name: str) -> int:
         """Return how many items a subscription has given up."""
         tap = self._taps.get(name)
@@ -758,8 +763,7 @@ class ChannelState:
         queues = dict.fromkeys((*self._queues.values(), *leases, *sent))
         letters: Iterable[BuriedItem] = self.leases.dead.values()
         if at_rest:
-            # Subscriptions are of processes that live.
-            queues = {queue: None for queue in queues if not isinstance(queue, TapQueue)}
+            queues = {queue: None for queue in queues if not (isinstance(queue, TapQueue) and queue.removed)}
             letters = [letter for letter in letters if letter.queue in queues]
         records = [recorder.queue(queue, sent[queue], leases[queue]) for queue in queues]
         dead = recorder.dead(letters)
