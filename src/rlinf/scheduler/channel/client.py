@@ -391,8 +391,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             when_full: what it does that has no room for an item: "drop_oldest" gives up its oldest items and counts
                 them (`num_dropped`, `explain`), so that nobody waits for it; "wait" lets puts wait, and sees all.
             maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded.
-            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None a quarter of what the
-                channel may hold. It counts for the subscription alone.
+            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
+                quarter of what the channel may hold. It counts for the subscription alone.
             key: another name of `queue_name`.
 
         Raises:
