@@ -1,4 +1,4 @@
-"""Who asked first is served first, and leases of consumer groups are their own: on every backend, and between machines."""
+"""Who asked first is served first, and leases of consumer groups are their own: everywhere, and between machines."""
 
 from __future__ import annotations
 

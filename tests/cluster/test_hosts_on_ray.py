@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT
+
 from machine_fixtures import made_or_skipped
 from rlinf.testing.hosts import HostFleet
 
