@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -603,9 +603,7 @@ class ClientShell:
             if any(isinstance(part, HeldAt) for part in held):
                 self._fetch(answer, held)
                 return
-            received = map(self._messenger.parcels.receive, parts)
-            about = answer.part, answer.lease, answer.group, answer.slot, answer.versions
-            items = Delivery(received, answer.complete, *about)
+            items = _delivery(answer, map(self._messenger.parcels.receive, parts))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
             self._outbox.append((wire.Resend(answer.ticket), ()))
@@ -643,8 +641,7 @@ class ClientShell:
             logger.warning("channel '%s': %s; its items are asked for by way of the channel", name, error)
             self._outbox.append((wire.Resend(answer.ticket), ()))
         else:
-            about = (answer.complete, answer.part, answer.lease, answer.group)
-            self._carry_out(self._state.delivered(answer.ticket, Delivery(items, *about)))
+            self._carry_out(self._state.delivered(answer.ticket, _delivery(answer, items)))
         self._flush()
 
     def _on_granted(self, answer: wire.Granted) -> None:
@@ -721,3 +718,9 @@ class ClientShell:
         """The error of an operation that nobody has answered."""
         name = self._ref.spec.name
         return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, why)
+
+
+def _delivery(answer: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
+    """What has come for a get."""
+    about = answer.part, answer.lease, answer.group, answer.slot, answer.versions
+    return Delivery(items, answer.complete, *about)
