@@ -103,8 +103,24 @@ class ChannelState:
         version: int | None = None,
         slot: int = 0,
         wait: bool = True,
+        complete: bool = True,
     ) -> list[Instruction]:
         """A producer sent an item: Accept now or when there is room, or Refuse (closed, full).
+
+        Args:
+            client: its name.
+            ticket: its operation's.
+            queue_name: into which queue.
+            payload: what the item is.
+            weight: what it counts in batches.
+            size_bytes: its size.
+            priority: items of a higher one come first.
+            question: the asker's number of it; 0 if nobody waits for an answer.
+            group: what it belongs to.
+            version: of the policy that made it.
+            slot: with which it is put, where the queue admits.
+            wait: whether it may be accepted later.
+            complete: the payload is here; else `reserve`.
 
         Raises:
             ValueError: the weight is not a finite number of at least 0; or the queue admits, and this slot is not one
@@ -113,7 +129,26 @@ class ChannelState:
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
         item.question = (client, question) if question else None
         item.version = version
-        return self._put(client, ticket, queue_name, item, slot, complete=True, wait=wait)
+        if self.closed or self._all_ended or queue_name in self._ended:
+            return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
+        if slot and (queue_name not in self._queues or self._queues[queue_name].admission is None):
+            message = f"slot {slot} is not one of queue {queue_name!r}, which gives none"
+            raise ValueError(message)
+        queue = self._queue(queue_name)
+        if queue.admission is not None:
+            queue.admission.use(item, slot)
+        if not wait and (queue.putters or not queue.has_room(size_bytes)):
+            if queue.admission is not None:
+                queue.admission.unuse(item.slot)
+            self._drop_if_idle(queue)
+            return [Refuse(client, ticket, Reason.FULL, queue.describe())]
+        out: list[Instruction] = []
+        queue.put(Putter(self._client(client), ticket, queue, item, complete=complete), out)
+        if queue.getters or queue.sharding is not None:
+            self._settle((queue,), out)
+        elif self._tally.touched:
+            self._follow(out)
+        return out
 
     def reserve(
         self,
@@ -122,24 +157,10 @@ class ChannelState:
         queue_name: QueueName,
         weight: float = 0,
         size_bytes: int = 0,
-        *,
-        priority: int = 0,
-        question: int = 0,
-        group: GroupName | None = None,
-        version: int | None = None,
-        slot: int = 0,
-        wait: bool = True,
+        **options: Any,
     ) -> list[Instruction]:
-        """A producer announced an item: Grant now or when there is room, or Refuse; then `fill` it.
-
-        Raises:
-            ValueError: the weight is not a finite number of at least 0; or the queue admits, and this slot is not one
-                of its slots for such a version.
-        """
-        item = Item(None, check_weight(weight), size_bytes, priority, group)
-        item.question = (client, question) if question else None
-        item.version = version
-        return self._put(client, ticket, queue_name, item, slot, complete=False, wait=wait)
+        """A producer announced an item: as `put`, with Grant for Accept; then `fill` it."""
+        return self.put(client, ticket, queue_name, None, weight, size_bytes, complete=False, **options)
 
     def fill(
         self, client: str, ticket: int, payload: Any, size_bytes: int | None = None
@@ -861,38 +882,6 @@ class ChannelState:
     def depths(self) -> tuple[QueueDepth, ...]:
         """Return what every queue holds that holds anything or is waited for, in order of appearance."""
         return tuple(queue.depth() for queue in self._queues.values())
-
-    def _put(
-        self,
-        client: str,
-        ticket: int,
-        queue_name: QueueName,
-        item: Item,
-        slot: int,
-        *,
-        complete: bool,
-        wait: bool,
-    ) -> list[Instruction]:
-        if self.closed or self._all_ended or queue_name in self._ended:
-            return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
-        if slot and (queue_name not in self._queues or self._queues[queue_name].admission is None):
-            message = f"slot {slot} is not one of queue {queue_name!r}, which gives none"
-            raise ValueError(message)
-        queue = self._queue(queue_name)
-        if queue.admission is not None:
-            queue.admission.use(item, slot)
-        if not wait and (queue.putters or not queue.has_room(item.size_bytes)):
-            if queue.admission is not None:
-                queue.admission.unuse(item.slot)
-            self._drop_if_idle(queue)
-            return [Refuse(client, ticket, Reason.FULL, queue.describe())]
-        out: list[Instruction] = []
-        queue.put(Putter(self._client(client), ticket, queue, item, complete=complete), out)
-        if queue.getters or queue.sharding is not None:
-            self._settle((queue,), out)
-        elif self._tally.touched:
-            self._follow(out)
-        return out
 
     def _get(
         self,
