@@ -460,7 +460,7 @@ def kill_and_notice(holders, channel):
 
 
 def num_items(file):
-    return read_channel(file).head.num_items
+    return read_channel(file).head.num_payloads
 
 
 def test_two_processes_that_live_do_not_hold_one_channel(holders):

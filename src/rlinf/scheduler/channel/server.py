@@ -163,6 +163,8 @@ class ChannelServer:
             spec.successor_s,
             self._on_subscription_over,
         )
+        if saved is not None:
+            self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
         self._heap = Heap(messenger.call_later)
