@@ -231,6 +231,24 @@ def test_a_function_decides_what_a_death_means(forked_job, verdict, caplog):
     assert ("'pray'" in caplog.text) == (verdict == "pray")
 
 
+def test_restart_brings_another_process_while_a_function_still_decides(forked_job):
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def decide(_lost):
+        asked.set()
+        may_answer.wait(30)
+        return "fail"
+
+    group = launch(forked_job, "undecided", on_failure=decide)
+    kill(group, 1)
+    assert asked.wait(30)
+    group.restart(1)
+    may_answer.set()
+    assert [each.num_restarts for each in group.health()] == [0, 1]
+    # What it said came too late: it was about a death that is mended.
+    assert [who[:3] for who in group.who().wait(20)] == [(0, 2, 0), (1, 2, 1)]
+
+
 @pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])
 def test_restart_brings_another_process_whatever_the_policy(forked_job, on_failure):
     group = launch(forked_job, "again", on_failure=on_failure)

@@ -170,9 +170,12 @@ class Supervision:
 
     def _on_verdict(self, rank: LaunchedRank, verdict: Verdict) -> None:
         number = rank.address.rank
-        if number in self._deaths.away and not self._deaths.stopping:
-            reason = self._deaths.away[number]
-            self._obey(self._deaths.on_verdict(number, verdict), rank, reason)
+        if not self._is_present(rank):  # it has come back meanwhile; what became of its successor is not said
+            return
+        reason = self._deaths.away.get(number, "")
+        consequences = self._deaths.on_verdict(number, verdict)
+        if consequences is not NOTHING:
+            self._obey(consequences, rank, reason)
             if verdict != "restart":
                 self._stay_away(number, reason)
 
