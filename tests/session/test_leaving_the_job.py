@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from rlinf.scheduler.session import current_or_none
+from scarce_threads import refuse_thread
 
 DEADLINE_S = 20.0
 
@@ -25,6 +26,21 @@ def test_a_driver_whose_io_thread_ends_leaves_the_job_and_undoes_what_it_did(ses
     assert any(
         record.levelname == "CRITICAL" and "leaves the job" in record.message for record in caplog.records
     )
+
+
+@pytest.mark.parametrize("how", ["by its I/O thread", "in its I/O thread's place"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thread(session, monkeypatch, how):
+    refused = refuse_thread(monkeypatch, "_bootstrap")  # of `threading`
+    undone = threading.Event()
+    session.on_close(undone.set)
+    if how == "by its I/O thread":
+        session.messenger.submit(lambda: session.leave("Ray's head is gone"))
+    else:
+        session.messenger.submit(fail)
+    assert undone.wait(DEADLINE_S)
+    assert refused.is_set()
+    assert session.closed
 
 
 def test_a_driver_that_leaves_in_order_has_not_failed(session):

@@ -16,6 +16,8 @@ from rlinf.scheduler.events import LinkFailed, LinkSlow, TransportFellBack
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.links import LINK, LinkQuestion, LinkWatch, answer_probes
 from rlinf.testing.machines import MachineStar, MachinesUnavailable
+from scarce_threads import refuse_thread
+from waits import wait_until
 
 DEADLINE_S = 30.0
 MB = 1_000_000
@@ -182,3 +184,22 @@ def test_a_link_that_cannot_be_had_is_told_of_and_not_tried_again(secret):
         home.messenger.submit(watch.begin)
         assert home.directory.list("nobody") == []  # what was handed over before is done
         assert len(asked) == 1
+
+
+@pytest.mark.parametrize("step", ["serve", "_probe"])
+def test_a_link_is_probed_once_threads_can_be_had(secret, monkeypatch, step):
+    with contextlib.ExitStack() as stack:
+        home = stack.enter_context(Session(secret, "driver", machine_id="a", tcp=True))
+        ends = [
+            stack.enter_context(Session(secret, f"actor:{i}", home=home.home, machine_id=machine, tcp=True))
+            for i, machine in enumerate("ab")
+        ]
+        watch = home.service(LinkWatch)
+        for rank, end in enumerate(ends):
+            answer_probes(end)
+            own = end.messenger.endpoint
+            home.messenger.submit(lambda rank=rank, own=own: watch.note(rank, f"10.0.0.{rank}", "", own))
+        refused = refuse_thread(monkeypatch, step)
+        home.messenger.submit(watch.begin)
+        wait_until(lambda: (0, 1) in watch.speeds)
+        assert refused.is_set()

@@ -18,6 +18,7 @@ from rlinf.scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
+from scarce_threads import refuse_thread
 
 __all__ = ["alarms"]
 DEADLINE_S = 20.0
@@ -242,6 +243,19 @@ def test_a_worker_begins_several_channels_at_once_and_hears_which_name_is_taken(
             begin_three()
         assert works(Channel.connect("of-a-worker-1", timeout_s=0))
     assert [placement.node_rank for placement in starter.placements] == [0, 1]
+
+
+@pytest.mark.parametrize("step", ["_place_and_open", "_run"])
+def test_a_channel_is_started_once_threads_can_be_had(starter, monkeypatch, step):
+    asker = a_worker(starter, "actor")
+    refused = refuse_thread(monkeypatch, step)
+    asked = asker.messenger.request(
+        starter._session.home, START_CHANNEL, StartChannel(ChannelSpec("rollouts"))
+    )
+    assert asked.wait(DEADLINE_S)
+    assert asked.exception(0) is None
+    assert refused.is_set()
+    asker.close()
 
 
 def test_a_channel_whose_asker_gave_up_while_it_was_started_is_held_by_nobody(starter, monkeypatch):

@@ -1,6 +1,5 @@
 """Ranks that come back: real processes, killed, without Ray."""
 
-import _thread
 import queue
 import re
 import threading
@@ -21,6 +20,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf.scheduler.worker.supervision import groups_of
+from scarce_threads import refuse_thread
 from waits import wait_until
 
 TWO = PackedPlacementStrategy(0, 1)
@@ -82,15 +82,7 @@ def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
 def test_a_rank_comes_back_once_threads_can_be_had_again(forked_job, monkeypatch):
     group = launch(forked_job, "threadless")
     group.who().wait(20)
-    start, refused = _thread.start_new_thread, threading.Event()
-
-    def refuse_at_first(*args):
-        if refused.is_set():
-            return start(*args)
-        refused.set()
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(_thread, "start_new_thread", refuse_at_first)
+    refused = refuse_thread(monkeypatch, "_bring_back")
     kill(group, 1)
     assert refused.is_set()
     assert [who[0] for who in group.who().wait(20)] == [0, 1]

@@ -20,6 +20,7 @@ from rlinf.scheduler.comm.descriptors import allow_descriptors
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.session.bus import EventBus
@@ -232,8 +233,19 @@ class Session:
         """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
         self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
+        self._close_beside()
+
+    def _close_beside(self) -> None:
         # Not here: what is undone may wait for what runs in this thread.
-        threading.Thread(target=self.close, name="rlinf-leave-job").start()
+        try:
+            threading.Thread(target=self.close, name="rlinf-leave-job").start()
+        except RuntimeError:  # "can't start new thread"
+            if (
+                self.messenger.why_closed
+            ):  # nothing can wait for the I/O thread any more, be it this one or not
+                self.close()
+            else:
+                self.messenger.call_later(ASK_AGAIN_S, self._close_beside)
 
     def abandon(self) -> None:
         """Give everything up without undoing it: in a forked child it all belongs to the parent."""
