@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import operator
 import os
+import queue
 import signal
 import threading
 import time
@@ -21,7 +22,6 @@ from rlinf.scheduler.channel import (
     ChannelReport,
     DurableChannel,
     channels_of,
-    durable,
     journal_growth,
     unheld_channels,
 )
@@ -37,6 +37,7 @@ from rlinf.scheduler.errors import (
     LeaseExpired,
 )
 from rlinf.testing import LocalRuntime
+from scarce_threads import refuse_thread
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -253,10 +254,6 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         turns.append(None)
         append(journal, head, frames)
 
-    def no_thread(*_):
-        tried_after.append(len(turns))
-        raise RuntimeError("can't start new thread")
-
     def too_large(_journal, _head, _image, _frames):
         tried_after.append(len(turns))
         raise MemoryError
@@ -269,7 +266,6 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
     monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
     monkeypatch.setattr(Journal, "append", count_turn)
     for owner, name, failing in (
-        (durable, "run_beside", no_thread),
         (Journal, "begin", too_large),
         (Journal, "finish", no_room),
     ):
@@ -287,6 +283,41 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         with LocalRuntime():
             channel = Channel.create("grows", durable=tmp_path / name)
             assert drain(channel, number + 1) == list(range(number + 1))
+
+
+def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thread(tmp_path, monkeypatch):
+    sync, finish = Journal.sync, Journal.finish
+    busy, left = itertools.count(), queue.SimpleQueue()
+
+    def sync_while_much_happens(journal, new):
+        if channel is not None and next(busy) < 2:
+            channel.put(bytes(2 << 20), timeout_s=DEADLINE_S)
+        sync(journal, new)
+
+    def note_what_is_left(journal, new, since):
+        if since:
+            left.put(journal.size_bytes - since)
+        finish(journal, new, since)
+
+    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    monkeypatch.setattr(Journal, "sync", sync_while_much_happens)
+    monkeypatch.setattr(Journal, "finish", note_what_is_left)
+    channel = None
+    with LocalRuntime():
+        channel = Channel.create("busy", durable=tmp_path)
+        refused = refuse_thread(monkeypatch, "_write")
+        for number in range(5):
+            channel.put(number, timeout_s=DEADLINE_S)
+        assert left.get(timeout=DEADLINE_S) <= 1 << 20
+    assert next(busy) > 2
+    assert refused.is_set()
+    with LocalRuntime():
+        items = drain(Channel.create("busy", durable=tmp_path), 7)
+        assert sorted(item if isinstance(item, int) else len(item) for item in items) == [
+            *range(5),
+            2 << 20,
+            2 << 20,
+        ]
 
 
 def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_silence(

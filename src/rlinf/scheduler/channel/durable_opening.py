@@ -94,6 +94,7 @@ class _DurableOpening:
 
         def write() -> None:
             new = journal.begin(header_of(channel.spec), *image())
+            journal.sync(new)
             self._session.messenger.submit(partial(self._finish, channel, journal, new))
 
         self._try(channel, write)
