@@ -326,9 +326,9 @@ def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_si
     monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
     has_left = threading.Event()
     sync = Journal.sync
-    monkeypatch.setattr(Journal, "sync", lambda *new: has_left.wait(DEADLINE_S) and sync(*new))
     with LocalRuntime():
         channel = Channel.create("left", durable=tmp_path)
+        monkeypatch.setattr(Journal, "sync", lambda *new: has_left.wait(DEADLINE_S) and sync(*new))
         for number in range(5):
             channel.put(number, timeout_s=DEADLINE_S)
         wait_until(lambda: len(os.listdir(tmp_path)) == 3)
@@ -355,6 +355,23 @@ def test_to_ask_what_is_there_writes_nothing_and_is_behind_what_was_said_before(
         asked = pool.submit(channel.qsize)
         holders.start()
         assert asked.result(DEADLINE_S) == 10
+
+
+def test_a_durable_channel_that_was_deleted_leaves_nothing_to_be_done_when_its_process_leaves(tmp_path):
+    def to_be_done(runtime):
+        messenger = runtime.messenger
+        parts = (messenger._loop._finally, messenger._busy, runtime._closers, runtime._fork_callbacks)
+        return [len(part) for part in parts]
+
+    with LocalRuntime() as runtime:
+        counts = []
+        for number in range(3):
+            channel = Channel.create("short", durable=tmp_path / str(number))
+            channel.put("item", timeout_s=DEADLINE_S)
+            channel.delete(timeout_s=DEADLINE_S)
+            wait_until(lambda: not channels_of(runtime))
+            counts.append(to_be_done(runtime))
+    assert counts[1:] == counts[:1] * 2
 
 
 def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):

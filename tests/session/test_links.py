@@ -1,7 +1,9 @@
 """Links between machines are probed once, in the background: three machines, one of which has a slow cable."""
 
 import contextlib
+import errno
 import multiprocessing
+import os
 import queue
 import socket
 import threading
@@ -121,6 +123,23 @@ def test_strangers_who_say_nothing_keep_no_guest_waiting():
         for stranger in strangers[1:]:
             with contextlib.suppress(ConnectionResetError):
                 assert stranger.recv(1) == b""
+
+
+def test_a_guest_who_comes_while_no_descriptor_is_left_waits_at_the_door(monkeypatch):
+    accept, refusals = socket.socket.accept, iter(range(2))
+
+    def accept_later(listener):
+        if next(refusals, None) is not None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(listener)
+
+    door = ProbeDoor("127.0.0.1", TOKEN, None)
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    serving = threading.Thread(target=door.serve)
+    serving.start()
+    assert probe_link("127.0.0.1", door.port, TOKEN).round_trip_s > 0
+    serving.join(DEADLINE_S)
+    assert not serving.is_alive()
 
 
 @pytest.fixture

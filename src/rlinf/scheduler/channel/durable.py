@@ -116,7 +116,10 @@ class DurableChannel:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
         # What clients said before they left is written down, though nothing more will follow from it here.
-        self._session.on_close(lambda: self._session.messenger.submit(self._outside.settle))
+        self._session.on_close(self._settle)
+
+    def _settle(self) -> None:
+        self._session.messenger.submit(self._outside.settle)
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.
@@ -174,6 +177,9 @@ class DurableChannel:
     def _tell_stopped(self) -> None:
         self._is_over = True
         self._session.messenger.unserve(self._aside)
+        self._session.messenger.off_end(self._end)
+        self._session.forget(self._settle)
+        self._session.forget(self._journal.close)
         if self.on_stopped is not None:
             self.on_stopped()
 

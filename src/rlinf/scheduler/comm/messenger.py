@@ -17,8 +17,9 @@ from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
-from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
+from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head
 from rlinf.scheduler.comm.peers import Peers
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.reports import Reporter
@@ -183,9 +184,18 @@ class Messenger:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
         self._busy.append(busy)
 
+    def off_stay(self, busy: Callable[[], bool]) -> None:
+        """Undo `stay_while`."""
+        if busy in self._busy:
+            self._busy.remove(busy)
+
     def at_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread as one of its last acts: what still waits there has to be told."""
         self._loop.at_end(callback)
+
+    def off_end(self, callback: Callable[[], None]) -> None:
+        """Undo `at_end`; on the I/O thread."""
+        self._loop.off_end(callback)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -399,7 +409,7 @@ class Messenger:
     def _close_when_sent(self, deadline: float) -> None:
         now = time.monotonic()
         if now < deadline and (
-            any(busy() for busy in self._busy) or not all(map(_is_idle, self._peers.lines()))
+            any(busy() for busy in tuple(self._busy)) or not all(map(_is_idle, self._peers.lines()))
         ):
             self._loop.call_later(0.005, lambda: self._close_when_sent(deadline))
             return

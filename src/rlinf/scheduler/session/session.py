@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
@@ -193,6 +194,12 @@ class Session:
     def on_fork(self, callback: Callable[[], None]) -> None:
         """Have `callback` called in a forked child, to give up what belongs to the parent."""
         self._fork_callbacks.append(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Undo `on_close` and `on_fork`: what it was for is no more."""
+        for callbacks in (self._closers, self._fork_callbacks):
+            with suppress(ValueError):
+                callbacks.remove(callback)
 
     def close(self) -> None:
         """Leave the job: undo everything, last first. A second call does nothing.
