@@ -44,6 +44,7 @@ from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
@@ -84,6 +85,7 @@ class Cluster:
             cluster.num_nodes, cluster.num_accelerators      # (1, 2)
     """
 
+    @explains_arguments
     def __init__(
         self,
         cluster_cfg: Any = None,

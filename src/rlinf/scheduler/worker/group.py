@@ -24,6 +24,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -91,6 +92,7 @@ class GroupBuilder(Generic[T]):
         check_arguments(worker_class, "__init__", args, kwargs)
         self._factory = WorkerFactory(worker_class, args, kwargs)
 
+    @explains_arguments
     def launch(
         self,
         cluster: OpenCluster,
