@@ -915,7 +915,7 @@ class ChannelState:
         queue.settle(self.closed, out)
         if not wait and getter.ticket in getter.client.operations and getter.items is None:
             queue.withdraw_get(getter)
-            state = self._describe_for(getter)
+            state = self._describe_for(getter, waited=False)
             out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
         self._drop_if_idle(queue)
         if self._tally.crowded or self._tally.touched:
@@ -934,17 +934,25 @@ class ChannelState:
         if queue.admission is not None:
             queue.admission.end(NamedQueue.why_over(self.closed), queue.describe(), out)
 
-    def _describe_for(self, operation: Getter | Putter) -> str:
-        """What the queue of an operation looks like; for a batch also what the others hold: it may have meant one."""
+    def _describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
+        """What the queue of an operation looks like; for one that takes, also what the others hold: it may mean one.
+
+        A get that did not wait for its item is one of many, perhaps, and only looks at its own.
+        """
         text = operation.queue.describe()
         if isinstance(operation, Getter) and operation.terms is not None:
             client = operation.client
             if self.leases.is_at_bound(client):
                 text = f"{text}; this consumer has {client.num_leased} on lease, and may have {self.leases.max_leased}"
-        if isinstance(operation, Putter) or (operation.wanted is None and not operation.is_shard):
+        if isinstance(operation, Putter):
             return text
+        if operation.wanted is None and not operation.is_shard and not waited:
+            return text
+        # What subscriptions have is there for them alone.
         others = [
-            queue for queue in self._queues.values() if queue is not operation.queue and queue.fifo.num_items
+            queue
+            for queue in self._queues.values()
+            if queue is not operation.queue and queue.fifo.num_items and not isinstance(queue.name, Tapped)
         ]
         named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
         if len(others) > NUM_NAMED:
