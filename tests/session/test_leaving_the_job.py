@@ -4,7 +4,9 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.session import current_or_none
+from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.session import Session, current_or_none
 from scarce_threads import refuse_thread
 
 DEADLINE_S = 20.0
@@ -47,3 +49,17 @@ def test_a_driver_that_leaves_in_order_has_not_failed(session):
     session.close()
     assert session.closed
     assert not session.failure
+
+
+def test_a_thread_that_waits_when_the_program_is_interrupted_is_told_so(secret):
+    told = Promise()
+
+    def work(session):
+        channel = Channel.connect(host_channel(session, ChannelSpec("nothing comes")).spec.name)
+        taking = channel.get(async_op=True)
+        taking.settled.add_done_callback(lambda done: told.set_result(done.exception(0)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Session(secret, "driver") as session:
+        work(session)
+    assert "this process was interrupted, and has left the cluster" in str(told.result(DEADLINE_S))

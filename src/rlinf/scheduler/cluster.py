@@ -50,6 +50,7 @@ from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
 from rlinf.scheduler.session.job_file import announce
 from rlinf.scheduler.session.links import LinkWatch
+from rlinf.scheduler.session.session import INTERRUPTED, why_left
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
@@ -309,8 +310,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        if self._owner:
+            self._session.close(why_left(raised))
 
     def __repr__(self) -> str:
         state = ", closed" if self._session.closed else ""
@@ -433,7 +435,7 @@ def _join_as_driver(
         session.close()
         raise
     atexit.register(session.close)
-    close_when_interrupted(session.close)
+    close_when_interrupted(partial(session.close, INTERRUPTED))
     for rank, report in enumerate(reports):
         session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
     return session

@@ -81,6 +81,7 @@ class Messenger:
         endpoint: how others reach this process.
         encryption, ports: see above.
         parcels: what makes messages of objects, with shared memory where both sides have it.
+        why_leaving: what who still waits is told when it is closed.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Messenger:
         self._busy: list[Callable[[], bool]] = []
         self._next_id = itertools.count(1).__next__
         self._forked = False
+        self.why_leaving = CLOSED
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME
@@ -403,7 +405,7 @@ class Messenger:
     def _begin_close(self, deadline: float) -> None:
         if self._peers.closed:
             return
-        self._peers.closed = CLOSED
+        self._peers.closed = self.why_leaving
         self._close_when_sent(deadline)
 
     def _close_when_sent(self, deadline: float) -> None:
@@ -433,7 +435,9 @@ class Messenger:
 
     def _shut_down(self) -> None:
         failure = self._loop.failure
-        self._peers.end(CLOSED if failure is None else f"this process's I/O thread ended: {failure!r}")
+        self._peers.end(
+            self.why_leaving if failure is None else f"this process's I/O thread ended: {failure!r}"
+        )
         for end in (self._peers.sockets.close, self.parcels.close, self._run_directory.close):
             run_guarded(end)
         _live.discard(self)

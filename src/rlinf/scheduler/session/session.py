@@ -34,6 +34,7 @@ NO_SESSION = (
     "there is no cluster in this process: workers, channels and weights are used in the driver after Cluster(...), "
     "or inside a worker"
 )
+INTERRUPTED = "this process was interrupted, and has left the cluster"
 # How long the I/O thread may take to make a service.
 SERVICE_TIMEOUT_S = 30.0
 T = TypeVar("T")
@@ -201,11 +202,15 @@ class Session:
             with suppress(ValueError):
                 callbacks.remove(callback)
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:
         """Leave the job: undo everything, last first. A second call does nothing.
 
         An interruption (a second Ctrl-C, say) is raised again when everything is undone.
+
+        Args:
+            why: what those are told who still wait for something here; "": that this process has left.
         """
+        self.messenger.why_leaving = why or self.messenger.why_leaving
         self._closed = True
         if _current is self:
             set_current(self if self.failure else None)
@@ -224,8 +229,8 @@ class Session:
         set_current(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        self.close(why_left(raised))
 
     def _fail(self, _error: BaseException) -> None:
         """This process's I/O thread has ended with an error: nobody reaches it any more, nor it anybody."""
@@ -261,6 +266,11 @@ class Session:
         self._closers.clear()
         while self._fork_callbacks:
             self._fork_callbacks.pop()()
+
+
+def why_left(raised: type[BaseException] | None) -> str:
+    """What to say to those who still wait when a block has ended with this."""
+    return INTERRUPTED if raised is not None and issubclass(raised, KeyboardInterrupt) else ""
 
 
 # What this process has in the job; the one thing that is kept for the whole process.
