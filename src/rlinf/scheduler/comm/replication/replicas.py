@@ -18,7 +18,7 @@ from rlinf.scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kep
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)
@@ -65,7 +65,7 @@ class Replicas:
         """
         if self._to_write is None:
             self._to_write = SimpleQueue()
-            run_beside(_run, self._to_write)
+            run_beside_in_time(self._messenger.call_later, _run, self._to_write)
 
         def write() -> None:
             written: Parcel | Exception
