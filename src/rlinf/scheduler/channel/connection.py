@@ -17,11 +17,12 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
-from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, ClientShell
+from rlinf.scheduler.channel.shell import ClientShell
 from rlinf.scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
@@ -215,10 +216,11 @@ class ChannelConnection:
 
     def look_after(self, operation: Operation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
-        self._shell.inbox.append((self._shell.touch, operation))
+        deliveries = self._shell.deliveries
+        self._shell.inbox.append((deliveries.touch, operation))
         # Read only here: if the I/O thread is to look anyhow, it need not be woken.
-        if not self._shell.looks_soon:
-            self._hand_over(self._shell.touch, operation)
+        if not deliveries.looks_soon:
+            self._hand_over(deliveries.touch, operation)
 
     def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
         """Ask the server something, after all operations that were started before; wait for the answer.
@@ -356,7 +358,7 @@ class ChannelConnection:
         if operation.kind != "put":
             # Known before it goes: what it brings is confirmed, or goes back.
             shell.direct.append(operation)
-            if not shell.looks_soon:
+            if not shell.deliveries.looks_soon:
                 self._messenger.submit_once(self._drain)
         answer = self._answer_by(shortcut, call, operation)
         if answer is None:
@@ -366,12 +368,13 @@ class ChannelConnection:
         match answer.answer:
             case wire.Accepted():
                 return None
-            case wire.Delivered(_, counts, complete, part, _, group, _, versions):
+            case wire.Delivered() as delivered:
                 if operation.waited_s > CONFIRM_DELAY_S:
-                    self._hand_over(shell.hurry, None)
+                    # It came after a while: nothing may follow soon that the confirmation could travel with.
+                    self._hand_over(shell.deliveries.hurry, None)
                 frames = iter(answer.frames)
-                arrived = [Arrived(list(islice(frames, count))) for count in counts]
-                return Delivery(arrived, complete, part, group=group, versions=versions)
+                arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
+                return Delivery.of(delivered, arrived)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)

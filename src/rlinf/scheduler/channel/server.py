@@ -37,7 +37,8 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.peer import Request, run_guarded
+from rlinf.scheduler.comm.guarded import run_guarded
+from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
@@ -163,6 +164,8 @@ class ChannelServer:
             spec.successor_s,
             self._on_subscription_over,
         )
+        if saved is not None:
+            self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
         self._heap = Heap(messenger.call_later)
