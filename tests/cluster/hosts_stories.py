@@ -8,8 +8,8 @@ import time
 
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
-DEADLINE_S = 40.0
-UNREACHABLE_AFTER_S = 9.0
+DEADLINE_S = 60.0
+UNREACHABLE_AFTER_S = 12.0
 NUM_ITEMS = 200
 
 

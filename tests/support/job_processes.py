@@ -24,7 +24,7 @@ from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.weights import open_weights
 from rlinf.testing.local import HeldHere
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 HERE, THERE = "here", "there"
 
 _numbers = itertools.count()

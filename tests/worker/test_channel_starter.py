@@ -20,7 +20,7 @@ from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
 
 __all__ = ["alarms"]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
