@@ -103,6 +103,7 @@ def test_an_item_whose_handle_is_dropped_comes_before_what_is_asked_for_next(hel
         assert [channel.get(timeout_s=DEADLINE_S) for _ in range(3)] == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("patient")
 def test_refusals_say_what_they_always_say(held):
     _, _, channel = held
     with pytest.raises(ChannelEmpty):

@@ -21,7 +21,8 @@ HEAD = NodeOptions(ip="127.0.0.9", port=6555)
 
 
 def running(record):
-    return [process for process in living() if process in processes_of(record)]
+    own = processes_of(record)
+    return [process for process in living() if process in own]
 
 
 def left(machine):
