@@ -19,10 +19,10 @@ from rlinf.testing.hosts import HostFleet
 PROGRAM = Path(__file__).with_name("hosts_stories.py")
 DEADLINE_S = 90.0
 # As in the stories; what ends then is told a little later on a busy machine.
-UNREACHABLE_AFTER_S = 9.0
-SOON_S = 5.0
+UNREACHABLE_AFTER_S = 12.0
+SOON_S = 10.0
 # It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
-LATE_S = 6.0
+LATE_S = 20.0
 
 pytestmark = pytest.mark.ray(own=True)
 
@@ -121,7 +121,7 @@ def test_a_node_that_joins_later_is_found(seen):
 def test_a_cut_is_told_of_within_seconds(seen, rank):
     after_s, reason = seen["told"][rank]
     assert after_s < 2 * SOON_S
-    assert re.fullmatch(r"its raylet has not answered for \d s", reason)
+    assert re.fullmatch(r"its raylet has not answered for \d+ s", reason)
 
 
 def test_a_cut_that_is_mended_in_time_has_cost_nothing(seen):

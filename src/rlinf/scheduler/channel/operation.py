@@ -29,6 +29,8 @@ _next_ticket = itertools.count(1).__next__
 ANSWER_S = 5.0
 # What is there now is given to whoever waits a millisecond, too: the answer takes its time.
 MIN_ANSWER_S = 0.01
+# So long after its deadline the server's word on an operation is waited for at least.
+MIN_GRACE_S = 0.1
 
 
 class Operation:
@@ -229,7 +231,7 @@ class Operation:
     @property
     def grace_s(self) -> float:
         """How long after its deadline the server's word on it is waited for."""
-        return 0.0 if not self.wait else min(ANSWER_S, max(0.1, (self.timeout_s or 0.0) / 10))
+        return 0.0 if not self.wait else min(ANSWER_S, max(MIN_GRACE_S, (self.timeout_s or 0.0) / 10))
 
     def promise_to(self, promise: Promise[Any], dropped: deque[Any] | None = None) -> None:
         """Let `promise` be its end; with `dropped`, nobody but its handle keeps it, and its end is noted there."""
