@@ -10,6 +10,7 @@ from rlinf.cli.doctor import doctor
 from rlinf.cli.node import node
 from rlinf.cli.plan import plan
 from rlinf.cli.topology import topology
+from rlinf.cli.why import why
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(topology)
 app.command()(channels)
+app.command()(why)
 app.command()(devices)
 app.command()(doctor)
 app.add_typer(node, name="node")

@@ -40,6 +40,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -60,6 +61,18 @@ _STUCK = "this process's I/O thread does not answer"
 
 class _BeginAnew(Exception):
     """An operation has put or taken nothing by a shortcut, and is to go the usual way."""
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    """What the thread waits for that runs an operation."""
+    connection: ChannelConnection = local["self"]
+    return connection.awaits(local["operation"])
+
+
+def _awaits_answer(local: dict[str, Any]) -> Wait:
+    connection: ChannelConnection = local["self"]
+    name, what = connection.ref.spec.name, local["what"]
+    return Wait(CHANNEL, f"{what}('{name}')", peers=(connection.held_by,), subject=name, detail=what)
 
 
 class ChannelConnection:
@@ -92,6 +105,16 @@ class ChannelConnection:
         """Why the channel cannot be used by it any more; None as long as it can."""
         return self._shell.lost
 
+    @property
+    def held_by(self) -> str:
+        """The name of the process that holds the channel, as far as it is known here."""
+        return self._messenger.peer_name(self.ref.endpoint.process_id)
+
+    def awaits(self, operation: Operation) -> Wait:
+        """What whoever waits for the end of an operation waits for; from any thread."""
+        return operation.awaits(self.ref.spec.name, self.held_by)
+
+    @awaited(_awaits)
     def run(
         self,
         operation: Operation,
@@ -148,10 +171,11 @@ class ChannelConnection:
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
         if operation.kind in ("put", "set_version"):  # it goes on without its handle
-            promise = OperationPromise(self._withdraw, operation)
+            promise = OperationPromise(self._withdraw, operation, self.awaits)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self._withdraw, operation, partial(self._on_dropped, operation))
+            dropped = partial(self._on_dropped, operation)
+            promise = OperationPromise(self._withdraw, operation, self.awaits, dropped)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
@@ -208,6 +232,7 @@ class ChannelConnection:
         self._await_end(operation, promise)
         return promise.result(0)
 
+    @awaited(_awaits)
     def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
@@ -237,6 +262,7 @@ class ChannelConnection:
         self._hand_over(partial(self._shell.ask, message, kind, what, timeout_s), answer)
         return answer
 
+    @awaited(_awaits_answer)
     def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
         """Wait for the reply to something that was asked.
 

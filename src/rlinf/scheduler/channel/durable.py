@@ -24,6 +24,8 @@ from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -68,6 +70,7 @@ class DurableChannel:
         self._growth = JournalGrowth()
         self._is_writing = self._is_over = False
         self._why_over = ""
+        self._say_no_more: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
@@ -115,8 +118,16 @@ class DurableChannel:
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
+        self._say_no_more = self._session.service(Doings).add(self._add_to)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(lambda: self._session.messenger.submit(self._outside.settle))
+
+    def _add_to(self, doing: Doing) -> Doing:
+        """Add what goes on in it to what this process says of itself."""
+        if self._is_over or self._server is None:
+            return doing
+        self._outside.settle()
+        return self._server.add_to(doing)
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.
@@ -173,6 +184,7 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
+        self._say_no_more()
         self._session.messenger.unserve(self._aside)
         if self.on_stopped is not None:
             self.on_stopped()

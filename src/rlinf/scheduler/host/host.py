@@ -29,6 +29,7 @@ from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
+from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
@@ -99,6 +100,7 @@ class Hosting:
         # Now: who finds this worker by its name may send to it.
         self.session.service(open_mailbox)
         self.calls = CallLoop(self.session.messenger, tell_method)
+        self.session.service(Doings).add(self.calls.add_to)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 

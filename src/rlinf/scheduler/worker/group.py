@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeAli
 
 from rlinf.scheduler.comm import Encoded, encode
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf.scheduler.errors import (
     CallArgumentError,
     CodecError,
@@ -279,6 +280,7 @@ class WorkerGroup(Generic[T]):
         return self._name
 
     @property
+    @awaited(lambda local: Wait(LAUNCH, f"launch of '{local['self'].name}'"))
     def _shared(self) -> Supervision:
         """Its processes, once they have been launched; raises what the launch failed with."""
         self._launched.wait()

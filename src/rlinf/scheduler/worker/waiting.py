@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import ResultTimeout
 from rlinf.scheduler.worker.seconds import checked_deadline
 
@@ -29,6 +30,9 @@ class Waitable(Protocol):
 
     def describe(self) -> str:
         """What is waited for."""
+
+    def awaits(self) -> Wait:
+        """The same as data."""
 
 
 W = TypeVar("W", bound=Waitable)
@@ -82,6 +86,17 @@ def wait_first(results: Iterable[W], timeout_s: float | None = None) -> W:
     raise ValueError(message)
 
 
+def _awaits(local: dict[str, Any]) -> Wait | None:
+    waits = [result.awaits() for result in local.get("pending", ())]
+    if len(waits) < 2:
+        return waits[0] if waits else None
+    peers = tuple(dict.fromkeys(peer for wait in waits for peer in wait.peers))
+    return Wait(
+        RESULT, " and ".join(wait.operation for wait in waits), max(w.since_s for w in waits), peers=peers
+    )
+
+
+@awaited(_awaits)
 def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterator[W]:
     """Each of `results` as soon as it is done, well or not.
 
