@@ -2,8 +2,6 @@
 
 import ctypes
 import os
-import threading
-import time
 
 from rlinf.scheduler import Worker
 
@@ -14,11 +12,8 @@ class Hanging(Worker):
     def where(self):
         return self.info.pid
 
-    def stand(self, seconds):
-        time.sleep(seconds)
-
-    def stand_in_a_lock(self, seconds):
-        threading.Event().wait(seconds)
+    def stand(self, gate):
+        pass_through(gate)
 
     def hold_the_interpreter(self, gate):
         with open(gate, "rb", buffering=0, opener=_unblocked) as file:
@@ -57,12 +52,30 @@ class Hanging(Worker):
     def publish(self, name, version):
         self.publish_weights(name, {}, version)
 
-    def lock(self, seconds):
+    def lock(self, gate):
         with self.device_lock():
-            time.sleep(seconds)
+            pass_through(gate)
 
     def gather(self, members):
         return self.broadcast(None, [("actor", list(range(members)))], ("actor", 0))
+
+    def join_collectives(self):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+
+    def reduce(self):
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(1))
+
+    def barrier(self, gate=None):
+        import torch.distributed as dist
+
+        if gate is not None:
+            pass_through(gate)
+        dist.barrier()
 
     async def wait_in_a_task(self, channel):
         return await self.connect_channel(channel).get(async_op=True)
@@ -74,8 +87,13 @@ class SlowToStart(Worker):
     def __init__(self, gate):
         super().__init__()
         if self.rank == 1:
-            with open(gate, "rb") as file:
-                file.read(1)
+            pass_through(gate)
+
+
+def pass_through(gate):
+    """Return once somebody opens it."""
+    with open(gate, "rb") as file:
+        file.read(1)
 
 
 def _unblocked(path, flags):

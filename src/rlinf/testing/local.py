@@ -26,7 +26,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.roll_call import RollCall
+from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
@@ -87,7 +87,7 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        self.service(Doings if address is not None else RollCall)
+        self.service(Doings if address is not None else Reasoner)
 
     def save(
         self,

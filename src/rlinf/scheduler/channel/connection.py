@@ -48,6 +48,7 @@ from rlinf.scheduler.errors import (
     ChannelUnanswered,
     CodecError,
 )
+from rlinf.scheduler.observe.reasons import explain
 from rlinf.scheduler.queueing import Ending
 from rlinf.scheduler.session import Session
 
@@ -93,6 +94,7 @@ class ChannelConnection:
         on_lost: Callable[[ChannelConnection], None],
     ) -> None:
         self.ref = ref
+        self._session = session
         self._messenger = messenger = session.messenger
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
@@ -160,10 +162,11 @@ class ChannelConnection:
             # Back in the queue it would stand in everybody's way.
             fate.taken = True
             raise
-        except BaseException:
+        except BaseException as error:
             if not fate.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
+            explain(self._session, error, operation.timeout_s, operation.waited_s)
             raise
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:

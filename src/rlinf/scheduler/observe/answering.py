@@ -29,10 +29,11 @@ LOOK_S = 2.0
 
 
 class LookAt(msgspec.Struct, frozen=True, array_like=True):
-    """Look from outside at a process of the same machine, of this name -> `Silent`."""
+    """Look from outside at a process of the same machine, of this name, and wait so long for its stacks -> `Silent`."""
 
     process: str
     known: Enlist
+    stacks_s: float
 
 
 # What the parts of a process add to what it says.
@@ -95,7 +96,7 @@ class Doings:
 
 def _answer_look(request: Request) -> None:
     question: LookAt = request.head
-    request.reply(look_at(question.process, question.known))
+    request.reply(look_at(question.process, question.known, question.stacks_s))
 
 
 def with_calls(calls: Iterable[RunningCall], stacks: Iterable[Stack], doing: Doing) -> Doing:

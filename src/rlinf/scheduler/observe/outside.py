@@ -27,7 +27,7 @@ def look_at(process: str, known: Enlist, within_s: float = STACKS_S) -> Silent:
     Args:
         process: its name.
         known: what it said of itself when it came.
-        within_s: how long to wait for its stacks, in seconds.
+        within_s: how long to wait for its stacks, in seconds; 0: it is not asked for them.
     """
     state, born, sleeps_in = _stat(known.pid)
     if born != known.born:
@@ -36,7 +36,7 @@ def look_at(process: str, known: Enlist, within_s: float = STACKS_S) -> Silent:
     if sleeps_in and state in "DS":
         detail = f"{detail}, in {sleeps_in}"
     # A signal that it does not catch would end it.
-    if word != STUCK or state == "D" or not _catches(known.pid, known.stack_signal):
+    if word != STUCK or state == "D" or within_s <= 0 or not _catches(known.pid, known.stack_signal):
         return Silent(process, known.pid, word, detail)
     stacks = stacks_by_signal(known.endpoint, known.pid, known.stack_signal, within_s)
     return Silent(process, known.pid, word, detail, stacks=tuple(stacks))

@@ -15,7 +15,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.observe.answering import DOING, ENLIST, LOOK_AT, Doings, LookAt, silence
 from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook, Silent
-from rlinf.scheduler.observe.outside import look_at
+from rlinf.scheduler.observe.outside import STACKS_S, look_at
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -33,11 +33,13 @@ class CallRoll(msgspec.Struct, frozen=True, array_like=True):
         within_s: how long that may take, in seconds; who has not answered then is told of as silent.
         max_age_s: an answer that another one got so long ago will do, in seconds.
         names: only these processes; all, if there are none.
+        by_signal: whether a process that does not answer is sent a signal to write its stacks.
     """
 
     within_s: float
     max_age_s: float = 0.0
     names: tuple[str, ...] = ()
+    by_signal: bool = True
 
 
 class RollCall:
@@ -71,7 +73,7 @@ class RollCall:
         }
         everybody = [known for _, known in self._enlisted.values()]
         found = partial(self._on_found, wanted, done)
-        asking = _Asking(self._session, asked, everybody, wanted.within_s, found)
+        asking = _Asking(self._session, asked, everybody, wanted, found)
         if not wanted.names or self._session.name in wanted.names:
             asking.doing.append(self._doings.now())
         asking.begin()
@@ -111,14 +113,15 @@ class _Asking:
         session: Session,
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
-        within_s: float,
+        wanted: CallRoll,
         done: Callable[[JobLook], None],
     ) -> None:
         self.doing: list[Doing] = []
         self._session = session
         self._messenger = session.messenger
         self._began = time.monotonic()
-        self._within_s = within_s
+        self._within_s = wanted.within_s
+        self._stacks_s = STACKS_S if wanted.by_signal else 0.0
         self._everybody = everybody
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
@@ -164,7 +167,7 @@ class _Asking:
                 self._look_from_there(process_id, name, known)
 
     def _look_from_here(self, process_id: str, name: str, known: Enlist) -> None:
-        found = look_at(name, known)
+        found = look_at(name, known, self._stacks_s)
         self._messenger.submit(partial(self._note, process_id, found))
 
     def _look_from_there(self, process_id: str, name: str, known: Enlist) -> None:
@@ -175,7 +178,11 @@ class _Asking:
             self._note(process_id, silence(name, known, why))
             return
         asked = self._messenger.request(
-            neighbour, LOOK_AT, LookAt(name, known), timeout_s=self._within_s, reply_type=Silent
+            neighbour,
+            LOOK_AT,
+            LookAt(name, known, self._stacks_s),
+            timeout_s=self._within_s,
+            reply_type=Silent,
         )
 
         def note(answer: Promise[Reply]) -> None:

@@ -15,6 +15,8 @@ from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.timing import Reduce, reduce_durations
+from rlinf.scheduler.observe.reasons import explaining
+from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.seconds import checked_deadline
 
@@ -201,8 +203,9 @@ class GroupResult(Generic[R]):
         self._read = True
         self._check_process()
         started = time.monotonic()
-        if not end.wait(limit_s):
-            raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
+        with explaining(current_or_none(), limit_s):
+            if not end.wait(limit_s):
+                raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
         self._before_return()
 
     def _check_process(self) -> None:

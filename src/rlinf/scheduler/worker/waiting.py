@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeVar
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import ResultTimeout
+from rlinf.scheduler.observe.reasons import explaining
+from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.seconds import checked_deadline
 
 
@@ -120,9 +122,10 @@ def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterat
         if done:
             continue
         left_s = None if limit_s is None else max(0.0, started + limit_s - time.monotonic())
-        if not wait_for_any([result.settled for result in pending], left_s):
-            missing = [result.describe() for result in pending]
-            raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
+        with explaining(current_or_none(), limit_s, started):
+            if not wait_for_any([result.settled for result in pending], left_s):
+                missing = [result.describe() for result in pending]
+                raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
 
 
 def wait_for_any(promises: Sequence[Promise[Any]], timeout_s: float | None = None) -> bool:
