@@ -23,7 +23,7 @@ SOON_S = 5.0
 # It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
 LATE_S = 6.0
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.ray(own=True)
 
 
 class Hands:
