@@ -14,6 +14,7 @@ from rlinf.scheduler.config import read_cluster_config
 from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.planning import Node, Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
@@ -104,6 +105,7 @@ class ForkedJob:
         self.session.service(DeviceDesk)
         receive_log_lines(self.session)
         self.session.service(Reasoner)
+        self.session.service(StallDesk)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

@@ -27,6 +27,7 @@ from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
@@ -87,7 +88,8 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        self.service(Doings if address is not None else Reasoner)
+        for service in (Doings,) if address is not None else (Reasoner, StallDesk):
+            self.service(service)
 
     def save(
         self,

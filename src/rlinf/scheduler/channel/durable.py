@@ -19,13 +19,13 @@ from rlinf.scheduler.channel.journal_records import JournaledTurn, write_image
 from rlinf.scheduler.channel.journaled import JournaledOutside
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.watching import watch_channel
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ChannelLost
-from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -118,16 +118,16 @@ class DurableChannel:
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
-        self._say_no_more = self._session.service(Doings).add(self._add_to)
+        self._say_no_more = watch_channel(self._session, self.spec, self._note)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(lambda: self._session.messenger.submit(self._outside.settle))
 
-    def _add_to(self, doing: Doing) -> Doing:
-        """Add what goes on in it to what this process says of itself."""
+    def _note(self) -> ChannelNote | None:
+        """What goes on in it."""
         if self._is_over or self._server is None:
-            return doing
+            return None
         self._outside.settle()
-        return self._server.add_to(doing)
+        return self._server.note()
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.

@@ -11,11 +11,11 @@ from rlinf.scheduler.channel.durable import DurableChannel
 from rlinf.scheduler.channel.durable_opening import open_durable
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.watching import watch_channel
 from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ChannelExists, NameTaken
-from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.session import Session
 
 HeldChannel = ChannelServer | DurableChannel
@@ -81,7 +81,7 @@ def _open(
     saved: SavedChannel | None,
 ) -> None:
     server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
-    forget = session.service(Doings).add(server.add_to)
+    forget = watch_channel(session, spec, server.note)
 
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
         forget()

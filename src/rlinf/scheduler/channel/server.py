@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
@@ -43,7 +42,7 @@ from rlinf.scheduler.comm.peer import Request, run_guarded
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
-from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.queueing import (
     NO_LIMITS,
     Accept,
@@ -207,12 +206,11 @@ class ChannelServer:
             self._arrivals.begin()
         self._carry_out(self._state.ripening())
 
-    def add_to(self, doing: Doing) -> Doing:
-        """Add what goes on in the channel to what its process says of itself."""
+    def note(self) -> ChannelNote:
+        """What goes on in the channel."""
         names = {client: known.name for client, known in self._clients.items()}
         found = self._explainer.explain(names)
-        note = channel_note(self.spec.name, found, self._users, names, self._messenger.now())
-        return replace(doing, channels=(*doing.channels, note))
+        return channel_note(self.spec.name, found, self._users, names, self._messenger.now())
 
     def answer(self, request: Request) -> None:
         """Answer what is no part of what happens to the channel, between two turns; of `OfSaves` or `OfReports`."""

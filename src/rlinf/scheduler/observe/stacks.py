@@ -42,6 +42,11 @@ def is_library(file: str) -> bool:
     )
 
 
+def is_own_thread(name: str) -> bool:
+    """Whether a thread is this library's own, or Ray's, and says nothing about the job."""
+    return name.startswith(_OWN_THREADS)
+
+
 class Threads:
     """The threads of this process, as they are when it is asked; it remembers who stood where before."""
 
@@ -68,7 +73,7 @@ class Threads:
         now = time.monotonic()
         for ident, frame in sys._current_frames().items():
             name = names.get(ident, f"thread {ident}")
-            if ident != own and not name.startswith(_OWN_THREADS):
+            if ident != own and not is_own_thread(name):
                 since = self._seen[ident][2] if ident in self._seen else now
                 stack = stack_of(name, _outwards(frame), now - since)
                 found.append((ident != main, stack))

@@ -18,7 +18,7 @@ from rlinf.scheduler.observe.notes import Enlist, Frame, JobLook, Stack
 from rlinf.scheduler.observe.outside import birth_of, is_stopped, look_at
 from rlinf.scheduler.observe.roll_call import ROLL_CALL, CallRoll
 from rlinf.scheduler.observe.stack_file import STACK_SIGNAL
-from rlinf.scheduler.observe.words import wait_text
+from rlinf.scheduler.observe.words import state_text, wait_text
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob
 from rlinf.scheduler.wording import name_list
@@ -58,10 +58,9 @@ class Why:
         return f"{self.culprit.reason}{waiters}"
 
     def about(self, process: str) -> str:
-        """In two lines at most: what a process waits for, and what that comes to in the end."""
-        own = sorted(self.graph.blocked.get(process, ()), key=lambda each: -each.wait.since_s)
+        """In two lines at most: what a process waits for or is at, and what that comes to in the end."""
         ends = [each for each in self.culprits if process in (each.address, *each.waiters, *each.cycle)]
-        lines = [wait_text(self.graph, each) for each in own[:1]] + [each.reason for each in ends[:1]]
+        lines = [state_text(self.graph, process), *(each.reason for each in ends[:1])]
         return "\n".join(dict.fromkeys(lines))
 
     def to_dict(self) -> dict[str, Any]:

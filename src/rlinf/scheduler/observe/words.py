@@ -27,6 +27,15 @@ def wait_text(graph: WaitGraph, blocked: Blocked) -> str:
     return f"{blocked.process} waits{since} in {wait.operation}" + (f": {because}" if because else "")
 
 
+def state_text(graph: WaitGraph, name: str) -> str:
+    """What a process waits for, or is at."""
+    if name in graph.blocked:
+        return wait_text(graph, max(graph.blocked[name], key=lambda each: each.wait.since_s))
+    if name in graph.doing or name in graph.silent:
+        return at_text(graph, name)[2]
+    return f"{name} is gone: {graph.gone.get(name, 'it is not part of the job')}"
+
+
 def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
     """What a process that waits for nobody is at: that, since when in seconds, and all of it in words."""
     if name in graph.silent:

@@ -81,6 +81,7 @@ class LaunchOptions:
         library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
         returns: whether a rank that dies may come back.
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
     """
 
     max_concurrency: int = 1
@@ -92,6 +93,7 @@ class LaunchOptions:
     library_level: int = 0
     returns: bool = False
     ready_when: str = ""
+    stall_after_s: float = 0
 
 
 class Recipe:
