@@ -49,7 +49,7 @@ def _weight(culprit: Culprit) -> tuple[bool, int]:
 
 
 def _roots(graph: WaitGraph) -> list[Culprit]:
-    awaited = {end for process in graph.blocked for end in graph.ends_of(process)}
+    awaited = {end for ends in graph.ends.values() for end in ends}
     found = [_silent(graph, name) for name in graph.silent]
     for name in graph.doing:
         hopeless = [
@@ -100,7 +100,7 @@ def _at(graph: WaitGraph, name: str) -> Culprit:
 def _cycles(graph: WaitGraph) -> list[Culprit]:
     """A culprit for each set of processes that wait for each other and for nobody else who is at work."""
     found, seen = [], set[str]()
-    for process in graph.blocked:
+    for process in _in_rings(graph):
         if process in seen:
             continue
         cycle = _cycle_from(graph, process)
@@ -110,13 +110,30 @@ def _cycles(graph: WaitGraph) -> list[Culprit]:
     return found
 
 
+def _in_rings(graph: WaitGraph) -> list[str]:
+    """The processes that may be part of a cycle: each waits for one of them, and one of them waits for each."""
+    left = dict.fromkeys(graph.blocked)
+    before = len(left) + 1
+    while len(left) < before:
+        before = len(left)
+        front = [process for process in left if not any(end in left for end in graph.ends[process])]
+        while front:  # and those who wait for nobody but these
+            for process in front:
+                del left[process]
+            waiters = dict.fromkeys(waiter for process in front for waiter in graph.waiting_for(process))
+            front = [w for w in waiters if w in left and not any(end in left for end in graph.ends[w])]
+        awaited = {end for process in left for end in graph.ends[process]}
+        left = {process: None for process in left if process in awaited}
+    return list(left)
+
+
 def _cycle_from(graph: WaitGraph, process: str) -> tuple[str, ...]:
     """The shortest way from a process back to itself; nothing if there is none, or if somebody else may end a wait."""
     ways: list[tuple[str, ...]] = [(process,)]
     seen: set[str] = set()
     while ways:
         way = ways.pop(0)
-        for end in graph.ends_of(way[-1]):
+        for end in graph.ends[way[-1]]:
             if end == process:
                 return way if _is_closed(graph, way) else ()
             if end not in seen and end in graph.blocked:
@@ -126,7 +143,7 @@ def _cycle_from(graph: WaitGraph, process: str) -> tuple[str, ...]:
 
 
 def _is_closed(graph: WaitGraph, cycle: tuple[str, ...]) -> bool:
-    reach = [end for process in cycle for end in graph.ends_of(process)]
+    reach = [end for process in cycle for end in graph.ends[process]]
     return not any(graph.is_at_work(end) or end in graph.silent for end in reach)
 
 

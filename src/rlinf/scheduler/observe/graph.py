@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from rlinf.scheduler.comm.waits import (
     CHANNEL,
@@ -19,7 +21,7 @@ from rlinf.scheduler.comm.waits import (
     Wait,
 )
 from rlinf.scheduler.observe.notes import ChannelNote, Doing, JobLook, Silent, Stack
-from rlinf.scheduler.observe.queue_waits import Ends, of_queue
+from rlinf.scheduler.observe.queue_waits import Ends, of_queue, some_names
 from rlinf.scheduler.wording import name_list, nearest_name
 
 MAIN, TASK = "MainThread", "task"
@@ -44,7 +46,21 @@ class Blocked:
     ends: Ends = field(default_factory=Ends)
 
 
-@dataclass(frozen=True, slots=True)
+class Members(NamedTuple):
+    """The ranks of a group, by whether they are in a collective.
+
+    Attributes:
+        inside: in which each is that is in one.
+        outside: those that are in none.
+        gone: those that are gone.
+    """
+
+    inside: dict[str, str]
+    outside: list[str]
+    gone: list[str]
+
+
+@dataclass(frozen=True)
 class WaitGraph:
     """Who waits for whom.
 
@@ -62,27 +78,60 @@ class WaitGraph:
     gone: dict[str, str] = field(default_factory=dict)
     channels: dict[str, ChannelNote] = field(default_factory=dict)
 
-    def ends_of(self, process: str) -> tuple[str, ...]:
-        """The processes that one waits for, by any of its threads."""
-        found = (end for each in self.blocked.get(process, ()) for end in each.ends.processes)
-        return tuple(dict.fromkeys(found))
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """The processes that are there, answering or not."""
+        return frozenset((*self.doing, *self.silent))
+
+    @cached_property
+    def ends(self) -> dict[str, tuple[str, ...]]:
+        """The processes that each waits for, by any of its threads."""
+        return {
+            process: tuple(dict.fromkeys(end for each in waits for end in each.ends.processes))
+            for process, waits in self.blocked.items()
+        }
+
+    @cached_property
+    def _waiters(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for process, ends in self.ends.items():
+            for end in ends:
+                found.setdefault(end, []).append(process)
+        return found
+
+    def waiting_for(self, process: str) -> list[str]:
+        """Who waits for it."""
+        return self._waiters.get(process, [])
 
     def waiters_of(self, process: str) -> tuple[str, ...]:
         """Who waits for it, and who waits for those, the nearest first."""
         found: dict[str, None] = {}
         front = [process]
         while front:
-            front = [
-                waiter
-                for waiter in self.blocked
-                if waiter not in found and set(front).intersection(self.ends_of(waiter))
-            ]
+            waiters = (waiter for each in front for waiter in self.waiting_for(each))
+            front = [waiter for waiter in dict.fromkeys(waiters) if waiter not in found]
             found.update(dict.fromkeys(front))
-        return tuple(each for each in found if each != process)
+        found.pop(process, None)
+        return tuple(found)
 
     def is_at_work(self, process: str) -> bool:
         """Whether it answers, runs something, and waits for nobody."""
         return process in self.doing and process not in self.blocked and not is_idle(self.doing[process])
+
+    @cached_property
+    def members(self) -> dict[str, Members]:
+        """The ranks of each group, by whether they are in a collective."""
+        found: dict[str, Members] = {}
+        for name in (*self.present, *self.gone):
+            group = found.setdefault(name.rpartition(":")[0], Members({}, [], []))
+            inside = _collective_of(self.doing[name]) if name in self.doing else ""
+            if inside:
+                group.inside[name] = inside
+            else:
+                (group.outside if name in self.present else group.gone).append(name)
+        for group in found.values():
+            group.outside.sort()
+        return found
 
 
 def is_idle(doing: Doing) -> bool:
@@ -122,20 +171,17 @@ def _blocked(graph: WaitGraph, process: str, stack: Stack) -> Blocked:
 
 def _by_peers(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     del process
-    there = [peer for peer in wait.peers if peer in graph.doing or peer in graph.silent]
+    there = [peer for peer in wait.peers if peer in graph.present]
     gone = [f"{peer} has ended" for peer in wait.peers if peer in graph.gone and peer not in there]
-    known = {*there, *graph.gone}
+    known = graph.present | graph.gone.keys()
     strange = [f"nobody is called {peer!r}{_near(peer, graph)}" for peer in wait.peers if peer not in known]
     return Ends(tuple(there), (*gone, *strange), is_hopeless=not there and bool(wait.peers))
 
 
 def _by_ranks(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     ends = _by_peers(graph, process, wait)
-    missing = (
-        f"{name_list(wait.peers)} {'has' if len(wait.peers) == 1 else 'have'} not answered"
-        if wait.peers
-        else ""
-    )
+    has = "has" if len(wait.peers) == 1 else "have"
+    missing = f"{some_names(wait.peers)} {has} not answered" if wait.peers else ""
     return Ends(ends.processes, tuple(filter(None, [missing, *ends.because])), ends.is_hopeless)
 
 
@@ -147,9 +193,8 @@ def _by_launch(graph: WaitGraph, process: str, wait: Wait) -> Ends:
 def _by_channel(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     del process
     channel = graph.channels.get(wait.subject)
-    present = {*graph.doing, *graph.silent}
     if channel is not None:
-        return of_queue(channel, wait, present)
+        return of_queue(channel, wait, graph.present)
     held_by = name_list(wait.peers) if wait.peers else "no process that is known"
     because = (f"channel '{wait.subject}' is held by {held_by}",)
     return Ends(tuple(peer for peer in wait.peers if peer in graph.silent), because, is_hopeless=True)
@@ -190,27 +235,16 @@ def _by_name(graph: WaitGraph, process: str, wait: Wait) -> Ends:
 
 def _by_members(graph: WaitGraph, process: str, wait: Wait) -> Ends:
     """The other ranks of a group, of which one may not be in its collective."""
-    group = process.rpartition(":")[0]
-    others = [name for name in (*graph.doing, *graph.silent) if name.rpartition(":")[0] == group]
-    inside = {name: _collective_of(graph.doing[name]) for name in others if name in graph.doing}
-    outside = [name for name in others if not inside.get(name)]
-    gone = [name for name in graph.gone if name.rpartition(":")[0] == group and name not in others]
-    because = (
-        [f"{name_list(outside)} {'is' if len(outside) == 1 else 'are'} not in a collective"]
-        if outside
-        else []
-    )
+    inside, outside, gone = graph.members[process.rpartition(":")[0]]
+    because = []
+    if outside:
+        because = [f"{some_names(outside)} {'is' if len(outside) == 1 else 'are'} not in a collective"]
     because += [f"{name} has ended" for name in gone]
-    if not outside and not gone:
-        others_in = sorted(
-            {f"{name} is in {what}" for name, what in inside.items() if what and what != wait.operation}
-        )
-        return Ends(
-            tuple(name for name, what in inside.items() if what and what != wait.operation),
-            tuple(others_in[:3]),
-            is_hopeless=bool(others_in),
-        )
-    return Ends(tuple(outside), tuple(because), is_hopeless=bool(gone))
+    if outside or gone:
+        return Ends(tuple(outside), tuple(because), is_hopeless=bool(gone))
+    elsewhere = [name for name, what in inside.items() if what != wait.operation]
+    because = [f"{name} is in {inside[name]}" for name in elsewhere[:3]]
+    return Ends(tuple(elsewhere), tuple(because), is_hopeless=bool(elsewhere))
 
 
 def _collective_of(doing: Doing) -> str:

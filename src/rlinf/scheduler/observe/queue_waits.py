@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User
 from rlinf.scheduler.wording import counted, name_list
+
+# Of many names, so many are written out.
+MAX_NAMES = 6
+
+
+def some_names(names: Iterable[str]) -> str:
+    """Names in a sentence, the first of many.
+
+    >>> some_names(["a:0", "a:1"]), some_names(f"a:{rank}" for rank in range(8))
+    ('a:0 and a:1', 'a:0, a:1, a:2, a:3, a:4, a:5 and 2 more')
+    """
+    every = list(dict.fromkeys(names))
+    more = [f"{len(every) - MAX_NAMES} more"] if len(every) > MAX_NAMES else []
+    return name_list([*every[:MAX_NAMES], *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,7 @@ def _how_full(queue: QueueNote) -> str:
 
 def _who_left(users: tuple[User, ...]) -> str:
     names = sorted({user.process for user in users})
-    return f"{name_list(names)}, who used it, {'has' if len(names) == 1 else 'have'} ended"
+    return f"{some_names(names)}, who used it, {'has' if len(names) == 1 else 'have'} ended"
 
 
 def _lost(users: Collection[User], present: Collection[str]) -> tuple[str, ...]:
@@ -108,6 +122,6 @@ def _elsewhere(channel: ChannelNote, queue: QueueNote) -> Iterator[str]:
     for other in channel.queues:
         if other.name != queue.name and other.num_items and not other.getters:
             who = sorted({user.process for user in other.putters})
-            by = f", put by {name_list(who)}" if who else ""
+            by = f", put by {some_names(who)}" if who else ""
             verb = "lies" if other.num_items == 1 else "lie"
             yield f"{counted(other.num_items, 'item')} {verb} in queue {other.name}{by}, where nobody gets any"

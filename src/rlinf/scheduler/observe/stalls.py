@@ -77,6 +77,7 @@ def tell_stall(session: Session, stall: Stall) -> None:
 class WaitersOfChannel:
     """Which operations on a channel wait for too long: each is told, and again when it has taken twice as long.
 
+    >>> from rlinf.scheduler.observe.notes import QueueNote
     >>> queue = QueueNote("'default'", 0, 0, (Waiter("actor:0", "get", 12.0),))
     >>> watch = WaitersOfChannel(10.0)
     >>> [each.process for each in watch.late(ChannelNote("c", "driver", (queue,)), now=100.0)]

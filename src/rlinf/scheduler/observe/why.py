@@ -13,21 +13,21 @@ from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.observe import culprits as certainty
 from rlinf.scheduler.observe.culprits import Culprit, culprits_of
-from rlinf.scheduler.observe.graph import MAIN, TASK, WaitGraph, graph_of
+from rlinf.scheduler.observe.graph import MAIN, TASK, Blocked, WaitGraph, graph_of
 from rlinf.scheduler.observe.notes import Enlist, Frame, JobLook, Stack
 from rlinf.scheduler.observe.outside import birth_of, is_stopped, look_at
+from rlinf.scheduler.observe.queue_waits import some_names
 from rlinf.scheduler.observe.roll_call import ROLL_CALL, CallRoll
 from rlinf.scheduler.observe.stack_file import STACK_SIGNAL
-from rlinf.scheduler.observe.words import state_text, wait_text
+from rlinf.scheduler.observe.words import call_text, state_text, wait_text
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob
-from rlinf.scheduler.wording import name_list
 
 # How long all processes together may take to answer, in seconds.
 WITHIN_S = 1.5
 DRIVER = "driver"
-# So many names, waits and frames are written out.
-_MAX_NAMES, _MAX_WAITS, _MAX_FRAMES = 6, 24, 12
+# So many waits and frames are written out.
+_MAX_WAITS, _MAX_FRAMES = 24, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,9 @@ class Why:
         """The most probable culprit in a line, and who waits for it."""
         if self.culprit is None:
             return "nobody waits for anybody"
-        waiters = f"; for it {_wait_names(self.culprit.waiters)}" if self.culprit.waiters else ""
-        return f"{self.culprit.reason}{waiters}"
+        waiters = self.culprit.waiters
+        wait = f"; for it {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''}" if waiters else ""
+        return f"{self.culprit.reason}{wait}"
 
     def about(self, process: str) -> str:
         """In two lines at most: what a process waits for or is at, and what that comes to in the end."""
@@ -94,17 +95,15 @@ class Why:
                 yield f"also: {each.reason}"
 
     def _waits(self) -> Iterator[str]:
-        lines: dict[str, list[str]] = {}
-        for waits in self.graph.blocked.values():
-            for each in waits:
-                said = wait_text(self.graph, each).removeprefix(each.process)
-                lines.setdefault(said, []).append(each.process)
-        if lines:
+        alike: dict[str, list[Blocked]] = {}
+        for each in (wait for waits in self.graph.blocked.values() for wait in waits):
+            alike.setdefault(call_text(self.graph, each), []).append(each)
+        if alike:
             yield "waits:"
-        for said, names in list(lines.items())[:_MAX_WAITS]:
-            yield f"  {_names(names)}{said}"
-        if len(lines) > _MAX_WAITS:
-            yield f"  and {len(lines) - _MAX_WAITS} more"
+        for waits in list(alike.values())[:_MAX_WAITS]:
+            yield f"  {wait_text(self.graph, *waits)}"
+        if len(alike) > _MAX_WAITS:
+            yield f"  and {len(alike) - _MAX_WAITS} more"
 
     def _stacks(self) -> Iterator[str]:
         shown = dict.fromkeys(
@@ -143,16 +142,6 @@ def _telling(frames: Sequence[Frame]) -> list[Frame]:
     """Without this library's, and what lies outside of the outermost line that is the user's."""
     last = max((place for place, frame in enumerate(frames) if not frame.is_library), default=-1)
     return [frame for frame in frames[: last + 1] if not frame.is_own]
-
-
-def _wait_names(names: tuple[str, ...]) -> str:
-    return f"{_names(names)} {'waits' if len(names) == 1 else 'wait'}"
-
-
-def _names(names: Iterable[str]) -> str:
-    every = list(dict.fromkeys(names))
-    more = [f"{len(every) - _MAX_NAMES} more"] if len(every) > _MAX_NAMES else []
-    return name_list([*every[:_MAX_NAMES], *more])
 
 
 def why_of(look: JobLook) -> Why:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlinf.scheduler.observe.graph import Blocked, WaitGraph, is_idle
 from rlinf.scheduler.observe.notes import Stack
+from rlinf.scheduler.observe.queue_waits import some_names
 
 # Of the processes that could end a wait, so many are described.
 MAX_ENDS = 6
@@ -11,10 +12,17 @@ MAX_ENDS = 6
 STANDS_S = 1.0
 
 
-def wait_text(graph: WaitGraph, blocked: Blocked) -> str:
-    """A wait in words: who, for how long, in what; what there is to say of it, and of those who could end it."""
-    wait, ends = blocked.wait, blocked.ends
-    since = f" {wait.since_s:.0f} s" if wait.since_s >= 1 else ""
+def wait_text(graph: WaitGraph, *waits: Blocked) -> str:
+    """Waits in the same call, in words: who, for how long, in what, and what there is to say of it."""
+    names = some_names(each.process for each in waits)
+    since_s = max(each.wait.since_s for each in waits)
+    since = f" {since_s:.0f} s" if since_s >= 1 else ""
+    return f"{names} wait{'s' if len(waits) == 1 else ''}{since} {call_text(graph, waits[0])}"
+
+
+def call_text(graph: WaitGraph, blocked: Blocked) -> str:
+    """In what somebody waits, what there is to say of it, and what those are at who could end it."""
+    ends = blocked.ends
     others = [f"{name} has ended" for name in ends.gone]
     others += [at_text(graph, name)[2] for name in ends.processes if name not in graph.blocked]
     if ends.title:  # of the others only who they are: what they wait for is told by themselves
@@ -24,7 +32,7 @@ def wait_text(graph: WaitGraph, blocked: Blocked) -> str:
         told += f" and {len(others) - MAX_ENDS} more"
     title = f"{ends.title}: " if ends.title and told else ""
     because = "; ".join(filter(None, [*ends.because, f"{title}{told}"]))
-    return f"{blocked.process} waits{since} in {wait.operation}" + (f": {because}" if because else "")
+    return f"in {blocked.wait.operation}" + (f": {because}" if because else "")
 
 
 def state_text(graph: WaitGraph, name: str) -> str:

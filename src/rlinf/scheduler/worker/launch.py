@@ -56,6 +56,8 @@ _WAITS = {
     protocol.CATCHING_UP: "still in what ready_when names",
     protocol.READY: "waiting for the other ranks to be ready",
 }
+# Of ranks that are missing, so many are told of one by one.
+_MAX_TOLD = 6
 _ORDER = (*_WAITS, protocol.FAILED)
 _PHASES = {
     protocol.RUNNING: "to join the job",
@@ -286,7 +288,9 @@ class _Launch:
         """What whoever waits for it waits for; from any thread."""
         missing = [rank for rank in list(self._ranks) if rank.progress != protocol.READY]
         peers = tuple(str(rank.address) for rank in missing)
-        detail = "; ".join(f"{rank.address}: {_WAITS.get(rank.progress, 'failed')}" for rank in missing)
+        detail = "; ".join(
+            f"{rank.address}: {_WAITS.get(rank.progress, 'failed')}" for rank in missing[:_MAX_TOLD]
+        )
         timeout_s = self._options.timeout_s
         return Wait(LAUNCH, f"launch of '{self._name}'", self.elapsed_s, timeout_s, peers, detail=detail)
 
