@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("wording", "checks", "lazy"),
     ("errors", "events"),
+    ("keywords",),
     ("planning", "queueing"),
     ("hardware",),
     ("config",),

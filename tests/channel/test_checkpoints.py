@@ -24,6 +24,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from scarce_threads import refuse_thread
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -43,6 +44,18 @@ def save(folder, *channels, extra=None, acknowledge=()):
 
 
 # -- one channel --------------------------------------------------------------------------------------
+
+
+def test_a_channel_is_saved_and_restored_once_threads_can_be_had(in_process, tmp_path, monkeypatch):
+    channel = in_process.create()
+    channel.put("item")
+    for step in ("_write", "_read"):
+        refused = refuse_thread(monkeypatch, step)
+        if step == "_write":
+            channel.save(tmp_path / "late")
+        else:
+            assert drained(restored(in_process, tmp_path / "late")) == ["item"]
+        assert refused.is_set()
 
 
 def test_a_restored_channel_has_what_the_saved_one_had_in_order(backend, tmp_path):

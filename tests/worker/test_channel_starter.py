@@ -19,6 +19,7 @@ from rlinf.scheduler.events import ChannelOpened, ChannelRestored, WorkerLost
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
+from scarce_threads import refuse_thread
 
 __all__ = ["alarms"]
 DEADLINE_S = 20.0
@@ -270,6 +271,19 @@ def test_a_successor_has_its_predecessors_channel_and_is_told_of_options_that_di
         assert works(new)
     with a_worker(starter, "critic"), pytest.raises(ChannelExists, match="is there already"):
         Channel.create("made", maxsize=4, successor_s=5)
+
+
+@pytest.mark.parametrize("step", ["_place_and_open", "_run"])
+def test_a_channel_is_started_once_threads_can_be_had(starter, monkeypatch, step):
+    asker = a_worker(starter, "actor")
+    refused = refuse_thread(monkeypatch, step)
+    asked = asker.messenger.request(
+        starter._session.home, START_CHANNEL, StartChannel(ChannelSpec("rollouts"))
+    )
+    assert asked.wait(DEADLINE_S)
+    assert asked.exception(0) is None
+    assert refused.is_set()
+    asker.close()
 
 
 def test_a_channel_whose_asker_gave_up_while_it_was_started_is_held_by_nobody(starter, monkeypatch):

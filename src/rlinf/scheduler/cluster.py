@@ -44,11 +44,13 @@ from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
 from rlinf.scheduler.session.job_file import announce
 from rlinf.scheduler.session.links import LinkWatch
+from rlinf.scheduler.session.session import INTERRUPTED, why_left
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
@@ -84,6 +86,7 @@ class Cluster:
             cluster.num_nodes, cluster.num_accelerators      # (1, 2)
     """
 
+    @explains_arguments
     def __init__(
         self,
         cluster_cfg: Any = None,
@@ -307,8 +310,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        if self._owner:
+            self._session.close(why_left(raised))
 
     def __repr__(self) -> str:
         state = ", closed" if self._session.closed else ""
@@ -431,7 +435,7 @@ def _join_as_driver(
         session.close()
         raise
     atexit.register(session.close)
-    close_when_interrupted(session.close)
+    close_when_interrupted(partial(session.close, INTERRUPTED))
     for rank, report in enumerate(reports):
         session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
     return session

@@ -168,6 +168,9 @@ def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
     """Return a bound in bytes; 0 for none, None for the default."""
     if max_bytes is None or (type(max_bytes) is int and max_bytes == 0):
         return max_bytes
+    if isinstance(max_bytes, str):
+        problem = f"max_bytes is a number of bytes, not the text {max_bytes!r}; 8 GiB are max_bytes=8 << 30"
+        raise ChannelArgumentError(channel, problem)
     return checked_count(channel, "max_bytes", max_bytes)
 
 

@@ -56,6 +56,7 @@ from rlinf.scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.queueing import GroupName, QueueName
 from rlinf.scheduler.session import Session, SideBySide, current_session
 from rlinf.scheduler.wording import did_you_mean, list_names
@@ -87,6 +88,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     """
 
     @classmethod
+    @explains_arguments
     def create(
         cls,
         name: str,
@@ -177,6 +179,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         return cls(StartingChannel(spec, started))
 
     @classmethod
+    @explains_arguments
     def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
         """Return the channel `name`, as soon as somebody has created it.
 
@@ -365,6 +368,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         """
         return Producer(self._connection(), current_session().name)
 
+    @explains_arguments
     def subscribe(
         self,
         name: str,

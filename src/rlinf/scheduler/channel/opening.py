@@ -13,7 +13,7 @@ from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelExists, NameTaken
 from rlinf.scheduler.session import Session
 
@@ -48,7 +48,7 @@ def open_channel(
     opened: Promise[HeldChannel] = Promise()
     opening = partial(_open, session, spec, about or {}, on_stopped, claims, opened)
     if spec.restore:
-        run_beside(_read, session, spec, opened, opening)
+        run_beside_in_time(session.messenger.call_later, _read, session, spec, opened, opening)
     else:
         opening(None)
     return opened

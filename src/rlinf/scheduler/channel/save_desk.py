@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import CheckpointError
 from rlinf.scheduler.queueing import (
     ChannelState,
@@ -107,12 +107,15 @@ class SaveDesk:
                 _Writing(self._messenger, request, self._spec, first, snapshot, self._producers)
             )
             if len(self._line) == 1:
-                run_beside(self._write, self._line[0])
+                self._begin_to_write()
         self._note_held()
 
     def _first_over(self, client: str, done: Collection[int]) -> int | None:
         """The first of these leases that its client has no more; 0 is none."""
         return next((each for each in done if self._state.leases.find(client, each) is None), None)
+
+    def _begin_to_write(self) -> None:
+        run_beside_in_time(self._messenger.call_later, self._write, self._line[0])
 
     def _write(self, writing: _Writing) -> None:
         """Write a file, on a thread of its own."""
@@ -123,7 +126,7 @@ class SaveDesk:
         self._line.popleft()
         writing.request.reply(writing.result)
         if self._line:
-            run_beside(self._write, self._line[0])
+            self._begin_to_write()
         self._note_held()
 
     def _expire(self, key: tuple[str, str]) -> None:

@@ -37,7 +37,8 @@ from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.peer import Request, run_guarded
+from rlinf.scheduler.comm.guarded import run_guarded
+from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable

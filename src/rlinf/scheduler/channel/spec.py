@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -130,7 +130,7 @@ class ChannelStats:
         num_putters: puts that wait.
         closed: whether puts are refused.
         queues: each queue that holds something or is waited for.
-        subscriptions: what each subscription has to read yet; in none of the sums above.
+        subscriptions: what each subscription has to read yet, by its name; in none of the sums above.
     """
 
     num_puts: int
@@ -171,7 +171,11 @@ class ChannelStats:
             num_leased=sum(queue.num_leased for queue in queues),
             num_dead=sum(queue.num_dead for queue in queues),
             num_lost=state.num_lost,
-            subscriptions=tuple(depth for depth in depths if isinstance(depth.name, Tapped)),
+            subscriptions=tuple(
+                replace(depth, name=depth.name.subscription)
+                for depth in depths
+                if isinstance(depth.name, Tapped)
+            ),
         )
 
 

@@ -11,7 +11,7 @@ from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.weights import check_maxsize
 
-# So many other queues are named to a batch that does not come.
+# So many other queues are named to a get that does not come.
 NUM_NAMED = 3
 
 
@@ -127,17 +127,25 @@ class QueueSet:
         """Tell the time, in seconds: what comes from now on began then. For reports only; nothing is decided by it."""
         self._tally.now = now
 
-    def _describe_for(self, operation: Getter | Putter) -> str:
-        """What the queue of an operation looks like; for a batch also what the others hold: it may have meant one."""
+    def _describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
+        """What the queue of an operation looks like; for one that takes, also what the others hold: it may mean one.
+
+        A get that did not wait for its item is one of many, perhaps, and only looks at its own.
+        """
         text = operation.queue.describe()
         if isinstance(operation, Getter) and operation.terms is not None:
             client = operation.client
             if self.leases.is_at_bound(client):
                 text = f"{text}; this consumer has {client.num_leased} on lease, and may have {self.leases.max_leased}"
-        if isinstance(operation, Putter) or (operation.wanted is None and not operation.is_shard):
+        if isinstance(operation, Putter):
             return text
+        if operation.wanted is None and not operation.is_shard and not waited:
+            return text
+        # What subscriptions have is there for them alone.
         others = [
-            queue for queue in self._queues.values() if queue is not operation.queue and queue.fifo.num_items
+            queue
+            for queue in self._queues.values()
+            if queue is not operation.queue and queue.fifo.num_items and not isinstance(queue.name, Tapped)
         ]
         named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
         if len(others) > NUM_NAMED:

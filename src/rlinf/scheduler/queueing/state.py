@@ -479,7 +479,7 @@ class ChannelState(Lending, Versioning, Recording):
         queue.settle(self.closed, out)
         if not wait and getter.ticket in getter.client.operations and getter.items is None:
             queue.withdraw_get(getter)
-            state = self._describe_for(getter)
+            state = self._describe_for(getter, waited=False)
             out.append(Refuse(getter.client.name, getter.ticket, Reason.EMPTY, state))
         self._drop_if_idle(queue)
         if self._tally.crowded or self._tally.touched:

@@ -33,9 +33,10 @@ class Weights:
     """Publishes weights of this process, and fetches those of others; at most one on a messenger.
 
     A publication writes the weights once, into shared memory where there is room, and stays until the next version
-    replaces it. Readers of the same machine copy from there; of each other machine one reader gets the bytes and
-    hands them on there in the same way. A version is never changed: who has begun to read it reads all of it,
-    whatever is published meanwhile, and its memory is free when the last one has ended.
+    replaces it. Readers of the same machine copy from there; of each other machine one reader gets the bytes,
+    from the publisher or from another such reader, and hands them on there in the same way. A version is never
+    changed: who has begun to read it reads all of it, whatever is published meanwhile, and its memory is free when
+    the last one has ended.
 
     Args:
         messenger: this process's messenger.

@@ -13,6 +13,7 @@ from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.handle import Later, Now, Seconds
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
 from rlinf.scheduler.session import Session, current_session
 from rlinf.scheduler.weights import open_weights
@@ -413,6 +414,7 @@ class Exchange:
         return handle if async_op else handle.wait()
 
     @classmethod
+    @explains_arguments
     def create_channel(
         cls,
         channel_name: str,

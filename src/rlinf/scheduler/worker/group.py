@@ -24,6 +24,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -91,6 +92,7 @@ class GroupBuilder(Generic[T]):
         check_arguments(worker_class, "__init__", args, kwargs)
         self._factory = WorkerFactory(worker_class, args, kwargs)
 
+    @explains_arguments
     def launch(
         self,
         cluster: OpenCluster,
@@ -130,9 +132,9 @@ class GroupBuilder(Generic[T]):
             max_restarts: how often a rank is started again in `restart_window_s`, the first time at once, then after a
                 growing delay; a rank that dies more often is as with "fail". None: five times.
             restart_window_s: see above, in seconds; None: 60.
-            ready_when: a method without arguments that a rank that was started again runs after `__init__`, before it
-                is called and before `WorkerReturned` is told: one that fetches the weights, say. It waits until the
-                rank is ready, and then returns; if it raises, the start has failed.
+            ready_when: a method without arguments, or its name, that a rank that was started again runs after
+                `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
+                It waits until the rank is ready, and then returns; if it raises, the start has failed.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
@@ -301,6 +303,8 @@ class WorkerGroup(Generic[T]):
 
     def execute_on(self, *ranks: int) -> WorkerGroup[T]:
         """A view whose calls go to these ranks only, in this order; `self` is not changed.
+
+        Ranks are taken as they are: -1 is none. `group[-1]` is the last one.
 
         Raises:
             PlacementError: the group has no such rank, or one is named twice.

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside, run_beside_in_time
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
 from rlinf.scheduler.errors import CommError, LaunchError, LaunchTimeout, SchedulerError, WorkerDied
@@ -170,9 +170,12 @@ class Supervision:
 
     def _on_verdict(self, rank: LaunchedRank, verdict: Verdict) -> None:
         number = rank.address.rank
-        if number in self._deaths.away and not self._deaths.stopping:
-            reason = self._deaths.away[number]
-            self._obey(self._deaths.on_verdict(number, verdict), rank, reason)
+        if not self._is_present(rank):  # it has come back meanwhile; what became of its successor is not said
+            return
+        reason = self._deaths.away.get(number, "")
+        consequences = self._deaths.on_verdict(number, verdict)
+        if consequences is not NOTHING:
+            self._obey(consequences, rank, reason)
             if verdict != "restart":
                 self._stay_away(number, reason)
 
@@ -372,7 +375,7 @@ class Supervision:
 
     def stop_beside(self) -> None:
         """The same in a thread of its own; from any thread, the I/O thread too: what ends a process waits for it."""
-        run_beside(self.stop)
+        self._beside(self.stop)
 
     def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed.
