@@ -161,8 +161,10 @@ class Operation:
         again.version, again.slot, again.held = self.version, self.slot, self.held
         return again
 
-    def opening(self, num_frames: int = 0) -> wire.Put | wire.Get | wire.Admit | wire.SetVersion:
-        """How it begins at the server, with its item in so many frames."""
+    def opening(
+        self, num_frames: int = 0, size_bytes: int | None = None
+    ) -> wire.Put | wire.Get | wire.Admit | wire.SetVersion:
+        """How it begins at the server, with its item in so many frames, or (of so many bytes) announced."""
         if self.kind == "put":
             return wire.Put(
                 self.ticket,
@@ -175,6 +177,7 @@ class Operation:
                 self.group,
                 self.version,
                 self.slot,
+                size_bytes,
             )
         if self.kind == "admit":
             return wire.Admit(self.ticket, self.queue_name, self.wait, self.max_lag)

@@ -180,7 +180,6 @@ class ChannelServer:
         self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
-            wire.Reserve: self._reserve,
             wire.Fill: self._fill,
             wire.Get: self._get,
             wire.Admit: self._admit,
@@ -279,7 +278,8 @@ class ChannelServer:
             self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error) or repr(error)), end)
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
+        if put.size_bytes is not None:
+            return self._reserve(client, put, put.size_bytes)
         its_frames = list(islice(frames, put.num_frames))
         try:
             item = self._receive(client, its_frames)
@@ -291,8 +291,14 @@ class ChannelServer:
                 return []
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
-            return self._state.reserve(client, put.ticket, queue, put.weight, 0, **_terms_of(put))
-        out = self._state.put(client, put.ticket, queue, item, put.weight, item.size_bytes, **_terms_of(put))
+            return self._reserve(client, put, 0)
+        queue, size_bytes = wire.as_name(put.queue), item.size_bytes
+        out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **_terms_of(put))
+        return out or self._bound.note(self._state)
+
+    def _reserve(self, client: str, put: wire.Put, size_bytes: int) -> list[Instruction]:
+        queue = wire.as_name(put.queue)
+        out = self._state.reserve(client, put.ticket, queue, put.weight, size_bytes, **_terms_of(put))
         return out or self._bound.note(self._state)
 
     def _receive(self, client: str, frames: list[Buffer]) -> Arrived | RemoteItem:
@@ -301,11 +307,6 @@ class ChannelServer:
         if at is None:
             return self._messenger.parcels.receive(frames, to_load=False)
         return self._remote.receive(at, self._clients[client].name)
-
-    def _reserve(self, client: str, put: wire.Reserve, _frames: Iterator[Buffer]) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
-        out = self._state.reserve(client, put.ticket, queue, put.weight, put.size_bytes, **_terms_of(put))
-        return out or self._bound.note(self._state)
 
     def _fill(self, client: str, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
         its_frames = list(islice(frames, fill.num_frames))
@@ -598,7 +599,7 @@ class ChannelServer:
             self.on_stopped()
 
 
-def _terms_of(put: wire.Put | wire.Reserve) -> dict[str, Any]:
+def _terms_of(put: wire.Put) -> dict[str, Any]:
     """What is said of an item besides its queue, weight and size."""
     group = wire.as_group(put.group)
     return {
