@@ -21,7 +21,8 @@ HEAD = NodeOptions(ip="127.0.0.9", port=6555)
 
 
 def running(record):
-    return [process for process in living() if process in processes_of(record)]
+    own = processes_of(record)
+    return [process for process in living() if process in own]
 
 
 def left(machine):
@@ -101,7 +102,7 @@ def test_a_node_that_has_ended_by_itself_can_be_started_again(machine):
     first = start_node(HEAD, machine)
     with held(running(first.record)) as descriptors:
         send(descriptors.values(), signal.SIGKILL)
-        assert not wait_for_ends(descriptors.values(), 20)
+        assert not wait_for_ends(descriptors.values(), 60)
     second = start_node(HEAD, machine)
     for record in read_records():
         stop_node(record)

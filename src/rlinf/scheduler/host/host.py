@@ -21,6 +21,7 @@ from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
 from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
@@ -30,6 +31,8 @@ from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.profiling import serve_profiles
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
@@ -104,6 +107,7 @@ class Hosting:
         # Now: who finds this worker by its name may send to it.
         self.session.service(open_mailbox)
         self.calls = CallLoop(self.session.messenger, tell_method)
+        self.session.service(Doings).add(self.calls.add_to)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -114,6 +118,8 @@ class Hosting:
         messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
         messenger.connect(self._spec.home)  # to be told of its end
         answer_probes(self.session)
+        serve_profiles(self.session)
+        serve_breakpoints(str(self._address), messenger.run_directory)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)
