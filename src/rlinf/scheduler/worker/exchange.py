@@ -12,13 +12,14 @@ from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.handle import Later, Now, Seconds
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.keywords import explains_arguments
-from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
+from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, current_session
 
 if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start at once
     import torch
 
     from rlinf.scheduler.channel import Channel, Restorable
+    from rlinf.scheduler.mailbox import Groups, Mailbox
     from rlinf.scheduler.weights import Weights
 
 Source: TypeAlias = tuple[str, SupportsIndex] | None
