@@ -25,7 +25,7 @@ demo: .venv/.ready ## Train across components on simulated accelerators (EXAMPLE
 	$(BIN)/python examples/$(EXAMPLE)/main.py --config-name $(MODE)
 
 test: .venv/.ready ## Run the test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/ruff check .

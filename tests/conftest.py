@@ -14,14 +14,16 @@ from hypothesis import settings
 settings.register_profile("scheduler", deadline=None)
 settings.load_profile("scheduler")
 
-# What shares something that is made once: all tests of a group run in one process, one after the other.
-GROUPS = ("ray",)
+# All tests of a group run in one process, one after the other: what shares the Ray that is made once, and what starts
+# Rays of its own, of which the machine should not have many at a time.
+SHARED_RAY, OWN_RAYS = "ray", "rays"
 # Ray starts an interpreter a process, for seconds; on a busy machine for a minute.
 RAY_LIMIT_S = 300
 INTERRUPTED_LIMIT_S = 120
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
+    "arrival_roles",
     "broadcast_peers",
     "call_peers",
     "channel_processes",
@@ -53,11 +55,10 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
 def pytest_collection_modifyitems(items):
-    """Let tests of Ray run in one process, beside all others in another."""
+    """Let tests of Ray run in two processes, beside all others in a third."""
     for item in items:
-        for name in GROUPS:
-            if item.get_closest_marker(name):
-                item.add_marker(pytest.mark.xdist_group(name))
+        if ray := item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group(OWN_RAYS if ray.kwargs.get("own") else SHARED_RAY))
         if item.get_closest_marker("interrupted"):
             # Python drops what is raised in the callback of a finalizer, and says so.
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))

@@ -13,18 +13,20 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("wording", "checks", "lazy"),
     ("errors", "events"),
+    ("keywords",),
     ("planning", "queueing"),
     ("hardware",),
     ("config",),
     ("placement",),
     ("comm",),
     ("session",),
+    ("observe",),
     ("channel", "mailbox", "weights"),
     ("engine",),
     ("host",),
     ("worker",),
     ("cluster",),
-    ("observe", "mypy_plugin"),
+    ("mypy_plugin",),
     ("(face)",),  # rlinf/scheduler/__init__.py: the public names
     ("(testing)", "(cli)"),
 )

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import operator
 import os
+import queue
 import signal
 import threading
 import time
@@ -21,7 +22,6 @@ from rlinf.scheduler.channel import (
     ChannelReport,
     DurableChannel,
     channels_of,
-    durable,
     journal_growth,
     unheld_channels,
 )
@@ -37,6 +37,7 @@ from rlinf.scheduler.errors import (
     LeaseExpired,
 )
 from rlinf.testing import LocalRuntime
+from scarce_threads import refuse_thread
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -253,10 +254,6 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
         turns.append(None)
         append(journal, head, frames)
 
-    def no_thread(*_):
-        tried_after.append(len(turns))
-        raise RuntimeError("can't start new thread")
-
     def too_large(_journal, _head, _image, _frames):
         tried_after.append(len(turns))
         raise MemoryError
@@ -269,7 +266,6 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
     monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
     monkeypatch.setattr(Journal, "append", count_turn)
     for owner, name, failing in (
-        (durable, "run_beside", no_thread),
         (Journal, "begin", too_large),
         (Journal, "finish", no_room),
     ):
@@ -289,15 +285,50 @@ def test_a_journal_that_cannot_be_written_whole_grows_and_is_tried_less_and_less
             assert drain(channel, number + 1) == list(range(number + 1))
 
 
+def test_what_happens_while_a_journal_is_written_whole_is_not_left_to_the_io_thread(tmp_path, monkeypatch):
+    sync, finish = Journal.sync, Journal.finish
+    busy, left = itertools.count(), queue.SimpleQueue()
+
+    def sync_while_much_happens(journal, new):
+        if channel is not None and next(busy) < 2:
+            channel.put(bytes(2 << 20), timeout_s=DEADLINE_S)
+        sync(journal, new)
+
+    def note_what_is_left(journal, new, since):
+        if since:
+            left.put(journal.size_bytes - since)
+        finish(journal, new, since)
+
+    monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
+    monkeypatch.setattr(Journal, "sync", sync_while_much_happens)
+    monkeypatch.setattr(Journal, "finish", note_what_is_left)
+    channel = None
+    with LocalRuntime():
+        channel = Channel.create("busy", durable=tmp_path)
+        refused = refuse_thread(monkeypatch, "_write")
+        for number in range(5):
+            channel.put(number, timeout_s=DEADLINE_S)
+        assert left.get(timeout=DEADLINE_S) <= 1 << 20
+    assert next(busy) > 2
+    assert refused.is_set()
+    with LocalRuntime():
+        items = drain(Channel.create("busy", durable=tmp_path), 7)
+        assert sorted(item if isinstance(item, int) else len(item) for item in items) == [
+            *range(5),
+            2 << 20,
+            2 << 20,
+        ]
+
+
 def test_a_thread_that_writes_a_journal_whole_when_its_process_leaves_ends_in_silence(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(journal_growth, "GROWN_TURNS", 4)
     has_left = threading.Event()
     sync = Journal.sync
-    monkeypatch.setattr(Journal, "sync", lambda *new: has_left.wait(DEADLINE_S) and sync(*new))
     with LocalRuntime():
         channel = Channel.create("left", durable=tmp_path)
+        monkeypatch.setattr(Journal, "sync", lambda *new: has_left.wait(DEADLINE_S) and sync(*new))
         for number in range(5):
             channel.put(number, timeout_s=DEADLINE_S)
         wait_until(lambda: len(os.listdir(tmp_path)) == 3)
@@ -324,6 +355,23 @@ def test_to_ask_what_is_there_writes_nothing_and_is_behind_what_was_said_before(
         asked = pool.submit(channel.qsize)
         holders.start()
         assert asked.result(DEADLINE_S) == 10
+
+
+def test_a_durable_channel_that_was_deleted_leaves_nothing_to_be_done_when_its_process_leaves(tmp_path):
+    def to_be_done(runtime):
+        messenger = runtime.messenger
+        parts = (messenger._loop._finally, messenger._busy, runtime._closers, runtime._fork_callbacks)
+        return [len(part) for part in parts]
+
+    with LocalRuntime() as runtime:
+        counts = []
+        for number in range(3):
+            channel = Channel.create("short", durable=tmp_path / str(number))
+            channel.put("item", timeout_s=DEADLINE_S)
+            channel.delete(timeout_s=DEADLINE_S)
+            wait_until(lambda: not channels_of(runtime))
+            counts.append(to_be_done(runtime))
+    assert counts[1:] == counts[:1] * 2
 
 
 def test_an_operation_waits_for_the_next_process_no_longer_than_it_may(holders):
@@ -460,7 +508,7 @@ def kill_and_notice(holders, channel):
 
 
 def num_items(file):
-    return read_channel(file).head.num_items
+    return read_channel(file).head.num_payloads
 
 
 def test_two_processes_that_live_do_not_hold_one_channel(holders):

@@ -117,8 +117,10 @@ def test_a_batch_comes_from_several_machines_in_order(job, holder):
     peer = job.start(put, "items", [4], where="elsewhere")
     assert peer.receive() == "put"
     channel.put("a small one")
-    *large, small = channel.get_batch(max_items=5, min_items=5, timeout_s=DEADLINE_S)
+    batch = channel.get_batch(max_items=5, min_items=5, timeout_s=DEADLINE_S)
+    *large, small = batch
     assert ([number_in(item) for item in large], small) == ([1, 2, 3, 4], "a small one")
+    assert batch.versions == [1, 2, None, 4, None]
 
 
 def test_what_was_held_by_a_dead_process_is_lost_and_one_getter_is_told_which(job, holder):

@@ -77,6 +77,26 @@ def test_damage_with_something_whole_behind_it_is_refused(tmp_path_factory, jour
     assert path.read_bytes() == bytes(content)
 
 
+@pytest.mark.parametrize("filling", [bytes(3 << 20), os.urandom(3 << 20)], ids=["zeros", "noise"])
+def test_something_whole_far_behind_a_damaged_length_is_found(tmp_path, filling):
+    journal = Journal(str(tmp_path), "name")
+    journal.finish(journal.begin(b"header"), 0)
+    damaged_at = journal.size_bytes
+    for frame in (filling, b"answered"):
+        journal.append(b"item", [frame])
+    journal.close()
+    path = tmp_path / "journal"
+    content = bytearray(path.read_bytes())
+    content[damaged_at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ChannelJournalError, match=f"is damaged at byte {damaged_at} of {len(content)}"):
+        read(tmp_path)
+    path.write_bytes(
+        content[: damaged_at + (2 << 20)]
+    )  # the end of it was cut off: nothing whole is behind it
+    assert read(tmp_path) == []
+
+
 @pytest.mark.parametrize("content", [b"", b"RLINF", b"something else altogether", b"RLINFCH\x01"])
 def test_what_is_no_journal_is_refused(tmp_path, content):
     (tmp_path / "journal").write_bytes(content)

@@ -363,7 +363,7 @@ def test_a_get_whose_shortcut_breaks_goes_on_the_usual_way():
                 assert waits.result(DEADLINE_S) == number
                 shortcut = pool.submit(take_own_shortcut, channel).result(DEADLINE_S)
         shell = connection_of(channel)._shell
-        wait_until(lambda: not (shell._soon or shell._operations or shell._delivered))
+        wait_until(lambda: not (shell._operations or shell.deliveries._here or shell.deliveries._soon))
         assert channel.stats().queues == ()
 
 
@@ -404,7 +404,7 @@ def test_what_is_sent_after_the_channel_is_lost_leaves_nothing_behind(held):
     operation = Operation("get", "default", None)
     shell.direct.append(operation)
     connection._hand_over(shell.recall, operation)
-    wait_until(lambda: not (shell.direct or shell.inbox or shell._soon or shell._operations))
+    wait_until(lambda: not (shell.direct or shell.inbox or shell.deliveries._soon or shell._operations))
 
 
 def test_who_is_told_to_wait_elsewhere_is_told_when_the_channel_is_lost(held):

@@ -223,7 +223,7 @@ def test_nobody_waits_for_a_subscription_that_is_not_read(backend):
         assert list(channel.drain()) == list(range(10))
         assert seen.num_dropped() == 7
         (depth,) = channel.stats().subscriptions
-        assert (depth.num_items, depth.num_dropped) == (3, 7)
+        assert (depth.name, depth.num_items, depth.num_dropped) == ("log", 3, 7)
         assert list(seen.drain()) == [7, 8, 9]
         stats = channel.stats()
         assert (stats.num_puts, stats.num_gets, stats.num_items) == (10, 10, 0)

@@ -3,6 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
+from rlinf.cli import running
 from rlinf.cli.main import app
 from rlinf.scheduler import cluster
 from rlinf.scheduler.engine import addresses
@@ -25,3 +26,14 @@ def test_without_a_cluster_it_says_so_and_starts_none(monkeypatch, simulate):
     done = CliRunner().invoke(app, ["devices"])
     assert done.exit_code == 2
     assert "no cluster runs here" in done.stderr
+
+
+def test_an_address_where_nobody_answers_is_an_error_within_seconds(monkeypatch, caplog):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(running, "ANSWER_S", 0.1)  # of the 120 s that the nodes may take
+    done = CliRunner().invoke(app, ["devices", "--address", "127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert "no Ray answers at 127.0.0.1:1 after 0.1 s" in done.stderr
+    assert "no Ray answers at 127.0.0.1:1 yet; it is waited for" in caplog.text

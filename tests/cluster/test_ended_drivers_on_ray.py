@@ -84,14 +84,14 @@ def driver():
     driver.close()
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_nothing_outlives_a_driver_whose_threads_wait_for_ever(driver, number):
     driver.reach("busy")
     assert driver.end(number)[0] == STATUS[number]
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 @pytest.mark.timeout(0)
 @pytest.mark.skipif("ENDS" not in os.environ, reason="ENDS=100 ends so many drivers")
 def test_drivers_are_ended_at_random_moments():

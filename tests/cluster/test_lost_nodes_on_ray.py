@@ -16,7 +16,7 @@ GONE = (
 # At once; on a busy machine a little later.
 SOON_S = 15.0
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.ray(own=True)
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_the_page_says_where_each_command_runs():
     assert len(steps()) == len(blocks) == 7
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_the_page_can_be_followed_to_the_letter(shells, tmp_path):
     save(PAGE, tmp_path)
     (program,) = programs_of(PAGE)

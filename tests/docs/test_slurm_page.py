@@ -81,7 +81,7 @@ def processes_with(text):
     return [line for line in found if text in line]
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_the_script_runs_the_program_on_all_nodes_and_leaves_nothing(allocation):
     machine, folder, environment = allocation
     save(PAGE, folder)

@@ -97,24 +97,24 @@ def told(address, environment):
     return done.stdout
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_a_program_joins_with_the_token_of_its_home_and_the_mode_is_as_before(foreign_rays):
     assert told(WITH_TOKEN, own_environment(foreign_rays)) == "joined 1\nmode afterwards None\n"
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_a_program_joins_with_a_token_in_a_file_that_a_variable_names(foreign_rays, tmp_path):
     with a_file_with("0123456789abcdef" * 4) as path:
         environment = own_environment(tmp_path, RAY_AUTH_TOKEN_PATH=path)
         assert told(WITH_TOKEN, environment).startswith("joined 1")
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_a_ray_without_a_token_is_joined_whatever_lies_in_the_home_folder(foreign_rays):
     assert told(WITHOUT, own_environment(foreign_rays)).startswith("joined 1")
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_a_refusal_is_quick_and_names_mode_and_token(foreign_rays, tmp_path):
     assert told(WITH_TOKEN, own_environment(tmp_path)).startswith(
         f"True the Ray at {WITH_TOKEN} asks for a token (mode 'token'), and there is none here"
@@ -123,7 +123,7 @@ def test_a_refusal_is_quick_and_names_mode_and_token(foreign_rays, tmp_path):
     assert "(mode 'token') refuses the token of the variable RAY_AUTH_TOKEN" in told(WITH_TOKEN, wrong)
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_a_machine_that_is_no_node_is_told_so_at_the_deadline(foreign_rays):
     raylets.wait_for_raylet(WITHOUT, 30)
     begun = time.monotonic()

@@ -15,7 +15,7 @@ from rlinf.scheduler.planning import Node
 PROGRAM = Path(__file__).with_name("ray_that_fails.py")
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 @pytest.mark.parametrize(
     ("what", "told"),
     [

@@ -21,7 +21,7 @@ def run_hello(tmp_path, *overrides, **environment):
     )
 
 
-@pytest.mark.ray
+@pytest.mark.ray(own=True)
 def test_hello_prints_one_line_a_rank(tmp_path):
     done = run_hello(tmp_path, RLINF_SIMULATE="1x8")
     assert done.returncode == 0, done.stderr

@@ -83,6 +83,16 @@ def test_a_waiting_batch_holds_nothing_but_its_place_in_line():
     assert delivered(state.withdraw("batch", 1)) == [("single", ["item0"])]
 
 
+def test_a_get_that_waited_in_vain_is_told_which_queues_hold_something():
+    state = ChannelState()
+    state.put("p", 1, "rollouts", "x")
+    state.get("c", 1, "rolouts")
+    (refusal,) = state.withdraw("c", 1)
+    assert refusal.state == "0 items of weight 0; 'rollouts' holds 1 items of weight 0"
+    (at_once,) = state.get("c", 2, "rolouts", wait=False)  # one of many looks, perhaps
+    assert at_once.state == "0 items of weight 0"
+
+
 def test_two_batches_share_nothing_out():
     state = ChannelState()
     state.get_batch("one", 1, Q, 2)

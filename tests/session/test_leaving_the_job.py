@@ -4,7 +4,10 @@ import threading
 
 import pytest
 
-from rlinf.scheduler.session import current_or_none
+from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.session import Session, current_or_none
+from scarce_threads import refuse_thread
 
 DEADLINE_S = 60.0
 
@@ -27,7 +30,36 @@ def test_a_driver_whose_io_thread_ends_leaves_the_job_and_undoes_what_it_did(ses
     )
 
 
+@pytest.mark.parametrize("how", ["by its I/O thread", "in its I/O thread's place"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thread(session, monkeypatch, how):
+    refused = refuse_thread(monkeypatch, "_bootstrap")  # of `threading`
+    undone = threading.Event()
+    session.on_close(undone.set)
+    if how == "by its I/O thread":
+        session.messenger.submit(lambda: session.leave("Ray's head is gone"))
+    else:
+        session.messenger.submit(fail)
+    assert undone.wait(DEADLINE_S)
+    assert refused.is_set()
+    assert session.closed
+
+
 def test_a_driver_that_leaves_in_order_has_not_failed(session):
     session.close()
     assert session.closed
     assert not session.failure
+
+
+def test_a_thread_that_waits_when_the_program_is_interrupted_is_told_so(secret):
+    told = Promise()
+
+    def work(session):
+        channel = Channel.connect(host_channel(session, ChannelSpec("nothing comes")).spec.name)
+        taking = channel.get(async_op=True)
+        taking.settled.add_done_callback(lambda done: told.set_result(done.exception(0)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Session(secret, "driver") as session:
+        work(session)
+    assert "this process was interrupted, and has left the cluster" in str(told.result(DEADLINE_S))

@@ -1,7 +1,9 @@
 """Links between machines are probed once, in the background: three machines, one of which has a slow cable."""
 
 import contextlib
+import errno
 import multiprocessing
+import os
 import queue
 import socket
 import threading
@@ -16,6 +18,8 @@ from rlinf.scheduler.events import LinkFailed, LinkSlow, TransportFellBack
 from rlinf.scheduler.session import Session, link_speeds
 from rlinf.scheduler.session.links import LINK, LinkQuestion, LinkWatch, answer_probes
 from rlinf.testing.machines import MachineStar, MachinesUnavailable
+from scarce_threads import refuse_thread
+from waits import wait_until
 
 DEADLINE_S = 60.0
 MB = 1_000_000
@@ -123,6 +127,23 @@ def test_strangers_who_say_nothing_keep_no_guest_waiting():
                 assert stranger.recv(1) == b""
 
 
+def test_a_guest_who_comes_while_no_descriptor_is_left_waits_at_the_door(monkeypatch):
+    accept, refusals = socket.socket.accept, iter(range(2))
+
+    def accept_later(listener):
+        if next(refusals, None) is not None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(listener)
+
+    door = ProbeDoor("127.0.0.1", TOKEN, None)
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    serving = threading.Thread(target=door.serve)
+    serving.start()
+    assert probe_link("127.0.0.1", door.port, TOKEN).round_trip_s > 0
+    serving.join(DEADLINE_S)
+    assert not serving.is_alive()
+
+
 @pytest.fixture
 def job(secret):
     with Session(secret, "driver") as home:
@@ -184,3 +205,22 @@ def test_a_link_that_cannot_be_had_is_told_of_and_not_tried_again(secret):
         home.messenger.submit(watch.begin)
         assert home.directory.list("nobody") == []  # what was handed over before is done
         assert len(asked) == 1
+
+
+@pytest.mark.parametrize("step", ["serve", "_probe"])
+def test_a_link_is_probed_once_threads_can_be_had(secret, monkeypatch, step):
+    with contextlib.ExitStack() as stack:
+        home = stack.enter_context(Session(secret, "driver", machine_id="a", tcp=True))
+        ends = [
+            stack.enter_context(Session(secret, f"actor:{i}", home=home.home, machine_id=machine, tcp=True))
+            for i, machine in enumerate("ab")
+        ]
+        watch = home.service(LinkWatch)
+        for rank, end in enumerate(ends):
+            answer_probes(end)
+            own = end.messenger.endpoint
+            home.messenger.submit(lambda rank=rank, own=own: watch.note(rank, f"10.0.0.{rank}", "", own))
+        refused = refuse_thread(monkeypatch, step)
+        home.messenger.submit(watch.begin)
+        wait_until(lambda: (0, 1) in watch.speeds)
+        assert refused.is_set()

@@ -120,6 +120,19 @@ def test_who_is_asked_decides_for_this_rank_alone(verdict):
     assert (deaths.refusal([1], "") is None) == (verdict == "restart")
 
 
+def test_a_restart_that_somebody_wants_decides_before_who_is_asked_does():
+    deaths = Deaths("rollout", lambda lost: "fail")
+    assert deaths.on_exit(1, "killed").ask
+    assert deaths.on_restart(1, "wanted") == Consequences(restart=True)
+    assert deaths.away == {1: "killed"}
+    assert deaths.on_restart(1, "wanted") is NOTHING  # it is under way
+    assert deaths.on_verdict(1, "fail") is NOTHING
+    deaths.on_return(1)
+    assert deaths.refusal([0, 1], "") is None
+    assert deaths.on_exit(1, "again").ask
+    assert deaths.on_verdict(1, "fail").ends_calls
+
+
 @pytest.mark.parametrize("on_failure", MODES)
 def test_a_restart_that_somebody_wants_ends_a_living_rank_and_revives_a_dead_one(on_failure):
     deaths = Deaths("rollout", on_failure)

@@ -88,7 +88,7 @@ def foreign(address, start):
     return lambda count, wait_s=20: start("-c", FOREIGN, address, count, wait_s)
 
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.ray(own=True)
 
 
 def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_when_that_is_killed(start):

@@ -1,6 +1,5 @@
 """Ranks that come back: real processes, killed, without Ray."""
 
-import _thread
 import queue
 import re
 import threading
@@ -21,6 +20,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf.scheduler.worker.supervision import groups_of
+from scarce_threads import refuse_thread
 from waits import wait_until
 
 TWO = PackedPlacementStrategy(0, 1)
@@ -82,15 +82,7 @@ def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
 def test_a_rank_comes_back_once_threads_can_be_had_again(forked_job, monkeypatch):
     group = launch(forked_job, "threadless")
     group.who().wait(60)
-    start, refused = _thread.start_new_thread, threading.Event()
-
-    def refuse_at_first(*args):
-        if refused.is_set():
-            return start(*args)
-        refused.set()
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(_thread, "start_new_thread", refuse_at_first)
+    refused = refuse_thread(monkeypatch, "_bring_back")
     kill(group, 1)
     assert refused.is_set()
     assert [who[0] for who in group.who().wait(60)] == [0, 1]
@@ -229,6 +221,24 @@ def test_a_function_decides_what_a_death_means(forked_job, verdict, caplog):
             group.execute_on(0).who()
     assert ("no idea" in caplog.text) == (verdict is None)
     assert ("'pray'" in caplog.text) == (verdict == "pray")
+
+
+def test_restart_brings_another_process_while_a_function_still_decides(forked_job):
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def decide(_lost):
+        asked.set()
+        may_answer.wait(30)
+        return "fail"
+
+    group = launch(forked_job, "undecided", on_failure=decide)
+    kill(group, 1)
+    assert asked.wait(30)
+    group.restart(1)
+    may_answer.set()
+    assert [each.num_restarts for each in group.health()] == [0, 1]
+    # What it said came too late: it was about a death that is mended.
+    assert [who[:3] for who in group.who().wait(20)] == [(0, 2, 0), (1, 2, 1)]
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "ignore", "restart"])

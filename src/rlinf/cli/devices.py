@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.running import HOW_TO, running_cluster
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.wording import clock_text, counted, device_list, text_table
 
 if TYPE_CHECKING:
@@ -32,7 +34,11 @@ def devices(
         from rlinf.scheduler.cluster import SIMULATE_VARIABLE, Cluster  # noqa: PLC0415
         from rlinf.scheduler.engine.holds import given_elsewhere, holds_in_cluster  # noqa: PLC0415
 
-        found = _running(address, timeout_s)
+        found = running_cluster(address, timeout_s)
+        if found == "":
+            raise ClusterError(
+                f"no cluster runs here (a simulated one belongs to its program alone); {HOW_TO}"
+            )
         os.environ.pop(SIMULATE_VARIABLE, None)  # nobody holds anything of a cluster that begins here
         with Cluster(address=found, start_timeout_s=timeout_s) as cluster:
             fleet, holds = cluster.fleet, holds_in_cluster()
@@ -41,28 +47,6 @@ def devices(
         typer.echo(json.dumps({"holds": [asdict(hold) for hold in holds]}, indent=2))
     else:
         typer.echo("\n".join(_table(fleet, holds, elsewhere)))
-
-
-def _running(address: str | None, timeout_s: float) -> str | None:
-    """The address of a cluster that runs; None where this process is in one.
-
-    Raises:
-        ClusterError: none runs.
-    """
-    import ray  # noqa: PLC0415
-
-    from rlinf.scheduler.engine.addresses import LOCAL, find_address  # noqa: PLC0415
-    from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
-
-    if ray.is_initialized():
-        return None
-    found = find_address(address, None, timeout_s)
-    if found == LOCAL:
-        raise ClusterError(
-            "no cluster runs here (a simulated one belongs to its program alone); "
-            "`rlinf node start --head` begins one, `--address HOST:PORT` says where one is"
-        )
-    return found
 
 
 def _table(fleet: Fleet, holds: list[DeviceHold], elsewhere: dict[str, int]) -> Iterator[str]:

@@ -57,7 +57,9 @@ def plan(
     groups = dict(map(_tensor_parallel, tp or []))
     if diff:
         if len(configs) != 2 or html is not None or as_map or groups or without:
-            raise typer.BadParameter("--diff takes two configs, and of the other options --json and --ranks")
+            raise typer.BadParameter(
+                "--diff takes two configs, and of the other options --nodes, --fleet, --json and --ranks"
+            )
         _show_diff(configs, where, as_json=as_json, every_rank=every_rank)
         return
     if len(configs) != 1:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.running import HOW_TO, running_cluster
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.wording import counted, text_table
 
@@ -61,8 +62,12 @@ def _check_writable(out: Path) -> None:
 
 def _probe(num_nodes: int | None, address: str | None, simulate: str | None, timeout_s: float) -> Fleet:
     # Ray takes a second to load, and the other commands do without it.
-    from rlinf.scheduler.cluster import Cluster  # noqa: PLC0415
+    from rlinf.scheduler.cluster import SIMULATE_VARIABLE, Cluster  # noqa: PLC0415
 
+    simulate = simulate or os.environ.get(SIMULATE_VARIABLE) or None
+    # Several nodes are waited for at an address, where there is none nobody starts them.
+    if simulate is None and (num_nodes or 1) == 1 and running_cluster(address, timeout_s) == "":
+        typer.echo(f"no cluster runs here: this is this machine alone; {HOW_TO}", err=True)
     with Cluster(
         num_nodes=num_nodes, simulate=simulate, address=address, start_timeout_s=timeout_s
     ) as cluster:

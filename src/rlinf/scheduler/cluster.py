@@ -44,11 +44,16 @@ from rlinf.scheduler.events import Listener, NodeJoined
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
 from rlinf.scheduler.session.job_file import announce
 from rlinf.scheduler.session.links import LinkWatch
+from rlinf.scheduler.session.session import INTERRUPTED, why_left
 from rlinf.scheduler.weights import PublishedWeights, published_weights
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.device_lock import DeviceDesk
@@ -84,6 +89,7 @@ class Cluster:
             cluster.num_nodes, cluster.num_accelerators      # (1, 2)
     """
 
+    @explains_arguments
     def __init__(
         self,
         cluster_cfg: Any = None,
@@ -295,6 +301,22 @@ class Cluster:
         """
         return load_job(path, missing_ok=missing_ok)
 
+    def why(self, within_s: float = WITHIN_S) -> Why:
+        """Who waits for whom, for how long and why, the most probable culprit first, with the stacks of who waits.
+
+        Every process answers from its I/O thread, also if its main thread is blocked; one that does not is looked at
+        from outside. It moves no item and stops nobody.
+
+            print(cluster.why())
+
+        Args:
+            within_s: how long the processes may take to answer, in seconds.
+
+        Raises:
+            ClusterError: the job's driver does not answer.
+        """
+        return why(self.session, within_s)
+
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
         self.session.bus.subscribe(listener)
@@ -307,8 +329,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        if self._owner:
+            self._session.close(why_left(raised))
 
     def __repr__(self) -> str:
         state = ", closed" if self._session.closed else ""
@@ -421,6 +444,8 @@ def _join_as_driver(
         session.provide(Topology, fleet.topology)
         session.provide(LogFolder, LogFolder.fresh())
         receive_log_lines(session)
+        session.service(Reasoner)
+        session.service(StallDesk)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
@@ -431,7 +456,7 @@ def _join_as_driver(
         session.close()
         raise
     atexit.register(session.close)
-    close_when_interrupted(session.close)
+    close_when_interrupted(partial(session.close, INTERRUPTED))
     for rank, report in enumerate(reports):
         session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
     return session

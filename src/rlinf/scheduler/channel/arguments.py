@@ -84,6 +84,11 @@ def checked_successor(channel: str, successor_s: Any) -> float:
     return FOREVER_S if limit_s is None else limit_s
 
 
+def checked_stall(channel: str, stall_after_s: Any) -> float:
+    """Return after how many seconds a wait is told of; 0 for never."""
+    return checked_timeout(channel, stall_after_s) or 0.0
+
+
 def or_forever(timeout_s: float | None) -> float:
     """Return a deadline as a number, where one is needed."""
     return FOREVER_S if timeout_s is None else timeout_s
@@ -168,6 +173,9 @@ def checked_max_bytes(channel: str, max_bytes: Any) -> int | None:
     """Return a bound in bytes; 0 for none, None for the default."""
     if max_bytes is None or (type(max_bytes) is int and max_bytes == 0):
         return max_bytes
+    if isinstance(max_bytes, str):
+        problem = f"max_bytes is a number of bytes, not the text {max_bytes!r}; 8 GiB are max_bytes=8 << 30"
+        raise ChannelArgumentError(channel, problem)
     return checked_count(channel, "max_bytes", max_bytes)
 
 

@@ -57,7 +57,7 @@ class ChannelConnections:
         for connection in list(self._by_id.values()):
             if not self._messenger.on_io_thread():
                 connection.settle_puts(CLOSE_TIMEOUT_S)
-            connection.leave(self._messenger.why_closed or "this process left the cluster")
+            connection.leave(self._messenger.why_closed or self._messenger.why_leaving)
 
     def abandon(self) -> None:
         """Make every connection unusable in a forked child; the parent's operations go on."""

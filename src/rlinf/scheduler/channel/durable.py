@@ -19,16 +19,18 @@ from rlinf.scheduler.channel.journal_records import JournaledTurn, write_image
 from rlinf.scheduler.channel.journaled import JournaledOutside
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.watching import watch_channel
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
 
-# What is left of it then is copied on the I/O thread.
+# So much of it may be left to be copied on the I/O thread.
 _SMALL_BYTES = 1 << 20
 # What has happened is told again for so long at a time.
 MOMENT_S = 0.05
@@ -68,6 +70,7 @@ class DurableChannel:
         self._growth = JournalGrowth()
         self._is_writing = self._is_over = False
         self._why_over = ""
+        self._say_no_more: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
@@ -115,8 +118,19 @@ class DurableChannel:
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
+        self._say_no_more = watch_channel(self._session, self.spec, self._note)
         # What clients said before they left is written down, though nothing more will follow from it here.
-        self._session.on_close(lambda: self._session.messenger.submit(self._outside.settle))
+        self._session.on_close(self._settle)
+
+    def _settle(self) -> None:
+        self._session.messenger.submit(self._outside.settle)
+
+    def _note(self) -> ChannelNote | None:
+        """What goes on in it."""
+        if self._is_over or self._server is None:
+            return None
+        self._outside.settle()
+        return self._server.note()
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.
@@ -173,7 +187,11 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
+        self._say_no_more()
         self._session.messenger.unserve(self._aside)
+        self._session.messenger.off_end(self._end)
+        self._session.forget(self._settle)
+        self._session.forget(self._journal.close)
         if self.on_stopped is not None:
             self.on_stopped()
 
@@ -189,10 +207,10 @@ class DurableChannel:
             return
         self._growth.begin()
         self._is_writing = True
-        try:
-            run_beside(self._write, self.image(), self._journal.size_bytes)
-        except RuntimeError as error:  # no thread to be had
-            self._on_not_written(error)
+        self._beside(self._write, self.image(), self._journal.size_bytes)
+
+    def _beside(self, function: Callable[..., None], *args: Any) -> None:
+        run_beside_in_time(self._session.messenger.call_later, function, *args)
 
     def image(self) -> Callable[[], tuple[bytes, list[Buffer]]]:
         """What there is now; the function that is returned gives it as bytes, in any thread."""
@@ -203,20 +221,25 @@ class DurableChannel:
         return partial(write_image, snapshot, server, world, said)
 
     def _write(self, image: Callable[[], tuple[bytes, list[Buffer]]], since: int) -> None:
-        journal, submit = self._journal, self._session.messenger.submit
-        new = None
         try:
-            new = journal.begin(header_of(self.spec), *image())
-            while (until := journal.size_bytes) - since > _SMALL_BYTES:
-                journal.copy_since(new, since, until)
-                since = until
-            journal.sync(new)
+            new = self._journal.begin(header_of(self.spec), *image())
         except Exception as error:  # noqa: BLE001 - without it everything is there, too; it only takes more room
-            if new is not None:
-                new.drop()
+            self._session.messenger.submit(partial(self._on_not_written, error))
+        else:
+            self._follow(new, since)
+
+    def _follow(self, new: NewJournal, since: int) -> None:
+        """Write what has happened meanwhile, too, and have it on the disk; in a thread of its own."""
+        submit = self._session.messenger.submit
+        until = self._journal.size_bytes
+        try:
+            self._journal.copy_since(new, since, until)
+            self._journal.sync(new)
+        except Exception as error:  # noqa: BLE001 - as above
+            new.drop()
             submit(partial(self._on_not_written, error))
         else:
-            submit(partial(self._on_written, new, since))
+            submit(partial(self._on_written, new, until))
 
     def _on_not_written(self, error: Exception) -> None:
         self._is_writing = False
@@ -227,6 +250,9 @@ class DurableChannel:
     def _on_written(self, new: NewJournal, since: int) -> None:
         if self._is_over:
             new.drop()
+            return
+        if self._journal.size_bytes - since > _SMALL_BYTES:  # much has happened since
+            self._beside(self._follow, new, since)
             return
         try:
             self._journal.finish(new, since)

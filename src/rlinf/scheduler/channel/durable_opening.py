@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.directory import RETURNS, Entry
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.kernel import trim_heap
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelExists, ChannelLost, NameTaken
 from rlinf.scheduler.session import Session
 
@@ -39,7 +39,7 @@ def open_durable(
         ChannelJournalError: its journal is held by a process that lives, damaged, or of another channel.
     """
     opening = _DurableOpening(session, spec, dict(about or {}), on_stopped, claims)
-    run_beside(opening.read)
+    run_beside_in_time(session.messenger.call_later, opening.read)
     return opening.opened
 
 
@@ -85,7 +85,7 @@ class _DurableOpening:
             self._recover(channel, found)
         elif not self.opened.done():
             image = (lambda: (b"", [])) if saved is None else channel.image()
-            run_beside(self._write, channel, journal, image)
+            self._beside(self._write, channel, journal, image)
 
     def _write(
         self, channel: DurableChannel, journal: Journal, image: Callable[[], tuple[bytes, list[Buffer]]]
@@ -94,6 +94,7 @@ class _DurableOpening:
 
         def write() -> None:
             new = journal.begin(header_of(channel.spec), *image())
+            journal.sync(new)
             self._session.messenger.submit(partial(self._finish, channel, journal, new))
 
         self._try(channel, write)
@@ -112,7 +113,7 @@ class _DurableOpening:
             self._session.messenger.submit(partial(self._recover, channel, found))
         elif not self.opened.done():
             # Much of what was read is over by now.
-            run_beside(trim_heap)
+            self._beside(trim_heap)
             self._go_live(channel)
 
     def _go_live(self, channel: DurableChannel) -> None:
@@ -123,6 +124,9 @@ class _DurableOpening:
         self._try(channel, channel.go_live)
         if not self.opened.done():
             self._register(channel)
+
+    def _beside(self, function: Callable[..., None], *args: Any) -> None:
+        run_beside_in_time(self._session.messenger.call_later, function, *args)
 
     def _try(self, channel: DurableChannel, step: Callable[[], None]) -> None:
         try:

@@ -20,6 +20,7 @@ from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.shard import Shard
 from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.queueing import QueueName
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
@@ -234,6 +235,7 @@ class Getting(ChannelAccess):
             return Batch()
         return batch
 
+    @explains_arguments
     def shard(
         self,
         index: int,

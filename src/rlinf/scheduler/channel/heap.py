@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.comm.shm.kernel import trim_heap
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 
 # A peak is more than so many bytes; it is over when a quarter of it is left. What is left of one is looked after until
 # it is small.
@@ -59,7 +59,7 @@ class Heap:
         self._due = False
         if not self._is_over():
             return
-        run_beside(self._trim)
+        run_beside_in_time(self._call_later, self._trim)
         if times < len(TRIM_AFTER_S):
             self._come_again(times)
             return

@@ -25,6 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from rlinf.scheduler.comm.framing import JOIN_BYTES, Buffer, flat
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.errors import ChannelJournalError
@@ -260,11 +262,9 @@ class Journal:
             behind = position + _HEADER.size + length
             return behind < size and _read_block(self._fd, behind, size) is not None
         # Its length is not known: a whole block may begin anywhere.
-        rest = os.pread(self._fd, min(size - position, _CHUNK), position)
         return any(
-            zlib.crc32(rest[start : start + 8]) == int.from_bytes(rest[start + 8 : start + 12], "little")
-            and _read_block(self._fd, position + start, size) is not None
-            for start in range(1, len(rest) - _HEADER.size)
+            _read_block(self._fd, start, size) is not None
+            for start in _likely_blocks(self._fd, position + 1, size)
         )
 
     def _error(self, problem: str) -> ChannelJournalError:
@@ -299,6 +299,20 @@ def _read_block(fd: int, position: int, size: int) -> tuple[JournalBlock, int] |
     (head_length,) = _LENGTH.unpack(body[: _LENGTH.size])
     frames_at = _LENGTH.size + head_length
     return JournalBlock(bytes(body[_LENGTH.size : frames_at]), body[frames_at:]), start + length
+
+
+def _likely_blocks(fd: int, position: int, size: int) -> Iterator[int]:
+    """Where from a position on something stands that is the length of a block, going by its check."""
+    while position < size - _HEADER.size:
+        rest = os.pread(fd, min(size - position, _CHUNK + _HEADER.size), position)
+        for shift in range(8):
+            lengths = np.frombuffer(rest, "<u8", offset=shift, count=(len(rest) - shift) // 8)
+            for index in np.flatnonzero((lengths >= _LENGTH.size) & (lengths <= size - position)):
+                start = shift + 8 * int(index)
+                check = int.from_bytes(rest[start + 8 : start + 12], "little")
+                if zlib.crc32(rest[start : start + 8]) == check:
+                    yield position + start
+        position += _CHUNK
 
 
 def _write(fd: int, pieces: list[Buffer]) -> int:

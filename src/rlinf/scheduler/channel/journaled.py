@@ -34,9 +34,10 @@ from rlinf.scheduler.channel.journal_records import (
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.peer import Reply, Request, decode_head, run_guarded
+from rlinf.scheduler.comm.peer import Reply, Request, decode_head
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcels import Parcels

@@ -157,6 +157,7 @@ class Lifeline:
         self, message: wire.OfReports, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
     ) -> None:
         """Ask the process that holds the channel now; if it does not any more, as whatever is asked."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         asked = self._messenger.request(
             self._server, self._aside, message, timeout_s=timeout_s, reply_type=reply_type
         )
@@ -166,7 +167,7 @@ class Lifeline:
             if error is None:
                 promise.set_result(reply.result(0))
             elif isinstance(error, PeerDied | NotServed) and not self._has_ended:
-                self._ask_in_turn(message, timeout_s, reply_type, promise)
+                self._ask_in_turn(message, _left_s(until), reply_type, promise)
             else:
                 promise.set_exception(self._left() if self._has_ended else error)
 
@@ -211,10 +212,13 @@ class Lifeline:
 
         What was said before is on its way to that process before it.
         """
-        timeout_s = None if aside.until is None else max(0.0, aside.until - time.monotonic())
         promise = aside.promise
         asked = self._messenger.request(
-            self._server, self._aside, aside.message, timeout_s=timeout_s, reply_type=aside.reply_type
+            self._server,
+            self._aside,
+            aside.message,
+            timeout_s=_left_s(aside.until),
+            reply_type=aside.reply_type,
         )
 
         def pass_on(reply: Promise[Reply]) -> None:
@@ -232,14 +236,18 @@ class Lifeline:
         """See `Line`."""
         self._on_news = None
         self._messenger.off_peer_lost(self._on_peer_lost)
-        # What was said last is to be in the journal before this process ends: until then it hears.
-        if not self._is_busy():
-            self._messenger.unserve(self._told)
+        self._fall_silent()
         self._has_ended = True
         pending, self._pending = self._pending, {}
         for each in pending.values():
             each.promise.set_exception(self._left())
         self._fail_asides(self._left())
+
+    def _fall_silent(self) -> None:
+        """What was said last is to be in the journal before this process ends: until then it hears."""
+        if not self._is_busy():
+            self._messenger.unserve(self._told)
+            self._messenger.off_stay(self._is_busy)
 
     def _left(self) -> CommError:
         return CommError(f"channel '{self._spec.name}' was left")
@@ -286,8 +294,7 @@ class Lifeline:
             return
         self._stream.confirm(told.heard)
         if self._on_news is None:
-            if not self._is_busy():
-                self._messenger.unserve(self._told)
+            self._fall_silent()
             return
         words = told.words
         if words.kind == HEARD or not self._stream.hear(told.number):
@@ -420,3 +427,7 @@ class Lifeline:
         self._fail_asides(lost)
         if self._on_lost is not None and self._on_news is not None:
             self._on_lost(lost)
+
+
+def _left_s(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())

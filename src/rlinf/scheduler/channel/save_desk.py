@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import CheckpointError
 from rlinf.scheduler.queueing import (
     ChannelState,
@@ -107,12 +107,15 @@ class SaveDesk:
                 _Writing(self._messenger, request, self._spec, first, snapshot, self._producers)
             )
             if len(self._line) == 1:
-                run_beside(self._write, self._line[0])
+                self._begin_to_write()
         self._note_held()
 
     def _first_over(self, client: str, done: Collection[int]) -> int | None:
         """The first of these leases that its client has no more; 0 is none."""
         return next((each for each in done if self._state.leases.find(client, each) is None), None)
+
+    def _begin_to_write(self) -> None:
+        run_beside_in_time(self._messenger.call_later, self._write, self._line[0])
 
     def _write(self, writing: _Writing) -> None:
         """Write a file, on a thread of its own."""
@@ -123,7 +126,7 @@ class SaveDesk:
         self._line.popleft()
         writing.request.reply(writing.result)
         if self._line:
-            run_beside(self._write, self._line[0])
+            self._begin_to_write()
         self._note_held()
 
     def _expire(self, key: tuple[str, str]) -> None:
@@ -193,15 +196,22 @@ class _Writing:
                 taken.update(map(id, sent))
         snapshot = merged(*self.snapshots) if len(self.snapshots) > 1 else self.snapshots[0]
         record = _without(snapshot, taken)
-        num_items = len(snapshot.items)
+        # What subscriptions see too is written once.
+        first: dict[int, Item] = {}
+        for item in snapshot.items:
+            first.setdefault(id(item.payload), item)
 
         def frames() -> Iterator[list[Buffer]]:
-            for item in snapshot.items:
+            for item in first.values():
                 yield [] if id(item) in taken else copies.get(id(item)) or self._frames_of(item)
 
-        head = ChannelHead(num_items, self._spec, record, self._producers, time.time())
+        places: list[int] = []
+        if len(first) < len(snapshot.items):
+            place_of = {payload: place for place, payload in enumerate(first)}
+            places = [place_of[id(item.payload)] for item in snapshot.items]
+        head = ChannelHead(len(first), self._spec, record, self._producers, time.time(), places)
         size_bytes = write_channel(path, head, frames())
-        return wire.Saved(0, "", num_items - len(taken), size_bytes)
+        return wire.Saved(0, "", len(first) - len(taken), size_bytes)
 
     def _frames_of(self, item: Item) -> list[Buffer]:
         """The bytes of an item, fetched from the node that holds them if that is another one."""

@@ -25,6 +25,8 @@ TOKEN_BYTES = 32
 _ROUND_TRIPS = 8
 # So many may be at a door at a time.
 _MAX_GUESTS = 16
+# Who cannot be let in is tried again so much later.
+_PAUSE_S = 0.1
 _PIECE = bytes(256 << 10)
 
 
@@ -88,11 +90,19 @@ class ProbeDoor:
     def _let_speak(self, shown: dict[socket.socket, bytes], ready: selectors.BaseSelector) -> None:
         if len(shown) == _MAX_GUESTS:  # the one that has said nothing for longest
             _turn_away(next(iter(shown)), shown, ready)
-        with contextlib.suppress(BlockingIOError, ConnectionError):  # it has gone again
+        try:
             guest, _ = self._listener.accept()
-            guest.setblocking(False)
-            shown[guest] = b""
-            ready.register(guest, selectors.EVENT_READ)
+        except (BlockingIOError, ConnectionError):  # it has gone again
+            return
+        except OSError:  # out of descriptors, most likely: it stays in the queue, and others may go meanwhile
+            if shown:
+                _turn_away(next(iter(shown)), shown, ready)
+            else:
+                time.sleep(_PAUSE_S)
+            return
+        guest.setblocking(False)
+        shown[guest] = b""
+        ready.register(guest, selectors.EVENT_READ)
 
     def _heard_out(
         self, guest: socket.socket, shown: dict[socket.socket, bytes], ready: selectors.BaseSelector

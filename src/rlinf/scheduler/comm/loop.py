@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.reports import Reporter, forget_io_thread, note_io_thread
 
 logger = Reporter(__name__)
@@ -96,6 +97,11 @@ class IoLoop:
     def at_end(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the thread as its last act, however it ends."""
         self._finally.append(callback)
+
+    def off_end(self, callback: Callable[[], None]) -> None:
+        """Undo `at_end`; on the thread."""
+        if callback in self._finally:
+            self._finally.remove(callback)
 
     def before_sleep(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the thread after every round of work; added before the start."""
@@ -194,8 +200,8 @@ class IoLoop:
             logger.critical("the I/O thread '%s' ended: %r", self._thread.name, error, exc_info=error)
         finally:
             self._sleeping = False
-            for callback in self._finally:
-                self._guarded(callback)
+            for callback in list(self._finally):
+                run_guarded(callback)
             self._ended = True
             self._run_ready()
             self.dispose()
@@ -230,17 +236,14 @@ class IoLoop:
         for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
-                try:
-                    handler(events)
-                except Exception:
-                    logger.exception("a handler on the I/O thread failed")
+                run_guarded(handler, events)
         if self._timers:
             self._run_timers()
         # Callbacks that callbacks submit wait for the next round, so that descriptors get their turn.
         for _ in range(len(self._ready)):
-            self._guarded(self._ready.popleft())
+            run_guarded(self._ready.popleft())
         for callback in self._before_sleep:
-            self._guarded(callback)
+            run_guarded(callback)
 
     def _until_next_timer(self) -> float:
         if not self._timers:
@@ -253,7 +256,7 @@ class IoLoop:
             timer = heapq.heappop(self._timers)[2]
             callback, timer.callback = timer.callback, None
             if callback is not None:
-                self._guarded(callback)
+                run_guarded(callback)
 
     def _run_ready(self) -> None:
         while self._ready:
@@ -261,13 +264,7 @@ class IoLoop:
                 callback = self._ready.popleft()
             except IndexError:  # another thread took it
                 return
-            self._guarded(callback)
-
-    def _guarded(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception:
-            logger.exception("a callback on the I/O thread failed")
+            run_guarded(callback)
 
 
 def _ignore(_events: int) -> None:

@@ -17,8 +17,9 @@ from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.endpoint import Endpoint, local_machine_id
 from rlinf.scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
-from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head, run_guarded
+from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head
 from rlinf.scheduler.comm.peers import Peers
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.reports import Reporter
@@ -80,6 +81,7 @@ class Messenger:
         endpoint: how others reach this process.
         encryption, ports: see above.
         parcels: what makes messages of objects, with shared memory where both sides have it.
+        why_leaving: what who still waits is told when it is closed.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Messenger:
         self._busy: list[Callable[[], bool]] = []
         self._next_id = itertools.count(1).__next__
         self._forked = False
+        self.why_leaving = CLOSED
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME
@@ -183,9 +186,18 @@ class Messenger:
         """Let `close` wait (within its time) while `busy()`: something here is still to be fetched by others."""
         self._busy.append(busy)
 
+    def off_stay(self, busy: Callable[[], bool]) -> None:
+        """Undo `stay_while`."""
+        if busy in self._busy:
+            self._busy.remove(busy)
+
     def at_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the I/O thread as one of its last acts: what still waits there has to be told."""
         self._loop.at_end(callback)
+
+    def off_end(self, callback: Callable[[], None]) -> None:
+        """Undo `at_end`; on the I/O thread."""
+        self._loop.off_end(callback)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -393,13 +405,13 @@ class Messenger:
     def _begin_close(self, deadline: float) -> None:
         if self._peers.closed:
             return
-        self._peers.closed = CLOSED
+        self._peers.closed = self.why_leaving
         self._close_when_sent(deadline)
 
     def _close_when_sent(self, deadline: float) -> None:
         now = time.monotonic()
         if now < deadline and (
-            any(busy() for busy in self._busy) or not all(map(_is_idle, self._peers.lines()))
+            any(busy() for busy in tuple(self._busy)) or not all(map(_is_idle, self._peers.lines()))
         ):
             self._loop.call_later(0.005, lambda: self._close_when_sent(deadline))
             return
@@ -423,7 +435,9 @@ class Messenger:
 
     def _shut_down(self) -> None:
         failure = self._loop.failure
-        self._peers.end(CLOSED if failure is None else f"this process's I/O thread ended: {failure!r}")
+        self._peers.end(
+            self.why_leaving if failure is None else f"this process's I/O thread ended: {failure!r}"
+        )
         for end in (self._peers.sockets.close, self.parcels.close, self._run_directory.close):
             run_guarded(end)
         _live.discard(self)

@@ -12,6 +12,7 @@ import msgspec
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.failure import dump_failure, load_failure
 from rlinf.scheduler.comm.framing import Buffer, Message
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
@@ -338,11 +339,3 @@ def decode_head(head: msgspec.Raw, type_: Any) -> Any:
         msgspec.DecodeError: it has another shape.
     """
     return _decoder_of(type_).decode(head)
-
-
-def run_guarded(callback: Callable[..., None], *args: Any) -> None:
-    """Run somebody's callback; its mistake is reported and goes no further."""
-    try:
-        callback(*args)
-    except Exception:
-        logger.exception("a callback on the I/O thread failed")

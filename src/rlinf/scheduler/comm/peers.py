@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.framing import Message
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import IoLoop
-from rlinf.scheduler.comm.peer import Peer, run_guarded
+from rlinf.scheduler.comm.peer import Peer
 from rlinf.scheduler.comm.transport.handshake import Introduction
 from rlinf.scheduler.comm.transport.peer_line import PeerLine
 from rlinf.scheduler.comm.transport.peer_session import Hello, Loss, PeerSessionError, Verdict, Welcome

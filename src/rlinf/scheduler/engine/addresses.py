@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -17,6 +18,7 @@ from rlinf.scheduler.comm.rundir import private_directory
 from rlinf.scheduler.engine.authentication import host_and_port
 from rlinf.scheduler.engine.node.folders import LONGEST_FOLDER_BYTES
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
+from rlinf.scheduler.wording import seconds_text
 
 LOCAL = "local"
 # Ray's, which note and forget the cluster that was last started here.
@@ -29,6 +31,7 @@ _HOW_TO_START = (
     "run `rlinf node start --head` on the first machine and `rlinf node start --address HEAD:6379` on the others, "
     "or try without a cluster: simulate='2x8'"
 )
+_log = logging.getLogger(__name__)
 
 
 def find_address(address: str | None, num_nodes: int | None, timeout_s: float) -> str:
@@ -93,9 +96,17 @@ def _read(path: Path) -> str:
 def _wait_for_answer(address: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
+    told = False
     while not _answers(address):
         if time.monotonic() >= deadline:
-            raise ClusterTimeout(f"no Ray answers at {address} after {timeout_s:.0f} s: {_HOW_TO_START}")
+            raise ClusterTimeout(
+                f"no Ray answers at {address} after {seconds_text(timeout_s)}: {_HOW_TO_START}"
+            )
+        if not told:
+            told = True
+            _log.warning(
+                "no Ray answers at %s yet; it is waited for, %s at most", address, seconds_text(timeout_s)
+            )
         pause.wait(_ATTEMPT_PAUSE_S)
 
 

@@ -37,7 +37,7 @@ from rlinf.scheduler.wording import printable
 NODE_LABEL = "ray.io/node-id"
 # Ray answers in milliseconds; on a busy machine in seconds.
 ANSWER_S = 60.0
-# What is given back has to pass through Ray's tables, and a process that looked at it has to end.
+# What is given back has to pass through Ray's tables.
 RETURNED_S = 10.0
 _LOOK_S = 0.01
 _MARK = "rlinf-devices"
@@ -183,8 +183,14 @@ class DeviceHolds:
                 taken.append(group)
                 if not _is_given(group):
                     raise _taken(each)
-            for each, group in zip(missing, list(taken), strict=True):
-                if len(each.names) < counted[each.node_id, each.resource]:
+            in_part = [
+                (each, group)
+                for each, group in zip(missing, taken, strict=True)
+                if len(each.names) < counted[each.node_id, each.resource]
+            ]
+            found = _devices_in([(group, each.resource, len(each.names)) for each, group in in_part])
+            for (each, group), names in zip(in_part, found, strict=True):
+                if set(names) != set(each.names):
                     _align(each, group, taken)
             self._groups.update((group.id, group) for group in taken)
             return list(taken)
@@ -301,19 +307,16 @@ def _is_given(group: PlacementGroup) -> bool:
 
 
 def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGroup]) -> None:
-    """Have those devices that are wanted, not as many others.
+    """Have those devices that are wanted, not as many others of the node.
 
     Args:
         wanted: which.
-        group: as many of the node's.
+        group: the others.
         taken: what was taken so far, with `group`; it is changed to what is.
 
     Raises:
         Taken: somebody has some of them.
     """
-    found = _devices_in(group, wanted.resource, len(wanted.names))
-    if set(found) == set(wanted.names):
-        return
     # Ray gives the first ones that are free. One by one, then, until they have all come.
     taken.remove(group)
     _put_back([group])
@@ -324,7 +327,7 @@ def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGrou
             taken.append(single)
             if not _is_given(single):
                 raise _taken(wanted, sorted(missing))
-            (device,) = _devices_in(single, wanted.resource, 1)
+            ((device,),) = _devices_in([(single, wanted.resource, 1)])
             if device in missing:
                 missing.remove(device)
             else:
@@ -335,13 +338,19 @@ def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGrou
         _put_back(others)
 
 
-def _devices_in(group: PlacementGroup, resource: str, count: int) -> list[str]:
-    """Which devices a placement group of so many has got."""
-    amount: dict[str, Any] = {"num_gpus": count} if resource == "GPU" else {"resources": {resource: count}}
-    look = ray.remote(num_cpus=0, max_retries=0, **amount)(_own_devices)
-    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-    found: list[str] = ray.get(look.options(scheduling_strategy=strategy).remote(resource), timeout=ANSWER_S)
+def _devices_in(groups: Sequence[tuple[PlacementGroup, str, int]]) -> list[list[str]]:
+    """Which devices each placement group of so many of a resource has got; all are asked at once."""
+    asked = [_look_into(*each) for each in groups]
+    found: list[list[str]] = ray.get(asked, timeout=ANSWER_S)
     return found
+
+
+def _look_into(group: PlacementGroup, resource: str, count: int) -> Any:
+    amount: dict[str, Any] = {"num_gpus": count} if resource == "GPU" else {"resources": {resource: count}}
+    # A process that has looked looks again: it has not touched a device, and to start one takes longer than all else.
+    look = ray.remote(num_cpus=0, max_retries=0, max_calls=0, **amount)(_own_devices)
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+    return look.options(scheduling_strategy=strategy).remote(resource)
 
 
 def _own_devices(resource: str) -> list[str]:

@@ -20,7 +20,7 @@ from rlinf.scheduler.comm.link_probe import (
 )
 from rlinf.scheduler.comm.peer import RequestFuture
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied
 from rlinf.scheduler.events import LinkFailed, LinkSlow, TransportFellBack
 from rlinf.scheduler.session.link_speeds import Pair, SlowLinks, rounds_of, slow_links
@@ -73,10 +73,10 @@ def _on_question(session: Session, request: Request) -> None:
             except OSError as error:
                 request.fail(CommError(f"it cannot listen: {error.strerror or error}"))
                 return
-            run_beside(door.serve)
+            run_beside_in_time(session.messenger.call_later, door.serve)
             request.reply(door.port)
         case ProbeLink() as probe:
-            run_beside(_probe, request, probe)
+            run_beside_in_time(session.messenger.call_later, _probe, request, probe)
 
 
 def _probe(request: Request, probe: ProbeLink) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
@@ -20,6 +21,7 @@ from rlinf.scheduler.comm.descriptors import allow_descriptors
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.session.bus import EventBus
@@ -32,6 +34,7 @@ NO_SESSION = (
     "there is no cluster in this process: workers, channels and weights are used in the driver after Cluster(...), "
     "or inside a worker"
 )
+INTERRUPTED = "this process was interrupted, and has left the cluster"
 # How long the I/O thread may take to make a service.
 SERVICE_TIMEOUT_S = 30.0
 T = TypeVar("T")
@@ -193,11 +196,21 @@ class Session:
         """Have `callback` called in a forked child, to give up what belongs to the parent."""
         self._fork_callbacks.append(callback)
 
-    def close(self) -> None:
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Undo `on_close` and `on_fork`: what it was for is no more."""
+        for callbacks in (self._closers, self._fork_callbacks):
+            with suppress(ValueError):
+                callbacks.remove(callback)
+
+    def close(self, why: str = "") -> None:
         """Leave the job: undo everything, last first. A second call does nothing.
 
         An interruption (a second Ctrl-C, say) is raised again when everything is undone.
+
+        Args:
+            why: what those are told who still wait for something here; "": that this process has left.
         """
+        self.messenger.why_leaving = why or self.messenger.why_leaving
         self._closed = True
         if _current is self:
             set_current(self if self.failure else None)
@@ -216,8 +229,8 @@ class Session:
         set_current(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        self.close(why_left(raised))
 
     def _fail(self, _error: BaseException) -> None:
         """This process's I/O thread has ended with an error: nobody reaches it any more, nor it anybody."""
@@ -232,8 +245,19 @@ class Session:
         """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
         self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
+        self._close_beside()
+
+    def _close_beside(self) -> None:
         # Not here: what is undone may wait for what runs in this thread.
-        threading.Thread(target=self.close, name="rlinf-leave-job").start()
+        try:
+            threading.Thread(target=self.close, name="rlinf-leave-job").start()
+        except RuntimeError:  # "can't start new thread"
+            if (
+                self.messenger.why_closed
+            ):  # nothing can wait for the I/O thread any more, be it this one or not
+                self.close()
+            else:
+                self.messenger.call_later(ASK_AGAIN_S, self._close_beside)
 
     def abandon(self) -> None:
         """Give everything up without undoing it: in a forked child it all belongs to the parent."""
@@ -242,6 +266,11 @@ class Session:
         self._closers.clear()
         while self._fork_callbacks:
             self._fork_callbacks.pop()()
+
+
+def why_left(raised: type[BaseException] | None) -> str:
+    """What to say to those who still wait when a block has ended with this."""
+    return INTERRUPTED if raised is not None and issubclass(raised, KeyboardInterrupt) else ""
 
 
 # What this process has in the job; the one thing that is kept for the whole process.

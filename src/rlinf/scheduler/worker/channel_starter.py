@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -27,7 +29,7 @@ from rlinf.scheduler.channel.starting import (
 from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelExists,
@@ -138,11 +140,11 @@ class ChannelStarter(Starter):
     def begin(self, wanted: StartChannel, started: Promise[Endpoint]) -> None:
         """See `Starter`; near a worker, or on node 0 where none is named."""
         self._check_free(wanted.spec.name)
-        run_beside(self._place_and_open, wanted, None, started)
+        self._beside(self._place_and_open, wanted, None, started)
 
     def find_holder(self, found: Promise[Endpoint]) -> None:
         """See `Starter`; of the driver's node."""
-        run_beside(self._find_holder, None, found)
+        self._beside(self._find_holder, None, found)
 
     def launch(self, placement: Placement) -> Supervision:
         """Start a process that holds channels; it takes a second or two."""
@@ -181,11 +183,14 @@ class ChannelStarter(Starter):
             opening = _Opening(None, seat, self._anywhere_on(beside.node_rank), found)
             self._messenger.submit(partial(self._open, opening))
 
+    def _beside(self, function: Callable[..., None], *args: Any) -> None:
+        run_beside_in_time(self._messenger.call_later, function, *args)
+
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_find_holder(self, request: Request) -> None:
         found: Promise[Endpoint] = Promise()
-        run_beside(self._find_holder, WorkerAddress.parse(request.peer_name), found)
+        self._beside(self._find_holder, WorkerAddress.parse(request.peer_name), found)
 
         def answer() -> None:
             error = found.exception(0)
@@ -198,7 +203,7 @@ class ChannelStarter(Starter):
 
     def _on_request(self, request: Request) -> None:
         started: Promise[Endpoint] = Promise()
-        run_beside(self._place_and_open, request.head, WorkerAddress.parse(request.peer_name), started)
+        self._beside(self._place_and_open, request.head, WorkerAddress.parse(request.peer_name), started)
         request.on_cancel(started.set_cancelled)
         answer = partial(self._answer, request, started)
         started.add_done_callback(lambda _: self._messenger.submit(answer))
@@ -227,7 +232,7 @@ class ChannelStarter(Starter):
             # Channels need no device. One that has a process for itself finds there what its worker has all the same.
             place = opening.placement if alone else None
             launched: Promise[Supervision] = Promise()
-            begin_beside(lambda: self.launch(place or self._anywhere_on(node_rank)), launched)
+            begin_beside(self._session, lambda: self.launch(place or self._anywhere_on(node_rank)), launched)
             launched.add_done_callback(
                 lambda _: self._messenger.submit(lambda: self._on_launched(process, launched))
             )

@@ -64,6 +64,8 @@ class Deaths:
         self._on_failure = on_failure
         # Of the dead, those with whom the whole group ends.
         self._fatal: set[int] = set()
+        # Of those away, those about whom nobody has said yet what it means.
+        self._undecided: set[int] = set()
 
     @property
     def may_return(self) -> bool:
@@ -80,6 +82,8 @@ class Deaths:
         if self.may_return:
             self.away[rank] = reason
             asks = callable(self._on_failure)
+            if asks:
+                self._undecided.add(rank)
             return Consequences(lost, restart=not asks, ask=asks)
         ends_group = self._on_failure == "end"
         ends_calls = self._die(rank, reason, fatal=self._on_failure != "ignore")
@@ -92,8 +96,10 @@ class Deaths:
 
     def on_restart(self, rank: int, reason: str) -> Consequences:
         """Somebody wants another process in a rank's place, be it dead or alive."""
-        if self.stopping or rank in self.away:
+        if self.stopping:
             return NOTHING
+        if rank in self.away:
+            return Consequences(restart=True) if self._decide(rank) else NOTHING
         died_before = self.dead.pop(rank, None)
         self._fatal.discard(rank)
         self.away[rank] = died_before or reason
@@ -101,10 +107,18 @@ class Deaths:
         return Consequences(lost, restart=True, kill=died_before is None)
 
     def on_verdict(self, rank: int, verdict: Verdict) -> Consequences:
-        """Whoever was asked has said what a rank's death means."""
+        """Whoever was asked has said what a rank's death means; too late if somebody else has decided meanwhile."""
+        if self.stopping or not self._decide(rank):
+            return NOTHING
         if verdict == "restart":
             return Consequences(restart=True)
         return self.give_up(rank, self.away.get(rank, ""), fatal=verdict == "fail")
+
+    def _decide(self, rank: int) -> bool:
+        """Whether what a death means was open until now."""
+        was_open = rank in self._undecided
+        self._undecided.discard(rank)
+        return was_open
 
     def give_up(self, rank: int, reason: str, *, fatal: bool = True) -> Consequences:
         """A rank that was away does not come back."""

@@ -13,6 +13,7 @@ from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.handle import Later, Now, Seconds
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
 from rlinf.scheduler.session import Session, current_session
 from rlinf.scheduler.weights import open_weights
@@ -413,6 +414,7 @@ class Exchange:
         return handle if async_op else handle.wait()
 
     @classmethod
+    @explains_arguments
     def create_channel(
         cls,
         channel_name: str,
@@ -430,6 +432,7 @@ class Exchange:
         holds: str | None = None,
         durable: str | os.PathLike[str] | None = None,
         survives: Survives = "machine",
+        stall_after_s: float | None = None,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -449,6 +452,7 @@ class Exchange:
             holds: where large items of other machines' producers are: "node" or "channel"; see `Channel.create`.
             durable: a folder on the node that holds it, for the journal by which it survives the end of its process.
             survives: what it is to survive, the end of its "process" or of its "machine".
+            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits; None: never.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -469,6 +473,7 @@ class Exchange:
             holds=holds,
             durable=durable,
             survives=survives,
+            stall_after_s=stall_after_s,
         )
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf.scheduler.errors import CallArgumentError
 from rlinf.scheduler.host.protocol import CallKind
+from rlinf.scheduler.keywords import keyword_hint
 from rlinf.scheduler.wording import nearest_name
 
 
@@ -72,17 +73,8 @@ def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwar
         signature.bind(*args, **kwargs)
     except TypeError as error:
         named = worker_class.__name__ if method == "__init__" else f"{worker_class.__name__}.{method}"
-        problem = f"{error}{_hint(signature, kwargs)}"
+        problem = f"{error}{keyword_hint(signature, kwargs)}"
         raise CallArgumentError(f"{named}()", problem, str(signature)) from None
-
-
-def _hint(signature: inspect.Signature, kwargs: dict[str, Any]) -> str:
-    known = [p.name for p in signature.parameters.values() if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
-    for name in kwargs:
-        near = "" if name in known else nearest_name(name, known)
-        if near:
-            return f"; did you mean '{near}'?"
-    return ""
 
 
 @lru_cache(maxsize=1024)

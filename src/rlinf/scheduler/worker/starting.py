@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.session import Session, SideBySide
 from rlinf.scheduler.worker.supervision import Supervision
 
@@ -25,13 +25,13 @@ def begin(session: Session, launch: LaunchFunction) -> Promise[Supervision]:
         promise.set_result(launch())
     else:
         block.add(promise, _end)
-        begin_beside(launch, promise)
+        begin_beside(session, launch, promise)
     return promise
 
 
-def begin_beside(launch: LaunchFunction, promise: Promise[Supervision]) -> None:
+def begin_beside(session: Session, launch: LaunchFunction, promise: Promise[Supervision]) -> None:
     """Run a launch in a thread of its own, whose end comes to the promise."""
-    run_beside(_run, launch, promise)
+    run_beside_in_time(session.messenger.call_later, _run, launch, promise)
 
 
 def _run(launch: LaunchFunction, promise: Promise[Supervision]) -> None:

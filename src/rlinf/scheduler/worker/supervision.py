@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside, run_beside_in_time
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
 from rlinf.scheduler.errors import CommError, LaunchError, LaunchTimeout, SchedulerError, WorkerDied
@@ -36,6 +36,7 @@ from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.stalls import watch_stalls
 from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
 
 STOP_GRACE_S = 2.0
@@ -65,7 +66,9 @@ class Supervision:
         on_failure: Policy = "fail",
         start_successor: StartSuccessor | None = None,
         limit: RestartLimit | None = None,
+        stall_after_s: float = 0,
     ) -> None:
+        self._stall_after_s = stall_after_s
         self.session = session
         self.name = name
         # A rank that comes back is another one here.
@@ -170,9 +173,12 @@ class Supervision:
 
     def _on_verdict(self, rank: LaunchedRank, verdict: Verdict) -> None:
         number = rank.address.rank
-        if number in self._deaths.away and not self._deaths.stopping:
-            reason = self._deaths.away[number]
-            self._obey(self._deaths.on_verdict(number, verdict), rank, reason)
+        if not self._is_present(rank):  # it has come back meanwhile; what became of its successor is not said
+            return
+        reason = self._deaths.away.get(number, "")
+        consequences = self._deaths.on_verdict(number, verdict)
+        if consequences is not NOTHING:
+            self._obey(consequences, rank, reason)
             if verdict != "restart":
                 self._stay_away(number, reason)
 
@@ -218,6 +224,8 @@ class Supervision:
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
+        if self._stall_after_s:
+            watch_stalls(self.session, call, self._stall_after_s)
         if (
             self._deaths.may_return or self._deaths.away
         ):  # since it was made, a rank may have gone or returned
@@ -372,7 +380,7 @@ class Supervision:
 
     def stop_beside(self) -> None:
         """The same in a thread of its own; from any thread, the I/O thread too: what ends a process waits for it."""
-        run_beside(self.stop)
+        self._beside(self.stop)
 
     def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
         """Log the failure of a call that nobody has asked about a while after it failed.

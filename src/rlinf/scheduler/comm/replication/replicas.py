@@ -18,7 +18,7 @@ from rlinf.scheduler.comm.replication.records import AnswerKind, Copy, Drop, Kep
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)
@@ -65,7 +65,7 @@ class Replicas:
         """
         if self._to_write is None:
             self._to_write = SimpleQueue()
-            run_beside(_run, self._to_write)
+            run_beside_in_time(self._messenger.call_later, _run, self._to_write)
 
         def write() -> None:
             written: Parcel | Exception
@@ -76,6 +76,10 @@ class Replicas:
             self._messenger.submit(partial(self._on_written, publisher, key, frames, written, then))
 
         self._to_write.put(write)
+
+    def give_up(self, publisher: Endpoint, key: Key) -> None:
+        """Say that this process, which was to keep an object, does not get it."""
+        self._messenger.request(publisher, f"{self.service}.kept", Kept(key, None), reply_type=bool)
 
     def _write(self, frames: list[Buffer]) -> Parcel:
         encoded = Encoded(bytes(frames[0]), frames[1:])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.foreign import open_arena
@@ -78,12 +79,21 @@ class Offers:
 
     def distrust(self, process_id: str, reason: str) -> None:
         """Count a process for a while as one that cannot: it could not open what it was sent."""
-        self.say_without(f"{self._messenger.peer_name(process_id)}: {reason}")
         self._answers[process_id] = False
+        self.say_without(f"{self._messenger.peer_name(process_id)}: {reason}")
         self._messenger.submit(lambda: self._retry(process_id))
 
     def say_without(self, reason: str) -> None:
         """Warn once that something does without shared memory."""
+        self._messenger.submit(lambda: self._say_without(reason))  # one thread, so that it is once
+
+    def when_without(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` on the I/O thread with the reason when something does without shared memory, or if so now."""
+        self._messenger.submit(lambda: self._when_without(callback))
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def _say_without(self, reason: str) -> None:
         if not self._without:
             self._without = reason
             logger.warning(
@@ -92,13 +102,10 @@ class Offers:
             )
             self._on_without(reason)
 
-    def when_without(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the reason when something does without shared memory, or now if it does."""
+    def _when_without(self, callback: Callable[[str], None]) -> None:
         self._on_without = callback
         if self._without:
             callback(self._without)
-
-    # -- the I/O thread --------------------------------------------------------------------------
 
     def begin(self, fd: int) -> str:
         """Offer an arena of this process from now on; why that cannot be, or ""."""
@@ -176,10 +183,7 @@ class Offers:
 
     def _go_on(self, process_id: str) -> None:
         for callback in self._waiting.pop(process_id, ()):
-            try:
-                callback()
-            except Exception:
-                logger.exception("what waited for a process's shared memory failed")
+            run_guarded(callback)
 
 
 def _try_to_open(owner_id: str, pid: int, fd: int) -> str:

@@ -1,0 +1,19 @@
+"""A process that can start no thread for a while."""
+
+import _thread
+import threading
+
+
+def refuse_thread(monkeypatch, function):
+    """Let the first thread that is to run a function of this name not be had; the event is set when it was refused."""
+    start, refused = _thread.start_new_thread, threading.Event()
+
+    def refuse_once(target, *args):
+        if refused.is_set() or target.__name__ != function:
+            return start(target, *args)
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse_once)
+    monkeypatch.setattr(threading, "_start_new_thread", refuse_once)
+    return refused
