@@ -12,7 +12,7 @@ from rlinf.scheduler.queueing import QueueName
 # So many pairs of a process and a queue are remembered: queues' names may be used once each.
 MAX_USES = 2048
 PUT, GET = "put", "get"
-_KINDS = {wire.Put: PUT, wire.Reserve: PUT, wire.Get: GET}
+_KINDS = {wire.Put: PUT, wire.Get: GET}
 
 
 class Users:
