@@ -36,6 +36,8 @@ def test_a_head_asks_for_a_token_that_is_made_and_is_told_its_rank(machine, priv
     assert said["arguments"][:3] == ["start", "--head", "--port=6555"]
     assert "--node-ip-address=127.0.0.9" in said["arguments"]
     assert f"--temp-dir={private}/ray" in said["arguments"]
+    assert "--labels=rlinf-copies=around-the-cache" in said["arguments"]
+    assert said["environment"]["GLIBC_TUNABLES"].startswith("glibc.cpu.x86_non_temporal_threshold=")
     assert said["environment"]["RAY_AUTH_MODE"] == "token"
     assert said["environment"]["RLINF_NODE_RANK"] == "3"
     assert said["environment"]["RAY_TMPDIR"] == str(private)

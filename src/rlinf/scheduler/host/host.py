@@ -19,6 +19,7 @@ from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ClusterError, CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
+from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
@@ -42,6 +43,9 @@ from rlinf.scheduler.wording import clock_text
 LEAVE_GRACE_S = 1.0
 # Its exit status then.
 LEFT_BEHIND = 75
+# Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
+# of ours only: a user's own Ray tasks keep what Ray gives them.
+_MASKS_STAY = {f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables}
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +58,7 @@ class WorkerHost:
 
     def run(self, spec: HostSpec) -> None:
         """Host one rank until it is stopped or its launcher is gone."""
+        os.environ.update(_MASKS_STAY)
         address = WorkerAddress(spec.group, spec.rank)
         output = capture_output(LogFolder(spec.log_folder), address)
         Hosting(spec, output, tell_method(address, output)).run()

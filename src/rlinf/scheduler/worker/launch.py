@@ -318,7 +318,8 @@ class _Launch:
         rank = self._by_number[started.rank]
         rank.endpoint = started.endpoint
         rank.pid, rank.born = started.pid, started.born
-        if started.endpoint.machine_id == self._session.messenger.endpoint.machine_id:
+        is_here = started.endpoint.machine_id == self._session.messenger.endpoint.machine_id
+        if is_here and not rank.exited.done():
             rank.witness = self._session.service(_witnesses).watch(rank.pid, rank.born)
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
         place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
@@ -358,6 +359,7 @@ class _Launch:
         self._settled.set_result(None)
 
     def _on_exit(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
+        rank.release_witness()
         self._on_end(rank, [*explanation, *self._last_words(rank).splitlines()])
 
     def _on_peer_lost(self, process_id: str) -> None:
@@ -416,12 +418,12 @@ class _Launch:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
             if rank.endpoint is not None and not is_the_end(error):
-                return  # its own connection, or its node's silence, will show whether it is
+                # Its own connection, or its node's silence, will show whether it is; nobody will ask the witness.
+                self._session.messenger.submit(rank.release_witness)
+                return
             if cause := end_of_node(error):  # first: everybody is told so
                 watch.lose(rank.placement.node_id, f"{cause} at {clock_text(time.time())}")
             explanation = explanation_of(error, rank.witness)
-            if rank.witness is not None:
-                rank.witness.close()
             where = (
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )
