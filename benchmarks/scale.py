@@ -10,7 +10,7 @@ program, `benchmarks/launch.py`, which starts real ranks.
 from __future__ import annotations
 
 import argparse
-import math
+import heapq
 import multiprocessing
 import resource
 import time
@@ -27,6 +27,12 @@ from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.link_probe import PROBE_BYTES
+from rlinf.scheduler.comm.replication.publication import (
+    COPIES_AT_ONCE,
+    Publication,
+    PublicationInstruction,
+    Reader,
+)
 from rlinf.scheduler.events import WorkerStarted
 from rlinf.scheduler.host.info import packed_topology
 from rlinf.scheduler.planning import Node
@@ -43,7 +49,6 @@ LAUNCH_CPU_S, LAUNCH_MIB = 1.56, 69
 CORES_A_NODE = 64
 MESSAGES = 20_000
 CLIENTS = 64
-REPLICA_FAN_OUT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +215,38 @@ def rows_of(figures: Figures, link: float, weights: float) -> Iterator[tuple[str
     yield row("of these for each rank", lambda n: f"{1 / figures.item_s / ranks(n):,.1f}")
     yield row("probes of links, rounds", lambda n: f"{len(rounds_of(range(n))):,}")
     yield row("their bytes, in and out of each node", lambda n: size(2 * PROBE_BYTES * (n - 1)))
-    yield row("weights: one copy a node, from the publisher", lambda n: seconds(weights * (n - 1) / link))
     yield row(
-        "weights through replicas in a tree, if there were one",
-        lambda n: seconds(weights * REPLICA_FAN_OUT * math.ceil(math.log(n, REPLICA_FAN_OUT)) / link),
+        "weights, if all nodes had them from the publisher", lambda n: seconds(weights * (n - 1) / link)
     )
+    yield row(
+        "weights, nodes from each other",
+        lambda n: seconds(replication_s(n, weights / link)),
+    )
+
+
+def replication_s(num_nodes: int, copy_s: float) -> float:
+    """How long it takes until every node has an object, as the publisher decides it; all links are equally quick.
+
+    Args:
+        num_nodes: with the publisher's.
+        copy_s: how long one copy takes on a link of its own.
+    """
+    publication = Publication("0", replicated=True)
+    names = [(f"{node}.{rank}", str(node)) for node in range(1, num_nodes) for rank in range(A_NODE)]
+    now_s, coming = 0.0, list[tuple[float, str]]()
+
+    def begin(instructions: list[PublicationInstruction]) -> None:
+        for given in instructions:
+            if given.keep:
+                # Each copy has its share of its source's link, whether the others use theirs or not.
+                heapq.heappush(coming, (now_s + COPIES_AT_ONCE * copy_s, names[given.ticket][0]))
+
+    for ticket, (process_id, node) in enumerate(names):
+        begin(publication.ask(Reader(ticket, process_id, node)))
+    while coming:
+        now_s, process_id = heapq.heappop(coming)
+        begin(publication.kept(process_id) or [])
+    return now_s
 
 
 def seconds(value: float) -> str:

@@ -23,6 +23,7 @@ INTERRUPTED_LIMIT_S = 120
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
+    "arrival_roles",
     "broadcast_peers",
     "call_peers",
     "channel_processes",

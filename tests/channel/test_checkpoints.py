@@ -135,6 +135,47 @@ def test_a_shard_gets_the_step_again_that_it_had_not_done_with(backend, tmp_path
     assert [next(shard).step for shard in again] == [1, 1]
 
 
+def test_a_subscription_goes_on_in_the_middle_of_its_reading(backend, tmp_path):
+    path = tmp_path / "tasks"
+    channel = backend.create()
+    with channel.subscribe("log", maxsize=8) as log:
+        for number in range(6):
+            channel.put(np.full(LARGE, number))
+        assert [int(channel.get(timeout_s=DEADLINE_S)[0]) for _ in range(2)] == [0, 1]
+        assert int(log.get(timeout_s=DEADLINE_S)[0]) == 0
+        with log.lease(timeout_s=DEADLINE_S) as done, log.lease(timeout_s=DEADLINE_S) as held:
+            assert [int(each.item[0]) for each in (done, held)] == [1, 2]
+            channel.save(path, acknowledge=[done])
+    assert os.path.getsize(path) < 6 * 8 * LARGE, "what both have to read is there once"
+    twin = restored(backend, path)
+    with pytest.raises(
+        ChannelArgumentError, match="'log' already: it sees queue 'default', may hold at most 8"
+    ):
+        twin.subscribe("log", maxsize=9)
+    with twin.subscribe("log", maxsize=8) as again:
+        twin.put(np.full(LARGE, 6))
+        taken = drained(twin)
+        for array in taken:
+            array[:] = -1
+        twin.end()
+        found = [(int(lease.item[0]), lease.attempt) for lease in again.leases()]
+    assert len(taken) == 5
+    assert found == [(2, 2), (3, 1), (4, 1), (5, 1), (6, 1)]
+
+
+@pytest.mark.parametrize("options", [{}, {"durable": "journal"}], ids=["in memory", "durable"])
+def test_a_restored_subscription_that_nobody_reads_is_given_up(in_process, tmp_path, options):
+    channel = in_process.create()
+    with channel.subscribe("log", when_full="wait", maxsize=1):
+        channel.put("x")
+        channel.save(tmp_path / "tasks")
+    options = {name: tmp_path / path for name, path in options.items()}
+    twin = restored(in_process, tmp_path / "tasks", successor_s=0.1, **options)
+    twin.put("y", timeout_s=DEADLINE_S)  # once it is gone
+    assert drained(twin) == ["x", "y"]
+    wait_until(lambda: twin.stats().subscriptions == ())
+
+
 def test_producers_that_were_done_are_done(backend, tmp_path):
     path = tmp_path / "tasks"
     channel = Channel.create(backend.name(), producers=2)

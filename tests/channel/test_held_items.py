@@ -117,8 +117,10 @@ def test_a_batch_comes_from_several_machines_in_order(job, holder):
     peer = job.start(put, "items", [4], where="elsewhere")
     assert peer.receive() == "put"
     channel.put("a small one")
-    *large, small = channel.get_batch(max_items=5, min_items=5, timeout_s=DEADLINE_S)
+    batch = channel.get_batch(max_items=5, min_items=5, timeout_s=DEADLINE_S)
+    *large, small = batch
     assert ([number_in(item) for item in large], small) == ([1, 2, 3, 4], "a small one")
+    assert batch.versions == [1, 2, None, 4, None]
 
 
 def test_what_was_held_by_a_dead_process_is_lost_and_one_getter_is_told_which(job, holder):
@@ -248,6 +250,7 @@ def test_puts_of_one_producer_keep_their_order_whether_they_are_held_or_not(job,
     ]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_timeout_says_what_is_being_fetched(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1)
@@ -321,6 +324,7 @@ def test_a_put_that_is_late_says_that_the_holder_has_not_taken_it(job, holder):
     until_held(holder, 1)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_lease_lasts_while_its_items_are_fetched_and_ends_when_nobody_wants_them(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1)

@@ -2,15 +2,21 @@
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 
+import numpy as np
+
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
-DEADLINE_S = 40.0
-UNREACHABLE_AFTER_S = 9.0
+DEADLINE_S = 60.0
+UNREACHABLE_AFTER_S = 12.0
 NUM_ITEMS = 200
+NUM_LARGE = 8
+LARGE_BYTES = 4 << 20
+NUM_LEFT = 2
 
 
 class Rank(Worker):
@@ -30,6 +36,18 @@ class Rank(Worker):
             return self.recv(group, rank, timeout_s=DEADLINE_S)
         except Exception as error:  # noqa: BLE001 - its text is what is looked at
             return str(error)
+
+    def put_large(self, name, count):
+        """Put items of `LARGE_BYTES` into a channel."""
+        channel = Channel.connect(name)
+        for number in range(count):
+            channel.put(np.full(LARGE_BYTES, number, np.uint8), timeout_s=DEADLINE_S)
+
+    def take_large(self, name, count):
+        """Of what was taken from a channel, what each is filled with."""
+        channel = Channel.connect(name)
+        items = [channel.get(timeout_s=DEADLINE_S) for _ in range(count)]
+        return [sorted(set(item.tolist())) for item in items]
 
     def hang(self):
         """It takes longer than anybody waits."""
@@ -112,6 +130,26 @@ def cut_and_mend(cluster, heard, group, seen):
     seen["mended"] = waits.ends | {"lost": sorted(cluster.lost_nodes)}
 
 
+def hold_where_it_was_made(cluster, group, seen):
+    """Large items go from the third host to the second, by a channel on the first; their producer dies in between."""
+    Channel.create("held")
+    producer = launch(cluster, "producer", 2, on_failure="ignore")
+    [pid] = producer.where().wait(DEADLINE_S)
+    # What processes need to find each other is not counted.
+    producer.put_large("held", 1).wait(DEADLINE_S)
+    consumer = group.execute_on(1)
+    first = consumer.take_large("held", 1).wait(DEADLINE_S)[0]
+    ask("note traffic")
+    producer.put_large("held", NUM_LARGE).wait(DEADLINE_S)
+    hanging = producer.hang()
+    os.kill(pid, signal.SIGKILL)
+    waits = Waits()
+    waits.end("producer", hanging.wait, DEADLINE_S)
+    taken = consumer.take_large("held", NUM_LARGE - NUM_LEFT).wait(DEADLINE_S)[0]
+    ask("note traffic")
+    seen["held"] = waits.ends | {"taken": first + taken, "left": Channel.connect("held").qsize()}
+
+
 def lose_two(cluster, heard, group, seen):
     """One host loses its power, the raylet of the other one is stopped."""
     beside = launch(cluster, "beside", 2)
@@ -129,6 +167,7 @@ def lose_two(cluster, heard, group, seen):
     waits.end("later call", lambda: beside.where().wait(DEADLINE_S))
     waits.end("launch", lambda: launch(cluster, "late", 2))
     waits.end("its name", lambda: Channel.create("items").put("anew"))
+    waits.end("held", Channel.connect("held").get, timeout_s=DEADLINE_S)
     seen["gone"] = waits.ends
 
 
@@ -149,6 +188,7 @@ def first(seen):
         seen["joined"] = len(cluster.refresh(timeout_s=DEADLINE_S).nodes)
         group = launch(cluster, "all", 0, 1, 2)
         cut_and_mend(cluster, heard, group, seen)
+        hold_where_it_was_made(cluster, group, seen)
         lose_two(cluster, heard, group, seen)
         use_what_is_back(cluster, group, seen)
 

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT
 
 from machine_fixtures import made_or_skipped
 from rlinf.testing.hosts import HostFleet
@@ -18,10 +19,10 @@ from rlinf.testing.hosts import HostFleet
 PROGRAM = Path(__file__).with_name("hosts_stories.py")
 DEADLINE_S = 90.0
 # As in the stories; what ends then is told a little later on a busy machine.
-UNREACHABLE_AFTER_S = 9.0
-SOON_S = 5.0
+UNREACHABLE_AFTER_S = 12.0
+SOON_S = 10.0
 # It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
-LATE_S = 6.0
+LATE_S = 20.0
 
 pytestmark = pytest.mark.ray(own=True)
 
@@ -33,6 +34,7 @@ class Hands:
         self.fleet = fleet
         self.seen = None
         self.watched = None
+        self.traffic = []
         self._joining = joining
 
     def do(self, what, *arguments):
@@ -69,6 +71,9 @@ class Hands:
         self.watched = self.fleet.descriptor(pid)
         signal.pidfd_send_signal(self.fleet.descriptor(self.fleet.hosts[0].head()), signal.SIGKILL)
 
+    def _note_traffic(self):
+        self.traffic.append([host.machine.traffic() for host in self.fleet.hosts])
+
     def _seen(self, seen):
         self.seen = seen
 
@@ -77,6 +82,7 @@ def tell(hands, story):
     """Run a program's story on the first host; what it has seen."""
     pipe = subprocess.PIPE
     command = [sys.executable, str(PROGRAM), story]
+    hands.seen = None
     with hands.fleet.hosts[0].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
         try:
             while select.select([program.stdout], [], [], DEADLINE_S)[0]:
@@ -116,7 +122,7 @@ def test_a_node_that_joins_later_is_found(seen):
 def test_a_cut_is_told_of_within_seconds(seen, rank):
     after_s, reason = seen["told"][rank]
     assert after_s < 2 * SOON_S
-    assert re.fullmatch(r"its raylet has not answered for \d s", reason)
+    assert re.fullmatch(r"its raylet has not answered for \d+ s", reason)
 
 
 def test_a_cut_that_is_mended_in_time_has_cost_nothing(seen):
@@ -124,6 +130,26 @@ def test_a_cut_that_is_mended_in_time_has_cost_nothing(seen):
     assert seen["mended"]["recv"][1:] == ["", ["through"]]
     assert seen["mended"]["items"][2] == list(range(200))
     assert seen["mended"]["lost"] == []
+
+
+def test_a_consumer_gets_what_a_dead_producers_host_holds_and_the_channels_host_sees_descriptors(hands, seen):
+    assert seen["held"]["producer"][1] == "WorkerDied"
+    assert seen["held"]["taken"] == [[0], *([number] for number in range(NUM_LARGE - NUM_LEFT))]
+    before, after = hands.traffic
+    channels, consumers, holders = (
+        [now - then for then, now in zip(*ways, strict=True)] for ways in zip(before, after, strict=True)
+    )
+    moved_bytes = (NUM_LARGE - NUM_LEFT) * LARGE_BYTES
+    assert sum(channels) < moved_bytes // 4  # it would be twice that; Ray has much to say on a busy machine
+    assert consumers[0] > moved_bytes
+    assert holders[1] > moved_bytes
+
+
+def test_what_a_lost_host_held_is_lost_by_name(seen):
+    assert seen["held"]["left"] == NUM_LEFT
+    took_s, kind, text = seen["gone"]["held"]
+    assert (kind, took_s < SOON_S) == ("ItemsLost", True)
+    assert f"{NUM_LEFT} items put by 'producer:0' went with node 192.0.2.3" in text
 
 
 @pytest.mark.parametrize(

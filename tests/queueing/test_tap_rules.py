@@ -469,17 +469,49 @@ def test_a_batch_with_a_limit_takes_what_there_is():
     assert delivered(state.get_batch("r", 1, LOG, None, Limits(max_items=2))) == [("r", ["a", "b"])]
 
 
-def test_a_checkpoint_holds_no_subscription():
-    state = tapped(max_attempts=1)
-    put(state, "a", "b")
-    delivery, _ = state.lease("r", 1, LOG, LeaseTerms(60.0))
-    state.give_back("r", delivery.lease.generation, reason="no")
+def at_rest(state):
     snapshot = state.snapshot(at_rest=True)
-    assert snapshot.record.dead == []
     restored = ChannelState()
     restored.restore(snapshot.record, [item.payload for item in snapshot.items])
+    return restored
+
+
+def test_a_checkpoint_holds_a_subscription_with_what_nobody_has_read_and_without_its_members():
+    state = tapped(max_attempts=1)
+    put(state, "a", "b", "c", "d")
+    delivery, _ = state.lease("reader", 1, LOG, LeaseTerms(60.0))
+    state.give_back("reader", delivery.lease.generation, reason="no")
+    state.get("reader", 2, LOG)
+    state.confirm("reader", 2)
+    state.get("reader", 3, LOG)
+    restored = at_rest(state)
+    assert restored.vacant_subscriptions() == [("log", 0)]
+    assert restored.terms_of("log") == state.terms_of("log")
+    assert [(letter.queue.name, letter.item.payload) for letter in restored.leases.dead_letters()] == [
+        (LOG, "a")
+    ]
+    assert take_all(restored, LOG) == ["c", "d"]
+    put(restored, "e")
+    assert take_all(restored, LOG) == ["e"]
+    assert take_all(restored, Q) == list("abcde")
+
+
+def test_a_checkpoint_holds_no_subscription_that_nobody_reads_any_more():
+    state = tapped()
+    put(state, "a")
+    state.lease("reader", 1, LOG, LeaseTerms(60.0))
+    state.give_up_subscription("log", state.leave_subscription("reader", 1, "log"))
+    restored = at_rest(state)
     assert [depth.name for depth in restored.depths()] == [Q]
-    assert take_all(restored, Q) == ["a", "b"]
+
+
+def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoint_too():
+    state = tapped()
+    put(state, "a", "b", size_bytes=10)
+    take_all(state, Q)
+    state.lease("reader", 1, LOG, LeaseTerms(60.0))
+    state.lose_items(lambda _: "went")
+    assert at_rest(state).num_lost == 0
 
 
 @pytest.mark.parametrize(

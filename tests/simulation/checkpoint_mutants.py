@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from feeding_mutants import with_queue
 
-from rlinf.scheduler.queueing import ChannelState, Snapshot, merged
+from rlinf.scheduler.queueing import ChannelState, Snapshot, as_name, merged
 from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.scheduler.queueing.sharding import Sharding
 from rlinf.testing.simulation import Machines
@@ -71,6 +71,26 @@ def _without_priorities(queue):
 def _without_steps(queue):
     """Ranks begin anew, and what they had is gone."""
     return queue._replace(sharding=None)
+
+
+def _with_members(queue):
+    """Those who read a subscription before a restart read it still."""
+    return queue if queue.tap is None else queue._replace(tap=queue.tap._replace(members=[("gone", 1)]))
+
+
+def _without_what_members_had(queue):
+    """What a member had is gone with it."""
+    return queue if queue.tap is None else queue._replace(returned=[])
+
+
+class ForgetsSubscriptions(ChannelState):
+    """Nobody has read anything."""
+
+    def restore(self, record, payloads):
+        queues = [queue for queue in record.queues if queue.tap is None]
+        names = {as_name(queue.name) for queue in queues}
+        dead = [letter for letter in record.dead if as_name(letter.queue) in names]
+        super().restore(record._replace(queues=queues, dead=dead), payloads)
 
 
 class ForgetsEnds(ChannelState):
@@ -150,6 +170,9 @@ CHECKPOINT_MUTANTS = {
     "forgets priorities at a restart": _server(_changed(_without_priorities)),
     "forgets steps at a restart": _server(_changed(_without_steps)),
     "loses parts in hand": _server(with_queue(_WithParts)),
+    "keeps members of subscriptions at a restart": _server(_changed(_with_members)),
+    "forgets what members of subscriptions had at a restart": _server(_changed(_without_what_members_had)),
+    "forgets subscriptions at a restart": _server(ForgetsSubscriptions),
     "forgets ends at a restart": _server(ForgetsEnds),
     "opens a closed channel by a restart": _server(ForgetsThatItIsClosed),
     "forgets dead letters at a restart": _server(ForgetsTheDead),

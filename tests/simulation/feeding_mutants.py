@@ -148,9 +148,6 @@ class IgnoresPriorities(ChannelState):
     def put(self, *args, priority=0, **options):
         return super().put(*args, **options)
 
-    def reserve(self, *args, priority=0, **options):
-        return super().reserve(*args, **options)
-
 
 class _Starving(RankedItems):
     def _next(self):

@@ -254,8 +254,23 @@ class NeverForgetsAReplica(Publication):
 class ForgetsWhoWaits(Publication):
     """Who waits for the replica of its machine waits for ever."""
 
-    def _look_again(self, machines):
-        return []
+    def kept(self, process_id):
+        instructions = super().kept(process_id)
+        return None if instructions is None else []
+
+
+class CountsCopiesForEver(Publication):
+    """Who has given it to two machines gives it to no other, though they have it."""
+
+    def _change_copies(self, source, by):
+        super()._change_copies(source, max(by, 0))
+
+
+class LeavesWhoCopiedFromTheLost(Publication):
+    """Nobody is looked for in place of who was to copy from a replica that is gone."""
+
+    def is_copying(self, _process_id):
+        return False
 
 
 MUTANTS = {
@@ -270,6 +285,10 @@ MUTANTS = {
         Machines(), publication=partial(NeverForgetsAReplica, replicated=True)
     ),
     "forgets who waits": replace(Machines(), publication=partial(ForgetsWhoWaits, replicated=True)),
+    "counts copies for ever": replace(Machines(), publication=partial(CountsCopiesForEver, replicated=True)),
+    "leaves who copied from the lost": replace(
+        Machines(), publication=partial(LeavesWhoCopiedFromTheLost, replicated=True)
+    ),
     "confirms what arrived": replace(Machines(), server=ConfirmsWhatArrived),
     "forgets the dead": replace(Machines(), server=ForgetsTheDead),
     "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),

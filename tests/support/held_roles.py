@@ -37,7 +37,7 @@ def put(pipe, _member, name, numbers, queue="default"):
     """Puts large items, then stays."""
     channel = Channel.connect(name, timeout_s=DEADLINE_S)
     for number in numbers:
-        channel.put(array(number), queue_name=queue, timeout_s=DEADLINE_S)
+        channel.put(array(number), queue_name=queue, version=number, timeout_s=DEADLINE_S)
     pipe.send("put")
     stay(pipe)
 

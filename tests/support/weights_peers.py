@@ -6,6 +6,7 @@ import signal
 import numpy as np
 
 from rlinf.scheduler.comm import DirectoryClient, Messenger
+from rlinf.scheduler.comm.replication.records import Copy
 from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.weights import Weights
 
@@ -93,3 +94,13 @@ def stop_when_it_is_replica(pipe, secret, machine, directory, name):
     pipe.send(messenger.endpoint)
     pipe.recv()
     weights.fetch("policy", state(-1), timeout_s=20).wait()
+
+
+def signal_itself_when_it_is_asked(pipe, secret, machine, directory, name, number):
+    """Is a replica that gets a signal as soon as another machine wants to copy from it."""
+    messenger, weights = member(secret, machine, name, directory)
+    weights.fetch("policy", state(-1), timeout_s=20).wait()
+    messenger.unserve("weights.copy")
+    messenger.serve("weights.copy", lambda _request: os.kill(os.getpid(), number), Copy)
+    pipe.send(None)
+    pipe.recv()

@@ -3,6 +3,7 @@
 import pickle
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -21,7 +22,7 @@ from rlinf.scheduler.session import Session, SideBySide, set_current
 from scarce_threads import refuse_thread
 
 __all__ = ["alarms"]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def a_worker(starter, group):
     """The session of a rank on node 1."""
     session = starter._session
     worker = Session(session.secret, f"{group}:0", home=session.home)
-    session.directory.register(group_entry(group), session.messenger.endpoint, {"world_size": 1})
+    session.directory.register(group_entry(group), session.messenger.endpoint, {"world_size": 1}, again=True)
     about = {"placement": pickle.dumps(starter._anywhere_on(1))}
     worker.directory.register(worker.name, worker.messenger.endpoint, about)
     return worker
@@ -243,6 +244,33 @@ def test_a_worker_begins_several_channels_at_once_and_hears_which_name_is_taken(
             begin_three()
         assert works(Channel.connect("of-a-worker-1", timeout_s=0))
     assert [placement.node_rank for placement in starter.placements] == [0, 1]
+
+
+@pytest.mark.parametrize("block", ["alone", "together"])
+def test_a_successor_has_its_predecessors_channel_and_is_told_of_options_that_differ(
+    starter, block, tmp_path
+):
+    with a_worker(starter, "actor"):
+        Channel.create("made", maxsize=4, successor_s=5).put("before")
+        Channel.create("durable", durable=tmp_path / "journal")
+        with pytest.raises(ChannelExists, match="a group or a channel of this name is there already"):
+            Channel.create("made", maxsize=4, successor_s=5)
+    with a_worker(starter, "actor") as successor:
+        together = successor.service(SideBySide).together() if block == "together" else nullcontext()
+        with together:
+            told = "'actor:0' before this one created it with maxsize=4 and not 8, successor_s=5.0 and not 30.0: "
+            with pytest.raises(ChannelExists, match=told):
+                Channel.create("made", maxsize=8)
+            with pytest.raises(ChannelExists, match="survives='machine' and not 'process'"):
+                Channel.create("durable", durable=tmp_path / "journal", survives="process")
+            made = Channel.create("made", maxsize=4, successor_s=5)
+            durable = Channel.create("durable", durable=tmp_path / "journal")
+            new = Channel.create("new")
+        assert made.get(timeout_s=DEADLINE_S) == "before"
+        assert works(durable)
+        assert works(new)
+    with a_worker(starter, "critic"), pytest.raises(ChannelExists, match="is there already"):
+        Channel.create("made", maxsize=4, successor_s=5)
 
 
 @pytest.mark.parametrize("step", ["_place_and_open", "_run"])

@@ -107,6 +107,12 @@ class Delivery(list[Arrived]):
         self.slot = slot
         self.versions = versions
 
+    @classmethod
+    def of(cls, answer: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
+        """What has come for a get."""
+        about = answer.part, answer.lease, answer.group, answer.slot, answer.versions
+        return cls(items, answer.complete, *about)
+
     def batch(self, values: list[Any]) -> Batch:
         """What its caller gets, of the values that the items are."""
         batch = self._batch(values)

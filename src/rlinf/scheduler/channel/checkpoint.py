@@ -37,13 +37,19 @@ _PARTS = re.compile(
 
 
 class ChannelHead(msgspec.Struct, array_like=True, tag="channel"):
-    """What a channel's file begins with; then come so many items, one a record."""
+    """What a channel's file begins with; then come so many payloads, one a record.
 
-    num_items: int
+    Attributes:
+        places: for each item that `state` numbers, the place of its payload, which subscriptions see too; empty where
+            each has its own.
+    """
+
+    num_payloads: int
     spec: ChannelSpec
     state: StateRecord
     producers: ProducersRecord
     saved_at: float
+    places: list[int] = []
 
 
 class PartNote(msgspec.Struct, array_like=True):
@@ -74,11 +80,14 @@ class SavedChannel:
         """Raise CheckpointError if what was saved breaks a bound that it did not have then."""
         was, state = self.head.spec, self.head.state
         for queue in state.queues:
-            num_items = len(queue.returned) + len(queue.items)
+            # Subscriptions have bounds of their own.
+            num_items = 0 if queue.tap is not None else len(queue.returned) + len(queue.items)
             if _is_closer(spec.maxsize, was.maxsize) and num_items > spec.maxsize:
                 held = f"queue {as_name(queue.name)!r} holds {num_items} items"
                 self._refuse(f"{held}, and maxsize is {spec.maxsize}", f"maxsize={was.maxsize}")
-        size_bytes = sum(item.size_bytes for item in self.items)
+        seen = (queue for queue in state.queues if queue.tap is not None)
+        twins = {item.payload for queue in seen for item in (*queue.returned, *queue.items)}
+        size_bytes = sum(item.size_bytes for place, item in enumerate(self.items) if place not in twins)
         if _is_closer(spec.max_bytes or 0, was.max_bytes or 0) and size_bytes > (spec.max_bytes or 0):
             self._refuse(
                 f"it holds {size_bytes} bytes, and max_bytes is {spec.max_bytes}",
@@ -138,8 +147,9 @@ def read_channel(path: str) -> SavedChannel:
         raise CheckpointError(path, "it is a folder; what is restored from is Cluster.load(path)")
     with RecordFile(path) as file:
         head = file.head(ChannelHead, "a channel's")
-        items = [Arrived(list[Buffer](file.record())) for _ in range(head.num_items)]
+        payloads = [Arrived(list[Buffer](file.record())) for _ in range(head.num_payloads)]
         file.end()
+    items = [payloads[place] for place in head.places] if head.places else payloads
     return SavedChannel(path, head, items)
 
 

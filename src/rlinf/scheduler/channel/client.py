@@ -20,6 +20,7 @@ from rlinf.scheduler.channel.arguments import (
     checked_priority,
     checked_producers,
     checked_queue_name,
+    checked_stall,
     checked_subscription,
     checked_successor,
     checked_timeout,
@@ -50,7 +51,6 @@ from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
-    ChannelExists,
     ChannelLost,
     ChannelNotFound,
     CommError,
@@ -107,6 +107,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         holds: str | None = None,
         durable: str | os.PathLike[str] | None = None,
         survives: Survives = "machine",
+        stall_after_s: float | None = None,
     ) -> Channel:
         """Make a channel, whose address is `name:0`.
 
@@ -142,11 +143,13 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 this channel already, the channel has what that knows. It has a process of its own.
             survives: what a durable channel is to survive. "machine": an operation is answered when it is on the disk.
                 "process": when the operating system has it, which is faster, and lost with the machine's power.
+            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits, and why; None:
+                never.
 
-        A worker that took the place of one that died gets the channel that that one created.
+        A worker that took the place of one that died gets the channel that that one created, as it is now.
 
         Raises:
-            ChannelExists: the name is taken.
+            ChannelExists: the name is taken; or the worker whose place this one took had created it otherwise.
             ChannelJournalError: a living process holds the channel of that folder; or its journal is damaged, or of a
                 channel that was created otherwise.
             ChannelError: the worker to be beside is not there, or no process starts.
@@ -162,15 +165,19 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             max_leased=checked_optional_count(name, "max_leased", max_leased),
             restore=file_to_restore(restore, name),
             holds=checked_holds(name, holds, durable=durable is not None),
+            stall_after_s=checked_stall(name, stall_after_s),
             **checked_durable(name, durable, survives, own_process),
         )
         session = current_session()
         spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
+        inherited = inherited_channel(session, spec)
+        if inherited is not None:
+            return cls(inherited)
         own_process = True if spec.durable else own_process
         wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
         starter, block = session.service(Starter), session.service(SideBySide).block
         if block is None:
-            return cls(_start_or_inherit(session, starter, wanted))
+            return cls(ChannelRef(spec, starter.start(wanted)))
         started: Promise[Endpoint] = Promise()
         starter.begin(wanted, started)
         block.add(started)
@@ -393,8 +400,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             when_full: what it does that has no room for an item: "drop_oldest" gives up its oldest items and counts
                 them (`num_dropped`, `explain`), so that nobody waits for it; "wait" lets puts wait, and sees all.
             maxsize: how many items it holds that it has not given out or that are on lease; 0 is unbounded.
-            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None a quarter of what the
-                channel may hold. It counts for the subscription alone.
+            max_bytes: how many bytes, unless it is a single larger item; 0 is unbounded, None what it has already, or a
+                quarter of what the channel may hold. It counts for the subscription alone.
             key: another name of `queue_name`.
 
         Raises:
@@ -440,17 +447,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     def __repr__(self) -> str:
         # What it holds is one question away; a repr asks nobody and moves nothing.
         return f"<Channel '{self._name}' maxsize={self.maxsize}>"
-
-
-def _start_or_inherit(session: Session, starter: Starter, wanted: StartChannel) -> ChannelRef:
-    """A new channel; or the one that this process's predecessor, which had its name and died, created."""
-    try:
-        return ChannelRef(wanted.spec, starter.start(wanted))
-    except ChannelExists:
-        inherited = inherited_channel(session, wanted.spec.name)
-        if inherited is None:
-            raise
-        return inherited
 
 
 def _what_there_is(session: Session, name: str) -> str:

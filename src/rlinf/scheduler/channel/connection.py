@@ -17,11 +17,12 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
-from rlinf.scheduler.channel.shell import CONFIRM_DELAY_S, ClientShell
+from rlinf.scheduler.channel.shell import ClientShell
 from rlinf.scheduler.channel.shortcut import (
     DIRECT_BYTES,
     MAX_DATAGRAM_BYTES,
@@ -40,6 +41,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -47,6 +49,7 @@ from rlinf.scheduler.errors import (
     ChannelUnanswered,
     CodecError,
 )
+from rlinf.scheduler.observe.reasons import explain
 from rlinf.scheduler.queueing import Ending
 from rlinf.scheduler.session import Session
 
@@ -60,6 +63,18 @@ _STUCK = "this process's I/O thread does not answer"
 
 class _BeginAnew(Exception):
     """An operation has put or taken nothing by a shortcut, and is to go the usual way."""
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    """What the thread waits for that runs an operation."""
+    connection: ChannelConnection = local["self"]
+    return connection.awaits(local["operation"])
+
+
+def _awaits_answer(local: dict[str, Any]) -> Wait:
+    connection: ChannelConnection = local["self"]
+    name, what = connection.ref.spec.name, local["what"]
+    return Wait(CHANNEL, f"{what}('{name}')", peers=(connection.held_by,), subject=name, detail=what)
 
 
 class ChannelConnection:
@@ -80,6 +95,7 @@ class ChannelConnection:
         on_lost: Callable[[ChannelConnection], None],
     ) -> None:
         self.ref = ref
+        self._session = session
         self._messenger = messenger = session.messenger
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
@@ -92,6 +108,16 @@ class ChannelConnection:
         """Why the channel cannot be used by it any more; None as long as it can."""
         return self._shell.lost
 
+    @property
+    def held_by(self) -> str:
+        """The name of the process that holds the channel, as far as it is known here."""
+        return self._messenger.peer_name(self.ref.endpoint.process_id)
+
+    def awaits(self, operation: Operation) -> Wait:
+        """What whoever waits for the end of an operation waits for; from any thread."""
+        return operation.awaits(self.ref.spec.name, self.held_by)
+
+    @awaited(_awaits)
     def run(
         self,
         operation: Operation,
@@ -137,10 +163,11 @@ class ChannelConnection:
             # Back in the queue it would stand in everybody's way.
             fate.taken = True
             raise
-        except BaseException:
+        except BaseException as error:
             if not fate.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
+            explain(self._session, error, operation.timeout_s, operation.waited_s)
             raise
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
@@ -148,10 +175,11 @@ class ChannelConnection:
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
         if operation.kind in ("put", "set_version"):  # it goes on without its handle
-            promise = OperationPromise(self._withdraw, operation)
+            promise = OperationPromise(self._withdraw, operation, self.awaits)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self._withdraw, operation, partial(self._on_dropped, operation))
+            dropped = partial(self._on_dropped, operation)
+            promise = OperationPromise(self._withdraw, operation, self.awaits, dropped)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
@@ -208,6 +236,7 @@ class ChannelConnection:
         self._await_end(operation, promise)
         return promise.result(0)
 
+    @awaited(_awaits)
     def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
@@ -215,10 +244,11 @@ class ChannelConnection:
 
     def look_after(self, operation: Operation) -> None:
         """Somebody is about to take the items of a handle: confirm them soon."""
-        self._shell.inbox.append((self._shell.touch, operation))
+        deliveries = self._shell.deliveries
+        self._shell.inbox.append((deliveries.touch, operation))
         # Read only here: if the I/O thread is to look anyhow, it need not be woken.
-        if not self._shell.looks_soon:
-            self._hand_over(self._shell.touch, operation)
+        if not deliveries.looks_soon:
+            self._hand_over(deliveries.touch, operation)
 
     def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
         """Ask the server something, after all operations that were started before; wait for the answer.
@@ -237,6 +267,7 @@ class ChannelConnection:
         self._hand_over(partial(self._shell.ask, message, kind, what, timeout_s), answer)
         return answer
 
+    @awaited(_awaits_answer)
     def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
         """Wait for the reply to something that was asked.
 
@@ -356,7 +387,7 @@ class ChannelConnection:
         if operation.kind != "put":
             # Known before it goes: what it brings is confirmed, or goes back.
             shell.direct.append(operation)
-            if not shell.looks_soon:
+            if not shell.deliveries.looks_soon:
                 self._messenger.submit_once(self._drain)
         answer = self._answer_by(shortcut, call, operation)
         if answer is None:
@@ -366,12 +397,13 @@ class ChannelConnection:
         match answer.answer:
             case wire.Accepted():
                 return None
-            case wire.Delivered(_, counts, complete, part, _, group, _, versions):
+            case wire.Delivered() as delivered:
                 if operation.waited_s > CONFIRM_DELAY_S:
-                    self._hand_over(shell.hurry, None)
+                    # It came after a while: nothing may follow soon that the confirmation could travel with.
+                    self._hand_over(shell.deliveries.hurry, None)
                 frames = iter(answer.frames)
-                arrived = [Arrived(list(islice(frames, count))) for count in counts]
-                return Delivery(arrived, complete, part, group=group, versions=versions)
+                arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
+                return Delivery.of(delivered, arrived)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)

@@ -19,8 +19,6 @@ from rlinf.scheduler.errors import ChannelJournalError
 # The lock of a process that is being killed is free after a moment.
 LOCK_S = 2.0
 AGAIN_S = 0.05
-# What is said at the creation, and holds for the whole life of a channel.
-_FOR_LIFE = ("name", "maxsize", "max_bytes", "producers", "successor_s", "max_attempts", "max_leased")
 
 
 @dataclass(slots=True)
@@ -93,12 +91,9 @@ def _checked(journal: Journal, header: JournalBlock, spec: ChannelSpec) -> Chann
         raise journal.damaged("is not the journal of a channel of this version") from error
     if spec.max_bytes is None:
         spec = msgspec.structs.replace(spec, max_bytes=known.max_bytes)
-    others = [name for name in _FOR_LIFE if getattr(known, name) != getattr(spec, name)]
-    if others:
-        said = ", ".join(
-            f"{name}={getattr(known, name)!r} and not {getattr(spec, name)!r}" for name in others
-        )
-        raise journal.damaged(f"is of a channel that was created with {said}")
+    differences = known.differences(spec)
+    if differences:
+        raise journal.damaged(f"is of a channel that was created with {differences}")
     return spec
 
 

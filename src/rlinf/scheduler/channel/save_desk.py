@@ -196,15 +196,22 @@ class _Writing:
                 taken.update(map(id, sent))
         snapshot = merged(*self.snapshots) if len(self.snapshots) > 1 else self.snapshots[0]
         record = _without(snapshot, taken)
-        num_items = len(snapshot.items)
+        # What subscriptions see too is written once.
+        first: dict[int, Item] = {}
+        for item in snapshot.items:
+            first.setdefault(id(item.payload), item)
 
         def frames() -> Iterator[list[Buffer]]:
-            for item in snapshot.items:
+            for item in first.values():
                 yield [] if id(item) in taken else copies.get(id(item)) or self._frames_of(item)
 
-        head = ChannelHead(num_items, self._spec, record, self._producers, time.time())
+        places: list[int] = []
+        if len(first) < len(snapshot.items):
+            place_of = {payload: place for place, payload in enumerate(first)}
+            places = [place_of[id(item.payload)] for item in snapshot.items]
+        head = ChannelHead(len(first), self._spec, record, self._producers, time.time(), places)
         size_bytes = write_channel(path, head, frames())
-        return wire.Saved(0, "", num_items - len(taken), size_bytes)
+        return wire.Saved(0, "", len(first) - len(taken), size_bytes)
 
     def _frames_of(self, item: Item) -> list[Buffer]:
         """The bytes of an item, fetched from the node that holds them if that is another one."""

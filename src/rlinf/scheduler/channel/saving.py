@@ -43,8 +43,8 @@ class Saving(ChannelAccess):
         """Write what the channel holds into a file, while everybody goes on; `Channel.create(restore=path)` reads it.
 
         It has all items, those on lease too, and what the channel counts: everything that was put and not acknowledged,
-        or taken by a plain get. It does not have questions (`ask`), and puts that wait for room. Nobody ever sees a
-        file that is not whole: the one that was there before stays until then.
+        or taken by a plain get; and subscriptions, with what nobody has read there. It has no questions (`ask`), and no
+        puts that wait for room. Nobody ever sees a file that is not whole: the one before stays until then.
 
         The channel's process writes it, so a path must mean the same where that runs. To save several channels, or a
         state that belongs to it, use `cluster.save`.

@@ -52,18 +52,7 @@ class OperationSender:
         if parcel is None:
             return operation.opening(), ()
         if self._is_announced(operation):
-            return wire.Reserve(
-                operation.ticket,
-                operation.queue_name,
-                operation.weight,
-                operation.wait,
-                parcel.size_bytes,
-                operation.priority,
-                operation.question,
-                operation.group,
-                operation.version,
-                operation.slot,
-            ), ()
+            return operation.opening(size_bytes=parcel.size_bytes), ()
         frames = parcel.frames_for(self._server)
         return operation.opening(len(frames)), frames
 

@@ -33,6 +33,7 @@ from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf.scheduler.channel.subscription_desk import SubscriptionDesk
+from rlinf.scheduler.channel.users import Users, channel_note
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import sendable
@@ -42,6 +43,7 @@ from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
+from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.queueing import (
     NO_LIMITS,
     Accept,
@@ -148,6 +150,7 @@ class ChannelServer:
             self._state.restore(saved.head.state, saved.items)
             producers.restore(saved.head.producers)
         self._places = producers
+        self._users = Users()
         self._explainer = Explainer(
             messenger,
             self._state,
@@ -164,6 +167,8 @@ class ChannelServer:
             spec.successor_s,
             self._on_subscription_over,
         )
+        if saved is not None:
+            self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
         self._heap = Heap(messenger.call_later)
@@ -175,7 +180,6 @@ class ChannelServer:
         self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
-            wire.Reserve: self._reserve,
             wire.Fill: self._fill,
             wire.Get: self._get,
             wire.Admit: self._admit,
@@ -203,6 +207,12 @@ class ChannelServer:
             self._arrivals.since = {(client, ticket): since for client, ticket, since in arrivals}
             self._arrivals.begin()
         self._carry_out(self._state.ripening())
+
+    def note(self) -> ChannelNote:
+        """What goes on in the channel."""
+        names = {client: known.name for client, known in self._clients.items()}
+        found = self._explainer.explain(names)
+        return channel_note(self.spec.name, found, self._users, names, self._messenger.now())
 
     def answer(self, request: Request) -> None:
         """Answer what is no part of what happens to the channel, between two turns; of `OfSaves` or `OfReports`."""
@@ -259,6 +269,7 @@ class ChannelServer:
 
     def _run(self, client: str, operation: wire.OperationMessage, frames: Iterator[Buffer]) -> None:
         try:
+            self._users.note(client, operation, self._explainer.now)
             self._carry_out(self._operations[type(operation)](client, operation, frames))
         except Exception as error:  # the others in this message are not to wait in vain
             if not isinstance(error, ValueError):
@@ -267,7 +278,8 @@ class ChannelServer:
             self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error) or repr(error)), end)
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
+        if put.size_bytes is not None:
+            return self._reserve(client, put, put.size_bytes)
         its_frames = list(islice(frames, put.num_frames))
         try:
             item = self._receive(client, its_frames)
@@ -279,8 +291,14 @@ class ChannelServer:
                 return []
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
-            return self._state.reserve(client, put.ticket, queue, put.weight, 0, **_terms_of(put))
-        out = self._state.put(client, put.ticket, queue, item, put.weight, item.size_bytes, **_terms_of(put))
+            return self._reserve(client, put, 0)
+        queue, size_bytes = wire.as_name(put.queue), item.size_bytes
+        out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **_terms_of(put))
+        return out or self._bound.note(self._state)
+
+    def _reserve(self, client: str, put: wire.Put, size_bytes: int) -> list[Instruction]:
+        queue = wire.as_name(put.queue)
+        out = self._state.reserve(client, put.ticket, queue, put.weight, size_bytes, **_terms_of(put))
         return out or self._bound.note(self._state)
 
     def _receive(self, client: str, frames: list[Buffer]) -> Arrived | RemoteItem:
@@ -289,11 +307,6 @@ class ChannelServer:
         if at is None:
             return self._messenger.parcels.receive(frames, to_load=False)
         return self._remote.receive(at, self._clients[client].name)
-
-    def _reserve(self, client: str, put: wire.Reserve, _frames: Iterator[Buffer]) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
-        out = self._state.reserve(client, put.ticket, queue, put.weight, put.size_bytes, **_terms_of(put))
-        return out or self._bound.note(self._state)
 
     def _fill(self, client: str, fill: wire.Fill, frames: Iterator[Buffer]) -> list[Instruction]:
         its_frames = list(islice(frames, fill.num_frames))
@@ -552,7 +565,9 @@ class ChannelServer:
         self._carry_out(out)
 
     def _lose(self, process_id: str) -> None:
-        if self._clients.pop(process_id, None) is not None:
+        known = self._clients.pop(process_id, None)
+        if known is not None:
+            self._users.lose(process_id, known.name)
             self._with_news.pop(process_id, None)
             self._door.drop(process_id)
             deliveries = self._state.deliveries(process_id)
@@ -584,7 +599,7 @@ class ChannelServer:
             self.on_stopped()
 
 
-def _terms_of(put: wire.Put | wire.Reserve) -> dict[str, Any]:
+def _terms_of(put: wire.Put) -> dict[str, Any]:
     """What is said of an item besides its queue, weight and size."""
     group = wire.as_group(put.group)
     return {

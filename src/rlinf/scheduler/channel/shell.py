@@ -11,29 +11,27 @@ from weakref import WeakSet
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
-from rlinf.scheduler.channel.fetching import Fetching
-from rlinf.scheduler.channel.held import HeldAt
+from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.channel.holding import HeldParcel, Holding
 from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, mark_of
+from rlinf.scheduler.channel.receiving import Receiving
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.sender import OperationSender
 from rlinf.scheduler.channel.shortcut import Shortcut, ShortcutRequest, dial
 from rlinf.scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelUnanswered,
     CommError,
     CommTimeout,
     NotServed,
-    SharedMemoryUnreadable,
 )
 from rlinf.scheduler.queueing import (
     ClientInstruction,
@@ -50,10 +48,6 @@ from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
 
-# Confirmations wait this long for an operation to travel with; until then a dead consumer's item comes back.
-CONFIRM_DELAY_S = 0.002
-# Items that were delivered and are not taken are looked after so often at least.
-SWEEP_S = 1.0
 # A process that leaves waits so long to hear what it holds.
 LOOK_S = 5.0
 NO_ANSWER = "the channel's server does not answer"
@@ -73,7 +67,7 @@ class ClientShell:
         dropped: promises of gets whose handles are gone.
         lost: why nothing works here any more; None as long as it does.
         direct: gets that users' threads send by shortcuts.
-        looks_soon: it will look by itself what became of delivered items.
+        deliveries: the operations whose items are here.
         hands_over: large items stay on this node, in the hands of its holder.
     """
 
@@ -84,14 +78,12 @@ class ClientShell:
         elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
         self.hands_over = elsewhere and ref.spec.holds == HOLDS_NODE
         self._session = session
-        # Puts whose bytes this node's holder is about to take, and gets whose items are fetched from holders.
+        # Puts whose bytes this node's holder is about to take.
         self._handing: set[int] = set()
-        self._fetches: dict[int, Fetching] = {}
         self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.dropped: deque[PromiseRef] = deque()
         self.lost: ChannelLost | None = None
         self.direct: deque[Operation] = deque()
-        self.looks_soon = False
         self._ref = ref
         self._messenger = messenger
         self._line = line
@@ -103,18 +95,17 @@ class ClientShell:
         self._held: dict[int, Operation] = {}
         self._busy = False
         self._shortcuts: WeakSet[Shortcut] = WeakSet()
-        self._delivered: dict[int, Operation] = {}
-        # Delivered, and about to be taken: by callers that block, and by those who ask a handle.
-        self._soon: dict[int, Operation] = {}
-        self._arrivals: list[Operation] = []
-        self._sweep_due = False
-        self._look_s = CONFIRM_DELAY_S
-        self._look_timer: Timer | None = None
         self._sender = OperationSender(line, ref)
         self._outbox = self._sender.waiting
         # Who waits until certain puts are over, and for which.
         self._after_puts: list[tuple[list[Operation], Promise[None]]] = []
         self._leases = LeaseKeeper(messenger, self.tell)
+        self._receiving = Receiving(
+            messenger, ref.spec.name, self._leases, self._on_items, self._resend, self._flush
+        )
+        self.deliveries = Deliveries(
+            messenger.call_later, self._sender, self._look_at, self._catch_up, self._flush
+        )
 
     # -- the I/O thread: what this process does ---------------------------------------------------
 
@@ -122,12 +113,15 @@ class ClientShell:
         """Do what was handed over."""
         # Each hand-over asks for this; the first one to run does what all of them brought.
         if self.inbox or self.dropped or self.direct:
-            self._run_inbox()
-            if self.direct:
-                self._note_direct()
-            if self._soon:
-                self._look(self._soon)
+            self._catch_up()
+            self.deliveries.look()
             self._flush()
+
+    def _catch_up(self) -> None:
+        """Do what was handed over, and know of what threads have sent by themselves."""
+        self._run_inbox()
+        if self.direct:
+            self._note_direct()
 
     def _run_inbox(self) -> None:
         inbox = self.inbox
@@ -158,8 +152,7 @@ class ClientShell:
         if operation.kind == "set_version":
             # What was taken until now is not waited for.
             self._note_direct()
-            self._look(self._soon)
-            self._look(self._delivered)
+            self.deliveries.look_at_all()
             self._carry_out(self._state.say(ticket, operation.queue_name))
         elif operation.parcel is None:
             self._carry_out(self._state.get(ticket, operation.queue_name))
@@ -216,7 +209,7 @@ class ClientShell:
         """Send a request after all operations that began before; `what` it is, for messages."""
         self._open()
         self._note_direct()
-        self._look(self._soon)
+        self.deliveries.look()
         self._flush()
         asked = self._line.ask(message, timeout_s, kind)
 
@@ -301,7 +294,7 @@ class ClientShell:
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
         if not operation.fate.taken:
-            self._stop_fetch(operation.ticket)
+            self._receiving.stop(operation.ticket)
             self._stop_clock(operation)
             self._carry_out(self._state.drop(operation.ticket))
             if not self._state.knows(operation.ticket):
@@ -346,14 +339,8 @@ class ClientShell:
         while self.direct:
             operation = self.direct.popleft()
             self._know_direct(operation)
-            self._soon[operation.ticket] = operation
-        self._look_s = CONFIRM_DELAY_S
-        self._look_later()
-
-    def hurry(self, _nothing: None) -> None:
-        """Items came by a shortcut after a while: look soon whether they were taken."""
-        self._look_s = CONFIRM_DELAY_S
-        self._look_later()
+            self.deliveries.expect(operation)
+        self.deliveries.hurry()
 
     def _know_direct(self, operation: Operation) -> None:
         ticket = operation.ticket
@@ -388,59 +375,16 @@ class ClientShell:
             self._finish(operation, Ending.LOST, None)
             return
         self._note_direct()
-        if operation.ticket not in self._delivered:
+        if operation.ticket not in self.deliveries:
             self._start_clock(operation)
 
     # -- the I/O thread: delivered items ----------------------------------------------------------
-
-    def touch(self, operation: Operation) -> None:
-        """Somebody is about to take the items of a handle."""
-        if operation.ticket in self._delivered:
-            self._soon[operation.ticket] = operation
-            self._look_s = CONFIRM_DELAY_S
-            self._look_later()
-
-    def _look_later(self) -> None:
-        if self._soon or self._arrivals:
-            # One that is due late gives way to one that is due soon.
-            if not self.looks_soon:
-                if self._look_timer is not None:
-                    self._look_timer.cancel()
-                self.looks_soon = self._look_s == CONFIRM_DELAY_S
-                self._look_timer = self._messenger.call_later(self._look_s, self._on_soon)
-        elif self._delivered and not self._sweep_due:
-            self._sweep_due = True
-            self._messenger.call_later(SWEEP_S, self._on_sweep)
 
     def _look_at_dropped(self) -> None:
         while self.dropped:
             operation = self._operations.get(self.dropped.popleft().ticket)
             if operation is not None:
                 self._look_at(operation)
-
-    def _on_soon(self) -> None:
-        self.looks_soon, self._look_timer = False, None
-        self._look_s = min(2 * self._look_s, SWEEP_S)
-        self._run_inbox()
-        if self.direct:
-            self._note_direct()
-        self._look(self._soon)
-        arrivals, self._arrivals = self._arrivals, []
-        self._sender.arrived += [each.ticket for each in arrivals if each.ticket in self._delivered]
-        self._look_later()
-        self._flush()
-
-    def _on_sweep(self) -> None:
-        """A dropped handle says so itself, unless an interruption came in between."""
-        self._sweep_due = False
-        self._look(self._delivered)
-        self._look_later()
-        self._flush()
-
-    def _look(self, operations: dict[int, Operation]) -> None:
-        """See what became of delivered items."""
-        for operation in list(operations.values()):
-            self._look_at(operation)
 
     def _look_at(self, operation: Operation) -> None:
         promise = operation.find_promise()
@@ -454,8 +398,7 @@ class ClientShell:
 
     def _settle(self, operation: Operation) -> None:
         ticket = operation.ticket
-        self._delivered.pop(ticket, None)
-        self._soon.pop(ticket, None)
+        self.deliveries.forget(ticket)
         self._held.pop(ticket, None)
         self._handing.discard(ticket)
         self._operations.pop(ticket, None)
@@ -484,7 +427,7 @@ class ClientShell:
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
-        fetch = self._stop_fetch(ticket)
+        fetch = self._receiving.stop(ticket)
         if fetch is not None and ending is Ending.TIMED_OUT:
             detail = fetch.describe()
         elif ticket in self._handing and ending is Ending.TIMED_OUT:
@@ -492,9 +435,9 @@ class ClientShell:
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
-        for waiting in (self._held, self._soon):
-            if waiting:
-                waiting.pop(ticket, None)
+        if self._held:
+            self._held.pop(ticket, None)
+        self.deliveries.forget(ticket)
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
@@ -508,7 +451,7 @@ class ClientShell:
 
     def _deliver(self, operation: Operation, items: Delivery) -> None:
         self._stop_clock(operation)
-        self._delivered[operation.ticket] = operation
+        self.deliveries.add(operation)
         promise = operation.find_promise()
         if promise is None or operation.dropped:
             self.drop(operation)
@@ -518,16 +461,11 @@ class ClientShell:
         if operation.lease is not None:
             # Its server keeps it, wherever it is, until it is settled.
             self._leases.begin(operation, items)
-            self._look_later()
-            return
-        if operation.kind == "admit":
-            self._look_later()  # whether anybody keeps it
-            return
-        if operation.blocks:
-            self._soon[operation.ticket] = operation
-        self._arrivals.append(operation)
-        self._look_s = CONFIRM_DELAY_S
-        self._look_later()
+            self.deliveries.look_later()
+        elif operation.kind == "admit":
+            self.deliveries.look_later()  # whether anybody keeps it
+        else:
+            self.deliveries.tell(operation)
 
     def _finish(self, operation: Operation, ending: Ending, detail: Any) -> None:
         self._stop_clock(operation)
@@ -581,8 +519,7 @@ class ClientShell:
             self.lose(self._deleted())
             return
         self._run_inbox()
-        if self._soon:
-            self._look(self._soon)
+        self.deliveries.look()
         self._flush()
 
     def _answer(self, ticket: int, instructions: list[ClientInstruction]) -> None:
@@ -599,53 +536,17 @@ class ClientShell:
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         try:
-            held = [HeldAt.from_frames(part) or part for part in parts]
-            if any(isinstance(part, HeldAt) for part in held):
-                self._fetch(answer, held)
-                return
-            received = map(self._messenger.parcels.receive, parts)
-            about = answer.part, answer.lease, answer.group, answer.slot, answer.versions
-            items = Delivery(received, answer.complete, *about)
-        except SharedMemoryUnreadable as error:
-            logger.warning("channel '%s': %s; its items are asked for as bytes", self._ref.spec.name, error)
-            self._outbox.append((wire.Resend(answer.ticket), ()))
-            return
+            self._receiving.receive(self._operations[answer.ticket], answer, parts)
         except Exception as error:  # the other answers in this message are not to wait in vain
             logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
             self._answer(answer.ticket, self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
-            return
-        self._carry_out(self._state.delivered(answer.ticket, items))
 
-    def _fetch(self, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]) -> None:
-        """Items of a delivery are still where their producers wrote them."""
-        operation = self._operations[answer.ticket]
-        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, answer))
-        self._stop_fetch(answer.ticket)
-        self._fetches[answer.ticket] = fetching
-        if operation.lease is not None:
-            # What is on its way is kept alive, too.
-            self._leases.begin(operation, Delivery([], answer.complete, lease=answer.lease))
-        fetching.begin()
+    def _on_items(self, ticket: int, items: Delivery) -> None:
+        self._carry_out(self._state.delivered(ticket, items))
 
-    def _stop_fetch(self, ticket: int) -> Fetching | None:
-        fetch = self._fetches.pop(ticket, None)
-        if fetch is not None:
-            fetch.cancel()
-            self._leases.end(ticket)
-        return fetch
-
-    def _on_fetched(
-        self, answer: wire.Delivered, items: list[Arrived] | None, error: Exception | None
-    ) -> None:
-        if items is None:
-            name = self._ref.spec.name
-            logger.warning("channel '%s': %s; its items are asked for by way of the channel", name, error)
-            self._outbox.append((wire.Resend(answer.ticket), ()))
-        else:
-            about = (answer.complete, answer.part, answer.lease, answer.group)
-            self._carry_out(self._state.delivered(answer.ticket, Delivery(items, *about)))
-        self._flush()
+    def _resend(self, ticket: int) -> None:
+        self._outbox.append((wire.Resend(ticket), ()))
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:
@@ -670,9 +571,7 @@ class ClientShell:
         self._carry_out(self._state.lose())
         for operation in self._operations.values():
             self._stop_clock(operation)
-        for fetch in self._fetches.values():
-            fetch.cancel()
-        for held in (self._operations, self._held, self._delivered, self._soon, self._fetches):
+        for held in (self._operations, self._held, self._receiving, self.deliveries):
             held.clear()
         self._leases.close()
         self._look_at_puts()
@@ -683,8 +582,7 @@ class ClientShell:
         """Confirm what was taken, and end everything: this process leaves the cluster."""
         if self.lost is None:
             self._note_direct()
-            self._look(self._soon)
-            self._look(self._delivered)
+            self.deliveries.look_at_all()
             self._flush()
             self.lose(self.gone(reason))
 

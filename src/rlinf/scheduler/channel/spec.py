@@ -12,7 +12,7 @@ import msgspec
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.directory import AWAITED, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
-from rlinf.scheduler.errors import ChannelNotFound
+from rlinf.scheduler.errors import ChannelExists, ChannelNotFound
 from rlinf.scheduler.queueing import QueueDepth, Tapped
 from rlinf.scheduler.session import Session
 
@@ -21,6 +21,8 @@ KIND = "channel"
 HOLDS_NODE, HOLDS_CHANNEL = HOLDS = ("node", "channel")
 SUCCESSOR_S = 30.0
 Survives = Literal["machine", "process"]
+# What is said at the creation, and holds for the whole life of a channel, whichever process holds it.
+_FOR_LIFE = ("name", "maxsize", "max_bytes", "producers", "successor_s", "max_attempts", "max_leased")
 
 
 class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +42,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         survives: what its journal is to survive: the end of its process, or of its machine.
         channel_id: tells this channel from others of the same name, before and after it.
         creator: the name of the process that created it, and the id of that process.
+        stall_after_s: after how many seconds an operation that waits is told of; 0: never.
     """
 
     name: str
@@ -55,10 +58,18 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     survives: Survives = "machine"
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     creator: tuple[str, str] = ("", "")
+    stall_after_s: float = 0
 
     def made_by(self, name: str, process_id: str) -> ChannelSpec:
         """The same channel, created by that process."""
         return msgspec.structs.replace(self, creator=(name, process_id))
+
+    def differences(self, other: ChannelSpec, *names: str) -> str:
+        """What another one says otherwise, of the options that hold for life and of these; "" if it says the same."""
+        others = [name for name in (*_FOR_LIFE, *names) if getattr(self, name) != getattr(other, name)]
+        return ", ".join(
+            f"{name}={getattr(self, name)!r} and not {getattr(other, name)!r}" for name in others
+        )
 
     @property
     def address(self) -> str:
@@ -188,18 +199,32 @@ def queue_depth(depth: wire.Depth) -> QueueDepth:
     )
 
 
-def inherited_channel(session: Session, name: str) -> ChannelRef | None:
-    """The channel of that name, if the process created it that had this one's name and died; None otherwise."""
-    entries = session.directory.list(address_of(name))
-    ref = next(
-        (ChannelRef.from_entry(name, e) for e in entries if e.name == address_of(name) and KIND in e.info),
-        None,
-    )
-    if ref is None:
+def inherited_channel(session: Session, wanted: ChannelSpec) -> ChannelRef | None:
+    """The channel that this process's predecessor, which had its name and died, created; None if there is none.
+
+    Raises:
+        ChannelExists: it was created with other options than are wanted now.
+    """
+    entries = session.directory.list(wanted.address)
+    entry = next((each for each in entries if each.name == wanted.address and KIND in each.info), None)
+    if entry is None:
         return None
+    ref = ChannelRef.from_entry(wanted.name, entry)
     creator, process_id = ref.spec.creator
-    is_inherited = creator == session.name and process_id != session.messenger.endpoint.process_id
-    return ref if is_inherited else None
+    # One that its creator holds itself is gone with that.
+    if creator != session.name or process_id in (
+        session.messenger.endpoint.process_id,
+        ref.endpoint.process_id,
+    ):
+        return None
+    if ref.spec.durable and wanted.max_bytes is None:
+        # Its journal has fixed the share of the memory that this means.
+        wanted = msgspec.structs.replace(wanted, max_bytes=ref.spec.max_bytes)
+    differences = ref.spec.differences(wanted, "holds", "durable", "survives")
+    if differences:
+        problem = f"the process that was '{creator}' before this one created it with {differences}"
+        raise ChannelExists(wanted.name, f"{problem}: create it with the same options, or `connect` to it")
+    return ref
 
 
 def channels_of(session: Session) -> dict[str, ChannelSpec]:

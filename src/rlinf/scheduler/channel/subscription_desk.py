@@ -43,7 +43,7 @@ class SubscriptionDesk:
         """Let a client be a member, or be one no more."""
         if isinstance(message, wire.Subscribe):
             queue = None if message.queue is None else wire.as_name(message.queue)
-            max_bytes = -(-self._max_bytes // SHARE) if message.max_bytes is None else message.max_bytes
+            max_bytes = self._max_bytes_of(message.name) if message.max_bytes is None else message.max_bytes
             terms = TapTerms(queue, message.drops, message.maxsize, max_bytes)
             return wire.Joined(self._state.subscribe(client, message.number, message.name, terms))
         vacancy = self._state.leave_subscription(client, message.number, message.name)
@@ -53,13 +53,18 @@ class SubscriptionDesk:
             self._give_up(message.name, vacancy)
         return None
 
+    def _max_bytes_of(self, name: str) -> int:
+        """What a member means that does not say it: what there is, for its share may be of another machine's memory."""
+        known = self._state.terms_of(name)
+        return -(-self._max_bytes // SHARE) if known is None else known.max_bytes
+
     def lose(self, client: str) -> None:
         """A client is gone."""
         for name, vacancy in self._state.lose_member(client):
             self._wait(name, vacancy)
 
     def resume(self) -> None:
-        """Wait for the successors that another desk has waited for."""
+        """Wait for the successors that another desk has waited for, or of those who read before a restart."""
         for name, vacancy in self._state.vacant_subscriptions():
             self._wait(name, vacancy)
 

@@ -34,7 +34,10 @@ LARGE_CREDIT_BYTES = 16 << 20
 
 
 class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
-    """Put an item -> accepted, `Refused`, or `Granted` if the server cannot read its shared memory."""
+    """Put an item -> accepted, `Refused`, or `Granted` if the server cannot read its shared memory.
+
+    One of `size_bytes` is announced, and has no frames -> `Granted` or `Refused`.
+    """
 
     ticket: int
     queue: Any
@@ -46,21 +49,7 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
     group: Any = None
     version: int | None = None
     slot: int = 0
-
-
-class Reserve(msgspec.Struct, tag=1, array_like=True, gc=False):
-    """Announce an item -> `Granted` or `Refused`."""
-
-    ticket: int
-    queue: Any
-    weight: float | int
-    wait: bool
-    size_bytes: int
-    priority: int = 0
-    question: int = 0
-    group: Any = None
-    version: int | None = None
-    slot: int = 0
+    size_bytes: int | None = None
 
 
 class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -155,7 +144,7 @@ class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
     ticket: int
 
 
-OperationMessage = Put | Reserve | Fill | Get | Admit | SetVersion | Withdraw | Resend | Recall
+OperationMessage = Put | Fill | Get | Admit | SetVersion | Withdraw | Resend | Recall
 
 
 class Operations(msgspec.Struct, array_like=True):

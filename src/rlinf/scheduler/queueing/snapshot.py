@@ -2,14 +2,14 @@
 
 Queues that are made of a record behave as those that it was made of, whatever comes; their clients, and what these wait
 for, are there again. One *at rest* leaves out the clients: what they had and did not say that they are done with is in
-the queues again, at its old place, and with as many attempts; what was to come back after a delay is back; questions
-are gone, for whoever asked does not wait any more, and so are subscriptions and what is lost. A record that is not at
-rest is of a channel that loses nothing, as it has all bytes itself.
+the queues again, at its old place, and with as many attempts; what was to come back after a delay is back;
+subscriptions are without members; questions are gone, for whoever asked does not wait any more, and so is what is lost.
+A record that is not at rest is of a channel that loses nothing, as it has all bytes itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
 from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter
-from rlinf.scheduler.queueing.queue_name import QueueName
+from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.records import (
     ClientRecord,
     DeadRecord,
@@ -99,7 +99,7 @@ def _record(item: Item, place: int, attempts: int, *, given: bool, at_rest: bool
         item.latest,
         given,
         0.0 if at_rest else item.since,
-        item.shared and not at_rest,
+        item.shared,
     )
 
 
@@ -119,6 +119,8 @@ class Recorder:
         self.rest: list[range] = []
         self.sent: list[list[Item]] = []
         self.num_lost = self.lost_bytes = 0
+        # What subscriptions see is counted where it was put.
+        self._counts_lost = True
 
     def item(self, item: Item, *, given: bool = False) -> ItemRecord:
         """The record of an item; `given` to the present version."""
@@ -135,15 +137,17 @@ class Recorder:
     def _resting(self, items: Iterable[Item]) -> list[Item]:
         """Of these, what is at rest."""
         items = list(items)
-        lost = [item.size_bytes for item in items if item.lost]
-        self.num_lost += len(lost)
-        self.lost_bytes += sum(lost)
+        if self._counts_lost:
+            lost = [item.size_bytes for item in items if item.lost]
+            self.num_lost += len(lost)
+            self.lost_bytes += sum(lost)
         return [item for item in items if item.question is None and not item.lost]
 
     def dead(self, letters: Iterable[BuriedItem]) -> list[DeadRecord]:
         """The records of dead letters."""
         out = []
         for letter in letters:
+            self._counts_lost = not isinstance(letter.queue, TapQueue)
             for item in self.each([letter.item]):
                 about = letter.attempts, letter.reason, letter.consumer
                 out.append(DeadRecord(letter.number, letter.queue.name, item, *about))
@@ -153,6 +157,7 @@ class Recorder:
         self, queue: NamedQueue, deliveries: Sequence[Getter], leases: Sequence[HeldItems]
     ) -> QueueRecord:
         """The record of a queue, of which this is in delivery, and this on lease."""
+        self._counts_lost = not isinstance(queue, TapQueue)
         returned, rest, passes = queue.fifo.contents()
         sharding = None if queue.sharding is None else self._sharding(queue.sharding)
         admission = None if queue.admission is None else queue.admission.contents()
@@ -172,6 +177,8 @@ class Recorder:
         self.rest.append(range(begin, len(self.items)))
         about = queue.name, queue.fifo.num_entered, queue.flushed
         record = QueueRecord(*about, self.each(returned), [], passes, [], sharding, admission)
+        if isinstance(queue, TapQueue):
+            record = record._replace(tap=queue.record(at_rest=self._at_rest))
         return record if self._at_rest else self._with_clients(record, queue, deliveries, leases)
 
     def _with_clients(
@@ -182,7 +189,7 @@ class Recorder:
         leases: Iterable[HeldItems],
     ) -> QueueRecord:
         lines = deliveries, leases, queue.getters, queue.parked, queue.putters, queue.streams
-        if not any(lines) and queue.sharding is None and not isinstance(queue, TapQueue):
+        if not any(lines) and queue.sharding is None:
             return record  # as most are, where there are many
         getters = [
             *map(_get, queue.getters),
@@ -196,7 +203,6 @@ class Recorder:
             deliveries=[*map(self._delivery, deliveries), *map(self._lease, leases)],
             getters=getters,
             putters=[self._put(putter) for putter in (*with_room, *queue.putters)],
-            tap=queue.record() if isinstance(queue, TapQueue) else None,
         )
 
     def _delivery(self, getter: Getter) -> DeliveryRecord:
@@ -275,6 +281,8 @@ class _Merger:
         first, second = self._first.record, self._second.record
         queues = {queue.name: queue for queue in second.queues}
         for queue in first.queues:
+            if self._is_over(queue.name, queues):
+                continue
             missing = self._missing([*queue.returned, *queue.items])
             there = queues.get(queue.name) or QueueRecord(queue.name, queue.num_entered, 0, [], [])
             if queue.sharding is not None:
@@ -283,18 +291,28 @@ class _Merger:
                 # With what was there first, the version is the one of then.
                 there = there._replace(admission=queue.admission)
             queues[queue.name] = _with_first(missing, there)
-        dead = [letter._replace(item=item) for letter in first.dead for item in self._missing([letter.item])]
+        dead = [
+            letter._replace(item=item)
+            for letter in first.dead
+            if not self._is_over(letter.queue, queues)
+            for item in self._missing([letter.item])
+        ]
         # What has both come and gone; all that was there first is known by now.
         passed: dict[QueueName, list[ItemRecord]] = {}
         for name, item in self._first.entered:
             # Questions, and what is lost, are not at rest.
-            for each in self._recorder.each([item] if self._is_new(item) else []):
+            is_missing = not self._is_over(name, queues) and self._is_new(item)
+            for each in self._recorder.each([item] if is_missing else []):
                 passed.setdefault(name, []).append(each)
         for name, records in passed.items():
             there = queues.get(name) or QueueRecord(name, records[-1].order + 1, 0, [], [])
             queues[name] = _with_first(records, there)
         record = second._replace(queues=list(queues.values()), dead=[*dead, *second.dead])
         return Snapshot(record, self._recorder.items, at_rest=True)
+
+    def _is_over(self, name: QueueName, present: Collection[QueueName]) -> bool:
+        """Whether that is a subscription which nobody reads any more."""
+        return type(name) is Tapped and name not in present
 
     def _is_new(self, item: Item) -> bool:
         is_new = id(item) not in self._known

@@ -90,7 +90,10 @@ class TapQueue(NamedQueue):
 
     def see(self, item: Item) -> None:
         """An item has entered a queue."""
-        self.fifo.push(item.for_subscription())
+        twin = item.for_subscription()
+        self.fifo.push(twin)
+        for watch in self.tally.watches:
+            watch.entered.append((self.name, twin))  # its bytes are counted where it was put
         while self.drops and self.fifo.num_items and self._is_over():
             self.fifo.take_oldest()
             self.num_dropped += 1
@@ -116,10 +119,10 @@ class TapQueue(NamedQueue):
         """It stays until it is removed."""
         return False
 
-    def record(self) -> TapRecord:
-        """What it is, and who reads it."""
-        about = *self.terms, list(self.members), self.vacancy, self.num_dropped, self.removed
-        return TapRecord(*about)
+    def record(self, *, at_rest: bool) -> TapRecord:
+        """What it is, and who reads it: nobody, at rest, since no vacancy that is numbered."""
+        members, vacancy = ([], 0) if at_rest else (list(self.members), self.vacancy)
+        return TapRecord(*self.terms, members, vacancy, self.num_dropped, self.removed)
 
     def load(self, record: TapRecord) -> None:
         """Take what `record` gave."""

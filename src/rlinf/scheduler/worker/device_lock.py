@@ -8,13 +8,17 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.comm import Request, RequestFuture
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
+from rlinf.scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf.scheduler.observe.answering import Doings, with_turns
+from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.turns import Turn, Turns
 
@@ -61,6 +65,10 @@ class DeviceDesk:
         messenger.serve(ASK, self._on_ask, AskTurn)
         messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
         messenger.on_peer_lost(self._on_peer_lost)
+        session.service(Doings).add(self._add_to)
+
+    def _add_to(self, doing: Doing) -> Doing:
+        return with_turns(self._turns.notes(time.monotonic()), doing)
 
     def _on_ask(self, request: Request) -> None:
         wanted: AskTurn = request.head
@@ -170,6 +178,12 @@ class _OwnTurns:
         self._sweep_later()
 
 
+def _awaits(local: dict[str, Any]) -> Wait:
+    lock: DeviceLock = local["self"]
+    devices = ", ".join(lock._devices)
+    return Wait(DEVICE, f"device_lock() of {devices}", timeout_s=lock._timeout_s, subject=devices)
+
+
 class DeviceLock:
     """A `with` block in which this worker has its devices alone, as far as others ask for them too.
 
@@ -190,6 +204,7 @@ class DeviceLock:
         self._timeout_s = checked_timeout(timeout_s)
         self._turn: _OwnTurn | None = None
 
+    @awaited(_awaits)
     def __enter__(self) -> DeviceLock:
         """Wait for the turn.
 

@@ -21,11 +21,12 @@ from rlinf.scheduler.queueing import (
     Refuse,
     Snapshot,
     StateRecord,
+    Tapped,
 )
 from rlinf.testing.simulation.channel_server import ChannelServer
 from rlinf.testing.simulation.ledger import Ledger
 from rlinf.testing.simulation.machines import Machines
-from rlinf.testing.simulation.script import SHARDS, Script
+from rlinf.testing.simulation.script import SHARDS, TAP, Script
 from rlinf.testing.simulation.world import Violation
 
 # Between the two looks at a channel that is not the only one.
@@ -37,7 +38,16 @@ class Wanted(NamedTuple):
     """What a checkpoint is to have: of each queue, in order; dead letters; and what may be there besides."""
 
     queues: dict[QueueName, list[tuple[int, int]]]  # numbers of items, and how often each was given out
-    dead: dict[int, int]
+    dead: dict[tuple[QueueName, int], int]  # by queue and number
+
+    def numbers(self, of: QueueName | None = None, others_than: QueueName | None = None) -> Iterable[int]:
+        """The items of one queue, or of all but one; dead letters too."""
+        for queue, items in self.queues.items():
+            if of in (None, queue) and queue != others_than:
+                yield from (number for number, _ in items)
+        for queue, number in self.dead:
+            if of in (None, queue) and queue != others_than:
+                yield number
 
 
 class Checkpoints:
@@ -75,11 +85,13 @@ class Checkpoints:
             if found != items:
                 message = f"a restarted job finds (item, times given out) {found} in {queue}; it should find {items}"
                 raise Violation(message, [number for number, _ in (*found, *items)])
-        dead = {letter.item.payload: letter.attempts for letter in restarted.leases.dead_letters()}
+        vacant = [name for name, _ in restarted.vacant_subscriptions()]
+        if vacant != [name for name in (TAP,) if Tapped(name) in wanted.queues]:
+            raise Violation(f"the subscriptions {vacant} of a restarted job wait for somebody to read them")
+        letters = restarted.leases.dead_letters()
+        dead = {(letter.queue.name, letter.item.payload): letter.attempts for letter in letters}
         if dead != wanted.dead:
-            raise Violation(
-                f"a restarted job has the dead letters {dead}; it should have {wanted.dead}", dead
-            )
+            raise Violation(f"a restarted job has the dead letters {dead}; it should have {wanted.dead}")
         if self._script.plan is not None:
             self._ledger.check_restarted_shards(SHARDS, self._train(restarted))
         self._check_rest(restarted)
@@ -116,14 +128,16 @@ class Checkpoints:
         if any(item.lost for item in merged.items):
             return  # its bytes are gone since the first look: whoever saves is told to do it once more
         restarted = self._restart(merged)
+        self._check_read(restarted, before, after)
         found: Counter[int] = Counter()
         for queue in self._ledger.queues:
             found.update(number for number, _ in self._take_all(restarted, queue))
-        found.update(letter.item.payload for letter in restarted.leases.dead_letters())
+        letters = restarted.leases.dead_letters()
+        found.update(letter.item.payload for letter in letters if letter.queue.name != Tapped(TAP))
         if self._script.plan is not None:
             found.update(number for part in self._train(restarted).values() for number in part)
-        wanted = {number for each in (before, after) for items in each.queues.values() for number, _ in items}
-        wanted |= before.dead.keys() | after.dead.keys() | (self._ledger.accepted - accepted)
+        wanted = {number for each in (before, after) for number in each.numbers(others_than=Tapped(TAP))}
+        wanted |= self._ledger.accepted - accepted
         wanted -= self._ledger.gone
         if self._script.plan is None and found != Counter(wanted):
             wrong = sorted((found - Counter(wanted)) + (Counter(wanted) - found))
@@ -131,15 +145,25 @@ class Checkpoints:
         if max(found.values(), default=1) > 1 or not wanted <= found.keys():
             raise Violation(f"a job restarted from two looks finds {found}; it should find {wanted}")
 
+    def _check_read(self, restarted: ChannelState, before: Wanted, after: Wanted) -> None:
+        """Check that a subscription which was read at the second look has all that was not read at one of them."""
+        name = Tapped(TAP)
+        found = [number for number, _ in self._take_all(restarted, name)]
+        found += [each.item.payload for each in restarted.leases.dead_letters() if each.queue.name == name]
+        unread = {*before.numbers(of=name), *after.numbers(of=name)} if name in after.queues else set()
+        if len(found) > len(set(found)) or not unread - self._ledger.gone <= set(found):
+            message = f"a job restarted from two looks has {found} to read; it should have {unread}"
+            raise Violation(message, unread)
+
     def _take(self, done: set[int]) -> tuple[Snapshot, Wanted]:
         self._world.note(self._server.name, "is saved", *done)
         snapshot = self._server.state.snapshot(at_rest=True, done=done)
         queues = {
-            name: [(item.number, item.attempts) for item in items]
+            _name_of(name): [(item.number, item.attempts) for item in items]
             for name, items in self._ledger.at_rest(done).items()
             if name != SHARDS or self._script.plan is None
         }
-        dead = {item.number: item.attempts for item in self._ledger.leases.dead}
+        dead = {(_name_of(item.queue), item.number): item.attempts for item in self._ledger.leases.dead}
         return snapshot, Wanted(queues, dead)
 
     def _restart(self, snapshot: Snapshot) -> ChannelState:
@@ -191,3 +215,8 @@ class Checkpoints:
                 elif isinstance(answer, Refuse) and answer.reason is not Reason.EMPTY:
                     del done[index]
         return parts
+
+
+def _name_of(queue: QueueName) -> QueueName:
+    """What the server calls a queue of the books."""
+    return Tapped(TAP) if queue == TAP else queue

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rlinf.scheduler.queueing import OnLease, QueueName
 from rlinf.testing.simulation.queue_book import Known, QueueBook, Ticket
-from rlinf.testing.simulation.script import TAP
 from rlinf.testing.simulation.world import Violation
 
 NOBODY: Ticket = ("", 0)
@@ -51,8 +50,8 @@ class LeaseBook:
 
     @property
     def dead(self) -> list[Known]:
-        """The dead letters, without those of subscriptions."""
-        return [item for _, item in self._dead.values() if item.queue != TAP]
+        """The dead letters."""
+        return [item for _, item in self._dead.values()]
 
     @property
     def generations(self) -> list[int]:

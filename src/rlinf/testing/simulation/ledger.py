@@ -100,9 +100,9 @@ class Ledger:
             *(item for items in self._deliveries.values() for item in items),
             *self.leases.items(done),
         ):
-            held.setdefault(item.queue, []).append(item)
-        # Subscriptions are of processes that live.
-        return {name: queue.at_rest(held[name]) for name, queue in self._queues.items() if name != TAP}
+            if item.queue != TAP or (self._tap is not None and self._tap.seen.get(item.number) is item):
+                held.setdefault(item.queue, []).append(item)
+        return {name: queue.at_rest(held[name]) for name, queue in self._queues.items()}
 
     def check_restarted_shards(self, queue: QueueName, parts: Mapping[tuple[int, int], list[int]]) -> None:
         """Check the parts that ranks get, by shard and step, of a channel that is at rest."""

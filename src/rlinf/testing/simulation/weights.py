@@ -24,15 +24,17 @@ from rlinf.testing.simulation.users import UserCall, Users
 from rlinf.testing.simulation.world import Violation
 
 WEIGHTS = "weights"
-NUM_MACHINES = 2
+NUM_MACHINES = 4
+NONE = -1
 MAX_WRITE_US = 50_000
 
 
 class Ask(NamedTuple):
-    """A reader wants the newest version; the process to `avoid` should have had it, and did not."""
+    """A reader wants the newest version; the process to `avoid` should have had version `missed`, and did not."""
 
     ticket: int
     avoid: str
+    missed: int
 
 
 class Stop(NamedTuple):
@@ -50,11 +52,12 @@ class Here(NamedTuple):
 
 
 class At(NamedTuple):
-    """A process of the reader's machine has a version."""
+    """A process of the reader's machine has a version, or (`keep`) one of another from which it is to copy it."""
 
     ticket: int
     version: int
     process: str
+    keep: bool
 
 
 class Copy(NamedTuple):
@@ -68,6 +71,7 @@ class Gone(NamedTuple):
     """The replica has it no more."""
 
     ticket: int
+    version: int
 
 
 class Kept(NamedTuple):
@@ -118,11 +122,9 @@ class Publisher:
             return
         self.host.world.note(self.host.name, "hears", sender, type(message).__name__, *message)
         match message:
-            case Ask(ticket, avoid):
-                if avoid:
-                    self._follow(self.publication.lost(avoid))
-                    if avoid not in self._gone:
-                        self.host.send(avoid, WEIGHTS, Drop(self.version))
+            case Ask(ticket, avoid, missed):
+                if avoid and missed == self.version:
+                    self._avoid(avoid, sender)
                 self._ask(sender, ticket)
             case Stop(ticket):
                 self.asking.pop(ticket, None)
@@ -142,6 +144,13 @@ class Publisher:
         self.asking[ticket] = process
         self._follow(self.publication.ask(Reader(ticket, process, machine_of(process))))
 
+    def _avoid(self, process: str, reader: str) -> None:
+        self._follow(self.publication.lost(process))
+        if process not in self._gone:
+            self.host.send(process, WEIGHTS, Drop(self.version))
+        if self.publication.is_copying(reader):
+            self._follow(self.publication.lost(reader))
+
     def _hear_of_replica(self, sender: str, version: int, written: bool) -> None:
         if version != self.version or not written:
             if version == self.version:
@@ -160,8 +169,8 @@ class Publisher:
             match instruction:
                 case Give(ticket, keep):
                     self.host.send(reader, WEIGHTS, Here(ticket, self.version, keep))
-                case Refer(ticket, process):
-                    self.host.send(reader, WEIGHTS, At(ticket, self.version, process))
+                case Refer(ticket, process, keep):
+                    self.host.send(reader, WEIGHTS, At(ticket, self.version, process, keep))
 
 
 class WeightsReader(Users):
@@ -177,6 +186,8 @@ class WeightsReader(Users):
         self._publisher = publisher
         self._newest_before: dict[int, int] = {}
         self._asked: dict[int, str] = {}  # whom a call has asked
+        self._asked_for: dict[int, int] = {}  # which version
+        self._copying: dict[int, int] = {}  # the version that a call copies for its machine
         self._gone: set[str] = set()
         host.serve(WEIGHTS, self)
 
@@ -184,22 +195,21 @@ class WeightsReader(Users):
         """An answer, or a reader of this machine asks."""
         match message:
             case Here(ticket, version, True):
+                self._copying.pop(ticket, None)
                 self.host.later(self._draw.randrange(MAX_WRITE_US), self._written, ticket, version)
             case Here(ticket, version, _):
                 self._read(ticket, version)
             case At(ticket, version, process) if process == self.name:
                 self._copied(ticket, version, here=version in self.kept)
-            case At(ticket, version, process):
-                self._asked[ticket] = process
-                if process in self._gone:
-                    self._ask(ticket, process)
-                else:
-                    self.host.send(process, WEIGHTS, Copy(ticket, version))
+            case At():
+                self._refer(message)
             case Copy(ticket, version):
                 here = version in self.kept
-                self.host.send(sender, WEIGHTS, Here(ticket, version, keep=False) if here else Gone(ticket))
-            case Gone(ticket):
-                self._ask(ticket, sender)
+                keep = machine_of(sender) != machine_of(self.name)
+                answer = Here(ticket, version, keep) if here else Gone(ticket, version)
+                self.host.send(sender, WEIGHTS, answer)
+            case Gone(ticket, version):
+                self._ask(ticket, sender, version)
             case Drop(version):
                 self.kept.discard(version)
 
@@ -212,27 +222,27 @@ class WeightsReader(Users):
             if peer == self._publisher.host.name:
                 self._over(ticket, Ending.LOST)
             else:
-                self._ask(ticket, peer)
+                self._ask(ticket, peer, self._asked_for[ticket])
 
     def on_begin(self, call: UserCall) -> None:
         """See `Users`."""
         if not call.outcome:
-            self._ask(call.step.number, "")
+            self._ask(call.step.number, "", NONE)
 
     def on_drop(self, call: UserCall) -> None:
         """See `Users`."""
         self._asked.pop(call.step.number, None)
-        self._send_publisher(Stop(call.step.number))
+        self._stop(call.step.number)
 
     def on_cancel(self, call: UserCall) -> None:
         """See `Users`."""
         self._over(call.step.number, Ending.CANCELLED)
-        self._send_publisher(Stop(call.step.number))
+        self._stop(call.step.number)
 
     def on_expire(self, call: UserCall) -> None:
         """See `Users`."""
         self._over(call.step.number, Ending.TIMED_OUT)
-        self._send_publisher(Stop(call.step.number))
+        self._stop(call.step.number)
 
     def on_give_up(self, call: UserCall) -> None:
         """See `Users`."""
@@ -256,7 +266,29 @@ class WeightsReader(Users):
         if self._publisher.host.name not in self._gone:
             self.host.send(self._publisher.host.name, WEIGHTS, message)
 
-    def _ask(self, ticket: int, avoid: str) -> None:
+    def _stop(self, ticket: int) -> None:
+        self._send_publisher(Stop(ticket))
+        version = self._copying.pop(ticket, None)
+        if version is not None:
+            self._send_publisher(Kept(version, written=False))
+
+    def _refer(self, at: At) -> None:
+        ticket, version, process, keep = at
+        call = self.calls[ticket]
+        if call.outcome or call.items is not None:
+            if keep:
+                self._send_publisher(Kept(version, written=False))
+            return
+        self._asked[ticket], self._asked_for[ticket] = process, version
+        if keep:
+            self._copying[ticket] = version
+        if process in self._gone:
+            self._ask(ticket, process, version)
+        else:
+            self.host.send(process, WEIGHTS, Copy(ticket, version))
+
+    def _ask(self, ticket: int, avoid: str, missed: int) -> None:
+        self._copying.pop(ticket, None)
         call = self.calls[ticket]
         if call.outcome or call.items is not None:
             return
@@ -264,7 +296,7 @@ class WeightsReader(Users):
         if self._publisher.host.name in self._gone:
             self._over(ticket, Ending.LOST)
         else:
-            self._send_publisher(Ask(ticket, avoid))
+            self._send_publisher(Ask(ticket, avoid, missed))
 
     def _written(self, ticket: int, version: int) -> None:
         self.kept.add(version)
@@ -275,7 +307,7 @@ class WeightsReader(Users):
         if here:
             self._read(ticket, version)
         else:
-            self._ask(ticket, self.name)
+            self._ask(ticket, self.name, version)
 
     def _read(self, ticket: int, version: int) -> None:
         call = self.calls[ticket]

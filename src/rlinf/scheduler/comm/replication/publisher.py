@@ -1,10 +1,11 @@
-"""The process in which an object is: it gives it to readers of its machine, and once to every other machine."""
+"""The process in which an object is: it gives it to its machine and to some others, which give it to the rest."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -98,8 +99,8 @@ class Publisher:
         if published is None:
             question.gone()
             return
-        if question.want.avoid:
-            self._avoid(published, question.want.avoid)
+        if question.want.avoid and question.want.avoid_number == key.number:
+            self._avoid(published, question.want)
         ticket = self._next_ticket()
         published.questions[ticket] = question
         reader = Reader(ticket, question.want.reader.process_id, question.want.reader.machine_id)
@@ -120,18 +121,26 @@ class Publisher:
                 self._give(published, question, keep=instruction.keep)
             else:
                 at = published.replicas[instruction.process_id]
-                question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at))
+                self._refer(published, question, at, keep=instruction.keep)
 
     def _give(self, published: _Published, question: _OpenQuestion, *, keep: bool) -> None:
-        reader = question.want.reader
-
-        def settled(taken: bool) -> None:
-            if keep and not taken:
-                self._follow(published, published.publication.lost(reader.process_id))
-
+        settled = partial(self._on_settled, published, question, keep)
         answer = ReaderAnswer(AnswerKind.KEEP if keep else AnswerKind.HERE, published.key)
-        if not give(question.request, answer, published.parcel, reader, settled):
+        if not give(question.request, answer, published.parcel, question.want.reader, settled):
             settled(False)
+
+    def _refer(self, published: _Published, question: _OpenQuestion, at: Endpoint, *, keep: bool) -> None:
+        if not keep:
+            question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at))
+            return
+        settled = partial(self._on_settled, published, question, keep)
+        answer = ReaderAnswer(AnswerKind.FROM, published.key, at, published.parcel.size_bytes)
+        if not question.request.reply(answer, settled=settled):
+            settled(False)
+
+    def _on_settled(self, published: _Published, question: _OpenQuestion, keep: bool, taken: bool) -> None:
+        if keep and not taken:
+            self._lose(published, question.want.reader.process_id)
 
     def _withdraw(self, published: _Published, ticket: int) -> None:
         published.questions.pop(ticket, None)
@@ -155,12 +164,14 @@ class Publisher:
                 del published.replicas[request.peer_id]
             self._follow(published, instructions or [])
 
-    def _avoid(self, published: _Published, process_id: str) -> None:
-        """A reader could not get it from that replica."""
-        replica = published.replicas.get(process_id)
+    def _avoid(self, published: _Published, want: Want) -> None:
+        """A reader could not get it from that replica; so it is none itself, if it was to copy from there."""
+        replica = published.replicas.get(want.avoid)
         if replica is not None:
             self._messenger.notify(replica, f"{self._service}.drop", Drop(published.key))
-        self._lose(published, process_id)
+        self._lose(published, want.avoid)
+        if published.publication.is_copying(want.reader.process_id):
+            self._lose(published, want.reader.process_id)
 
     def _lose(self, published: _Published, process_id: str) -> None:
         published.replicas.pop(process_id, None)

@@ -10,10 +10,14 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.replication.records import NOTHING_HEARD, AnswerKind, Copy, Key, ReaderAnswer, Want
+from rlinf.scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf.scheduler.comm.replication.replicas import Replicas
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
+
+# How long another machine's replica may take: it may have stopped, and who reads would be stopped with it. The slowest
+# links of clusters carry ten times as much.
+COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 10 << 20
 
 
 class Reading:
@@ -50,6 +54,7 @@ class Reading:
         self._heard = heard
         self._want = Want(messenger.endpoint, unreadable=unreadable)
         self._asked: Promise[Reply] | None = None
+        self._copying: Key | None = None  # for this machine, from another one's replica
         self._over = False
 
     def stop(self) -> None:
@@ -57,6 +62,8 @@ class Reading:
         self._over = True
         if self._asked is not None:
             self._asked.cancel()
+        if self._copying is not None:
+            self._replicas.give_up(self._publisher, self._copying)
 
     def start(self) -> None:
         """Ask the publisher, again if need be."""
@@ -79,31 +86,38 @@ class Reading:
             if not self._over:
                 self.start()
         elif answer.kind is AnswerKind.KEEP:
-            key = answer.key
-            self._replicas.keep(
-                self._publisher, key, reply.result().frames, lambda arrived: self._end(key, arrived)
-            )
+            self._keep(answer.key, reply.result().frames)
+        elif answer.kind is AnswerKind.FROM and answer.at is not None:
+            self._copying = answer.key
+            timeout_s = COPY_TIMEOUT_S + answer.size_bytes / COPY_BYTES_PER_S
+            self._ask_replica(answer.at, answer.key, timeout_s)
         elif answer.at is not None:
             self._ask_replica(answer.at, answer.key)
         else:
             self._receive(answer.key, reply.result().frames, self.start)
 
-    def _ask_replica(self, replica: Endpoint, key: Key) -> None:
+    def _ask_replica(self, replica: Endpoint, key: Key, timeout_s: float | None = None) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
         self._asked = self._messenger.request(
-            replica, f"{self._replicas.service}.copy", head, reply_type=ReaderAnswer
+            replica, f"{self._replicas.service}.copy", head, timeout_s=timeout_s, reply_type=ReaderAnswer
         )
         self._asked.add_done_callback(partial(self._replica_answered, replica, key))
 
     def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
+        keeps, self._copying = self._copying is not None, None
         failed = reply.exception() is not None
         if failed or reply.result().head.kind is AnswerKind.GONE:
-            self._want = Want(self._messenger.endpoint, NOTHING_HEARD, "", replica.process_id)
+            self._want = Want(self._messenger.endpoint, avoid=replica.process_id, avoid_number=key.number)
             self.start()
+        elif keeps:
+            self._keep(key, reply.result().frames)
         else:
             self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key))
+
+    def _keep(self, key: Key, frames: list[Buffer]) -> None:
+        self._replicas.keep(self._publisher, key, frames, lambda arrived: self._end(key, arrived))
 
     def _receive(self, key: Key, frames: list[Buffer], ask_again: Callable[[], None]) -> None:
         try:

@@ -1,7 +1,7 @@
 """What publishers, replicas and readers say to each other.
 
 reader to publisher    a question of its service's, with a Want in it -> ReaderAnswer, with the bytes or a descriptor
-reader to replica      Copy -> ReaderAnswer
+reader to replica      Copy -> ReaderAnswer; of its own machine, or of another if the reader is to be a replica, too
 replica to publisher   Kept -> whether it is still needed
 publisher to replica   Drop
 """
@@ -32,12 +32,14 @@ class Want(msgspec.Struct, array_like=True):
         heard: the number that it was told to wait for, or with.
         unreadable: why it could not open what it was sent; "" if it could.
         avoid: a process that should have had the object and did not.
+        avoid_number: the object's number.
     """
 
     reader: Endpoint
     heard: int = NOTHING_HEARD
     unreadable: str = ""
     avoid: str = ""
+    avoid_number: int = NOTHING_HEARD
 
 
 class AnswerKind(IntEnum):
@@ -48,6 +50,7 @@ class AnswerKind(IntEnum):
     KEEP = 2  # so it does, and the reader is its machine's replica from now on
     AT = 3  # the machine's replica has it
     GONE = 4  # the replica does not have it (any more)
+    FROM = 5  # another machine's replica has it, and the reader is its machine's replica from now on
 
 
 class ReaderAnswer(msgspec.Struct, array_like=True):
@@ -56,16 +59,18 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
     Attributes:
         kind: see `AnswerKind`.
         key: what was found; of WAIT, what is there.
-        at: of AT: where the replica is.
+        at: of AT and FROM: where the replica is.
+        size_bytes: of FROM: of the object.
     """
 
     kind: AnswerKind
     key: Key
     at: Endpoint | None = None
+    size_bytes: int = 0
 
 
 class Copy(msgspec.Struct, array_like=True):
-    """A reader asks its machine's replica."""
+    """A reader asks a replica."""
 
     publisher_id: str
     key: Key

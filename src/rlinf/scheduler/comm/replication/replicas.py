@@ -77,6 +77,10 @@ class Replicas:
 
         self._to_write.put(write)
 
+    def give_up(self, publisher: Endpoint, key: Key) -> None:
+        """Say that this process, which was to keep an object, does not get it."""
+        self._messenger.request(publisher, f"{self.service}.kept", Kept(key, None), reply_type=bool)
+
     def _write(self, frames: list[Buffer]) -> Parcel:
         encoded = Encoded(bytes(frames[0]), frames[1:])
         return self._messenger.parcels.pack(

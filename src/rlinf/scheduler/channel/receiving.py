@@ -1,0 +1,102 @@
+"""From what a channel's server delivers to items: from its message, or fetched from where they are held. I/O thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.fetching import Fetching
+from rlinf.scheduler.channel.held import HeldAt
+from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
+from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.errors import SharedMemoryUnreadable
+
+logger = Reporter(__name__)
+
+
+class Receiving:
+    """Receives the items of one channel.
+
+    Args:
+        messenger: this process's.
+        channel: its name, for reports.
+        leases: keeps what is on lease alive, also while it is on its way.
+        on_items: called with the ticket of an operation whose items are here.
+        resend: asks for the items of an operation once more, by way of the channel's process.
+        flush: sends what has gathered.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        channel: str,
+        leases: LeaseKeeper,
+        on_items: Callable[[int, Delivery], None],
+        resend: Callable[[int], None],
+        flush: Callable[[], None],
+    ) -> None:
+        self._messenger = messenger
+        self._channel = channel
+        self._leases = leases
+        self._on_items = on_items
+        self._resend = resend
+        self._flush = flush
+        self._fetches: dict[int, Fetching] = {}
+
+    def receive(self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]) -> None:
+        """Receive what was delivered to an operation; whatever else is raised, the items cannot be had."""
+        try:
+            held = [HeldAt.from_frames(part) or part for part in parts]
+            if any(isinstance(part, HeldAt) for part in held):
+                self._fetch(operation, answer, held)
+                return
+            items = Delivery.of(answer, map(self._messenger.parcels.receive, parts))
+        except SharedMemoryUnreadable as error:
+            logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
+            self._resend(answer.ticket)
+            return
+        self._on_items(answer.ticket, items)
+
+    def stop(self, ticket: int) -> Fetching | None:
+        """Nobody wants the items of an operation any more; what was fetched of them until now."""
+        fetch = self._fetches.pop(ticket, None)
+        if fetch is not None:
+            fetch.cancel()
+            self._leases.end(ticket)
+        return fetch
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for fetch in self._fetches.values():
+            fetch.cancel()
+        self._fetches.clear()
+
+    def _fetch(
+        self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
+    ) -> None:
+        """Items of a delivery are still where their producers wrote them."""
+        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, answer))
+        self.stop(answer.ticket)
+        self._fetches[answer.ticket] = fetching
+        if operation.lease is not None:
+            # What is on its way is kept alive, too.
+            self._leases.begin(operation, Delivery.of(answer, ()))
+        fetching.begin()
+
+    def _on_fetched(
+        self, answer: wire.Delivered, items: list[Arrived] | None, error: Exception | None
+    ) -> None:
+        if items is None:
+            logger.warning(
+                "channel '%s': %s; its items are asked for by way of the channel", self._channel, error
+            )
+            self._resend(answer.ticket)
+        else:
+            self._on_items(answer.ticket, Delivery.of(answer, items))
+        self._flush()

@@ -1,0 +1,223 @@
+"""The queues of a channel and its clients, and what follows when one of them has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.leases import Leases
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth, Tally
+from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf.scheduler.queueing.tap_queue import TapQueue
+from rlinf.scheduler.queueing.weights import check_maxsize
+
+# So many other queues are named to a get that does not come.
+NUM_NAMED = 3
+
+
+class QueueSet:
+    """Named queues, which come and go as they are used, and subscriptions, which see what enters them."""
+
+    queue_type: type[NamedQueue] = NamedQueue
+    tap_type: type[TapQueue] = TapQueue
+
+    def __init__(
+        self,
+        maxsize: int = 0,
+        max_bytes: int = 0,
+        total_bytes: int = 0,
+        *,
+        max_attempts: int = 0,
+        max_leased: int = 0,
+    ) -> None:
+        self.leases = Leases(max_attempts, max_leased)
+        self.maxsize = check_maxsize(maxsize)
+        self.max_bytes = max_bytes
+        self.closed = False
+        self._all_ended = False
+        # The queues that were ended alone, the latest last.
+        self._ended: dict[QueueName, None] = {}
+        self._tally = Tally(total_bytes, self.leases)
+        self._queues: dict[QueueName, NamedQueue] = {}
+        self._taps: dict[str, TapQueue] = {}
+        self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other
+        self._clients: dict[str, Client] = {}
+        self._admitting: dict[NamedQueue, None] = {}
+
+    def clear(self) -> None:
+        """Forget every client and everything that is held: nobody uses it any more."""
+        self._clients.clear()
+        self._queues.clear()
+        self._taps.clear()
+        self._admitting.clear()
+        self._tally.crowded.clear()
+        self._tally.touched.clear()
+        self.leases.clear()
+
+    @property
+    def num_accepted(self) -> int:
+        """How many items were put since the beginning."""
+        return self._tally.num_items
+
+    @property
+    def num_lost(self) -> int:
+        """How many of them were lost, with those who held their bytes."""
+        return self._tally.num_lost
+
+    @property
+    def lost_bytes(self) -> int:
+        """The size of those."""
+        return self._tally.lost_bytes
+
+    @property
+    def accepted_bytes(self) -> int:
+        """How many bytes were put since the beginning."""
+        return self._tally.size_bytes
+
+    def num_items(self, queue_name: QueueName) -> int:
+        """Return how many items a getter of this queue can take."""
+        queue = self._queues.get(queue_name)
+        return len(queue.fifo) if queue else 0
+
+    def held_bytes(self, queue_name: QueueName) -> int:
+        """Return how many bytes a queue holds, those that it has room for and waits for included."""
+        queue = self._queues.get(queue_name)
+        return queue.fifo.size_bytes + queue.reserved_bytes + queue.leased_bytes if queue else 0
+
+    @property
+    def bounded_bytes(self) -> int:
+        """How many bytes count against the bound of the channel; 0 where there is none."""
+        return self._tally.held_bytes
+
+    @property
+    def total_held_bytes(self) -> int:
+        """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
+        dead = sum(letter.item.size_bytes for letter in self.leases.dead.values())
+        own = (queue for queue in self._queues.values() if not isinstance(queue, TapQueue))
+        return dead + sum(queue.held_bytes for queue in own)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether puts wait, and all queues together hold about as much as they may."""
+        tally = self._tally
+        return tally.max_bytes > 0 and any(
+            tally.held_bytes + next(iter(queue.putters)).item.size_bytes > tally.max_bytes
+            for queue in tally.crowded
+        )
+
+    def is_full(self, queue_name: QueueName) -> bool:
+        """Return whether a put to this queue would wait."""
+        queue = self._queues.get(queue_name)
+        return queue.full if queue else False
+
+    def has_ended(self, queue_name: QueueName) -> bool:
+        """Return whether a queue was ended, alone or with all."""
+        return self._all_ended or queue_name in self._ended
+
+    def describe(self, queue_name: QueueName) -> str:
+        """Return what a queue looks like, in a phrase."""
+        queue = self._queues.get(queue_name)
+        return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
+
+    def depths(self) -> tuple[QueueDepth, ...]:
+        """Return what every queue holds that holds anything or is waited for, in order of appearance."""
+        return tuple(queue.depth() for queue in self._queues.values())
+
+    def set_clock(self, now: float) -> None:
+        """Tell the time, in seconds: what comes from now on began then. For reports only; nothing is decided by it."""
+        self._tally.now = now
+
+    def _describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
+        """What the queue of an operation looks like; for one that takes, also what the others hold: it may mean one.
+
+        A get that did not wait for its item is one of many, perhaps, and only looks at its own.
+        """
+        text = operation.queue.describe()
+        if isinstance(operation, Getter) and operation.terms is not None:
+            client = operation.client
+            if self.leases.is_at_bound(client):
+                text = f"{text}; this consumer has {client.num_leased} on lease, and may have {self.leases.max_leased}"
+        if isinstance(operation, Putter):
+            return text
+        if operation.wanted is None and not operation.is_shard and not waited:
+            return text
+        # What subscriptions have is there for them alone.
+        others = [
+            queue
+            for queue in self._queues.values()
+            if queue is not operation.queue and queue.fifo.num_items and not isinstance(queue.name, Tapped)
+        ]
+        named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
+        if len(others) > NUM_NAMED:
+            named.append(f"{len(others) - NUM_NAMED} more hold something")
+        return "; ".join([text, *named])
+
+    def _settled(self, queues: Iterable[NamedQueue]) -> list[Instruction]:
+        out: list[Instruction] = []
+        self._settle(queues, out)
+        return out
+
+    def _settle(self, queues: Iterable[NamedQueue], out: list[Instruction]) -> None:
+        for queue in queues:
+            queue.settle(self.closed, out)
+            queue.touch_taps()
+            self._drop_if_idle(queue)
+        if self._tally.crowded or self._tally.touched:
+            self._follow(out)
+
+    def _follow(self, out: list[Instruction]) -> None:
+        """What has entered is seen by subscriptions, and where that, or anything else, made room, puts enter."""
+        tally = self._tally
+        while True:
+            touched, tally.touched = tally.touched, {}
+            for tap in touched:
+                tap.settle(self.closed, out)
+            self._relieve(out)
+            if not tally.touched:
+                return
+
+    def _relieve(self, out: list[Instruction]) -> None:
+        """Let puts enter that waited for what other queues held."""
+        for queue in list(self._tally.crowded):
+            queue.settle(self.closed, out)
+
+    def _taps_of(self, name: QueueName) -> tuple[TapQueue, ...]:
+        return tuple(tap for tap in self._taps.values() if tap.terms.queue_name in (None, name))
+
+    def _is_gone(self, name: QueueName) -> bool:
+        """Whether that is a subscription which is not there."""
+        return type(name) is Tapped and name not in self._queues
+
+    def _unsubscribed(self, client: str, ticket: int) -> list[Instruction]:
+        return [Refuse(client, ticket, Reason.ENDED, "there is no such subscription any more")]
+
+    def _queue(self, name: QueueName) -> NamedQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = self.queue_type(name, self.maxsize, self.max_bytes, self._tally)
+            queue.ended = self._all_ended or name in self._ended
+            if self._taps:
+                queue.taps = self._taps_of(name)
+        return queue
+
+    def _client(self, name: str) -> Client:
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = Client(name)
+        return client
+
+    def _operation(self, client: str, ticket: int) -> Getter | Putter | None:
+        known = self._clients.get(client)
+        return known.operations.get(ticket) if known else None
+
+    def _delivery(self, client: str, ticket: int) -> Getter | None:
+        operation = self._operation(client, ticket)
+        return operation if isinstance(operation, Getter) and operation.items is not None else None
+
+    def _drop_if_idle(self, queue: NamedQueue) -> None:
+        if queue.num_dead and isinstance(queue, TapQueue) and queue.removed:
+            for number in [number for number, letter in self.leases.dead.items() if letter.queue is queue]:
+                self.leases.discard(number)
+        if queue.idle:
+            self._queues.pop(queue.name, None)
+            self._admitting.pop(queue, None)
