@@ -24,7 +24,8 @@ SOON_S = 5.0
 # It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
 LATE_S = 6.0
 
-pytestmark = pytest.mark.ray(own=True)
+# The stories are told once, in the set-up of the first test that looks at them.
+pytestmark = [pytest.mark.ray(own=True), pytest.mark.timeout(600)]
 
 
 class Hands:
