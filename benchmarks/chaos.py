@@ -158,14 +158,14 @@ class Chaos:
         self._hold()
         self._pipe.recv()
 
-    def run(self, seconds: float) -> Outcome:
-        """Let it go on for a while, then let the consumers have what is left."""
+    def run(self, seconds: float, *, including: str = "") -> Outcome:
+        """Let it go on for a while, and until `including` has happened; then let the consumers have what is left."""
         try:
             for _ in range(NUM_PRODUCERS):
                 self._start("producer")
             for _ in range(NUM_CONSUMERS):
                 self._start("consumer")
-            self._rage(time.monotonic() + seconds)
+            self._rage(time.monotonic() + seconds, including)
             self._finish()
         finally:
             for process in (*self._living, self._holder):
@@ -193,9 +193,9 @@ class Chaos:
         process.start()
         self._living[process] = kind
 
-    def _rage(self, until: float) -> None:
+    def _rage(self, until: float, including: str) -> None:
         next_look = 0.0
-        while (now := time.monotonic()) < until:
+        while (now := time.monotonic()) < until or (including and not self._outcome.events[including]):
             time.sleep(self._dice.uniform(0, 2 * EVERY_S))
             self._wake(now)
             holders = [self._holder] if self._journal is not None else []

@@ -20,12 +20,13 @@ LAYERS = (
     ("placement",),
     ("comm",),
     ("session",),
+    ("observe",),
     ("channel", "mailbox", "weights"),
     ("engine",),
     ("host",),
     ("worker",),
     ("cluster",),
-    ("observe", "mypy_plugin"),
+    ("mypy_plugin",),
     ("(face)",),  # rlinf/scheduler/__init__.py: the public names
     ("(testing)", "(cli)"),
 )

@@ -20,7 +20,7 @@ from channel_processes import hold_channels, run_function
 
 from comm_fixtures import secret  # noqa: F401
 from machine_fixtures import processes, star, start_on  # noqa: F401
-from rlinf.scheduler.channel import Channel, Starter
+from rlinf.scheduler.channel import Channel, Starter, operation
 from rlinf.scheduler.errors import WorkerError
 from rlinf.scheduler.session import Session, set_current
 from rlinf.testing.local import LocalRuntime
@@ -223,6 +223,12 @@ def ray_workers(ray_cluster):
 def on_ray(ray_workers):
     set_current(ray_workers.session)
     return ray_workers
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """After its deadline an operation of this process hears the channel's word on it, however busy the machine is."""
+    monkeypatch.setattr(operation, "MIN_GRACE_S", operation.ANSWER_S)
 
 
 @pytest.fixture(params=["in_process", "sockets", pytest.param("on_ray", marks=pytest.mark.ray)])

@@ -87,6 +87,7 @@ def test_an_item_that_was_made_with_a_newer_version_says_so(backend):
     assert channel.get_batch(max_items=1).versions == [1]
 
 
+@pytest.mark.usefixtures("patient")
 def test_leave_is_waited_for(backend):
     channel = admitting(backend, batch_items=1)
     slot = channel.admit(max_lag=0)
@@ -102,6 +103,7 @@ def test_leave_is_waited_for(backend):
     assert waiting.wait().version == 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_nothing_is_admitted_before_the_first_version(backend):
     channel = Channel.create(backend.name())
     with pytest.raises(
@@ -230,6 +232,7 @@ def test_the_version_moves_on_at_once_after_what_was_taken(backend):
         channel.set_version(version + 1, timeout_s=DEADLINE_S)
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_others_have_on_lease_is_waited_for(backend):
     channel, ready = admitting(backend, batch_items=1), Channel.create(backend.name())
     make(channel, "x", 0)
@@ -258,6 +261,7 @@ def test_what_comes_back_is_taken_before_the_version_moves_on(backend):
     channel.set_version(1)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_handle_that_nobody_has_read_holds_the_version_back_only_for_what_is_due(in_process):
     channel = admitting(in_process, batch_items=1)
     make(channel, "later", 1)
@@ -282,6 +286,7 @@ def test_what_is_asked_for_early_comes_with_the_next_version(backend):
     assert early.wait() == ["b"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_ranks_get_their_parts_of_one_consumption(backend):
     channel = admitting(backend, batch_items=4)
     for number in range(8):

@@ -83,6 +83,7 @@ def test_a_batch_by_a_shortcut_says_whether_it_is_complete(sockets):
         assert (batch, batch.complete) == ([0, 1], False)
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_does_not_come_says_what_was_wanted_and_what_other_queues_hold(backend):
     channel = backend.create()
     fill(channel, [1, 2])

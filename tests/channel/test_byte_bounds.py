@@ -15,6 +15,7 @@ DEADLINE_S = 30.0
 LARGE = 1 << 20
 
 
+@pytest.mark.usefixtures("patient")
 def test_puts_wait_while_the_channel_holds_its_bytes(backend):
     channel = Channel.create(backend.name(), max_bytes=3 * LARGE)
     for name in ("a", "b"):

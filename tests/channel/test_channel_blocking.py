@@ -188,6 +188,7 @@ def test_who_waits_for_a_server_that_is_killed_is_told(sockets):
     assert isinstance(outcome[0], ChannelLost)
 
 
+@pytest.mark.usefixtures("patient")
 def test_after_a_deadline_its_thread_goes_on(sockets):
     channel = sockets.create(maxsize=1)
     for _ in range(3):

@@ -33,6 +33,7 @@ DEADLINE_S = 30.0
 LARGE = 1 << 20
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_batch_that_does_not_come_says_what_was_wanted_and_what_is_there(in_process):
     channel = in_process.create()
     channel.put("x", weight=3)
@@ -193,6 +194,7 @@ def test_a_batch_that_cannot_come_is_refused(backend):
     assert channel.get_batch(2) == ["a", "b"]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("operation", ["put", "get", "get_batch"])
 def test_a_wait_ends_at_its_deadline_and_says_what_it_waited_for(backend, operation):
     channel = backend.create(maxsize=2)
@@ -214,6 +216,7 @@ def test_a_wait_ends_at_its_deadline_and_says_what_it_waited_for(backend, operat
     assert isinstance(error, TimeoutError)
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_operation_that_timed_out_has_done_nothing(backend):
     channel = backend.create(maxsize=1)
     get = channel.get(async_op=True, timeout_s=0.02)
@@ -227,6 +230,7 @@ def test_an_operation_that_timed_out_has_done_nothing(backend):
     assert channel.stats().queues == ()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_deadline_of_zero_is_met_by_what_is_there(backend):
     channel = backend.create()
     channel.put("there")

@@ -8,7 +8,7 @@ import pytest
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.errors import ClusterError, CommError
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def outcome_of(function):

@@ -161,7 +161,7 @@ def test_the_state_of_the_channel_is_kept_ends_dead_letters_counters_and_steps(h
     channel = holders.start(max_attempts=1, producers=1)
     with (
         pytest.raises(ZeroDivisionError),
-        channel.lease(timeout_s=1) if channel.put("dead") else channel.lease(),
+        channel.lease(timeout_s=DEADLINE_S) if channel.put("dead") else channel.lease(),
     ):
         raise ZeroDivisionError
     for item in range(4):

@@ -68,6 +68,7 @@ def test_what_is_left_comes_marked_group_by_group(backend):
         channel.get_group(8, timeout_s=DEADLINE_S)
 
 
+@pytest.mark.usefixtures("patient")
 def test_incomplete_groups_can_be_seen(backend):
     channel = backend.create()
     for group in ("a", "b", "a"):

@@ -7,7 +7,7 @@ from machine_peers import join
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.errors import ItemsLost
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

@@ -250,6 +250,7 @@ def test_puts_of_one_producer_keep_their_order_whether_they_are_held_or_not(job,
     ]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_timeout_says_what_is_being_fetched(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1)
@@ -323,6 +324,7 @@ def test_a_put_that_is_late_says_that_the_holder_has_not_taken_it(job, holder):
     until_held(holder, 1)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_lease_lasts_while_its_items_are_fetched_and_ends_when_nobody_wants_them(job, holder):
     channel = Channel.create("items")
     producer_of(job, 1)

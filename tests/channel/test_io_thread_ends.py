@@ -9,7 +9,7 @@ from rlinf.scheduler.errors import ChannelLost, ClusterError, CommError
 from rlinf.scheduler.weights import open_weights
 from rlinf.testing.local import LocalRuntime
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

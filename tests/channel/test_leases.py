@@ -99,13 +99,14 @@ def test_an_item_that_is_given_back_is_the_next_ones(backend):
 
 
 def test_nobody_gets_an_item_before_its_delay_is_over(backend):
-    channel = filled(backend, ["a"])
-    with channel.lease() as lease:
-        lease.nack(delay_s=0.6)
+    channel = filled(backend, ["late", "soon"])
+    for delay_s in (3600, 0.05):
+        with channel.lease() as lease:
+            lease.nack(delay_s=delay_s)
+    assert channel.get(timeout_s=DEADLINE_S) == "soon"
     with pytest.raises(ChannelEmpty):
         channel.get_nowait()
     assert counts(channel) == (0, 1, 0)
-    assert channel.get(timeout_s=DEADLINE_S) == "a"
 
 
 def test_other_processes_get_what_comes_back(backend):
@@ -349,12 +350,13 @@ def test_every_late_word_is_refused(backend):
             lease.ack()
 
 
-def test_a_lease_that_was_extended_lasts(backend):
-    channel = filled(backend, ["x"])
-    with channel.lease(work_deadline_s=0.5) as lease:
-        lease.extend(DEADLINE_S)
+@pytest.mark.usefixtures("patient")
+def test_a_lease_that_was_extended_lasts(in_process):
+    channel = filled(in_process, ["x"])
+    with channel.lease(work_deadline_s=1.5) as lease:
+        lease.extend(3600)
         with pytest.raises(ChannelTimeout, match="1 on lease"):
-            channel.get(timeout_s=0.6)
+            channel.get(timeout_s=1.6)
     assert counts(channel) == (0, 0, 0)
 
 
@@ -490,6 +492,7 @@ def test_items_on_lease_count_against_the_bound(backend):
     channel.put_nowait(3)
 
 
+@pytest.mark.usefixtures("patient")
 def test_bytes_on_lease_count_too(backend):
     channel = filled(backend, [np.zeros(LARGE, np.uint8)], max_bytes=3 * LARGE // 2)
     with channel.lease(), pytest.raises(ChannelTimeout):
@@ -497,6 +500,7 @@ def test_bytes_on_lease_count_too(backend):
     channel.put(np.zeros(LARGE, np.uint8), timeout_s=DEADLINE_S)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_consumer_has_no_more_than_its_bound(backend):
     channel = filled(backend, range(3), max_leased=1)
     with channel.lease():
@@ -606,6 +610,7 @@ def test_a_lease_is_entered_once(in_process):
     assert channel.get() == 2
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_batch_that_does_not_come_says_what_was_wanted(backend):
     channel = filled(backend, [1])
     with pytest.raises(BatchTimeout, match="a batch of weight 5 is wanted"):
@@ -644,6 +649,7 @@ def test_what_is_left_of_a_group_at_the_end_is_not_complete(in_process):
         assert (lease.items.group, lease.items.complete) == ("a", False)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_lease_is_of_a_group_or_of_a_batch(in_process):
     channel = Channel.create(in_process.name())
     with pytest.raises(ChannelArgumentError, match="group_size"):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,27 +42,33 @@ def test_a_get_that_timed_out_against_a_stopped_process_does_not_change_the_orde
         assert [channel.get(timeout_s=DEADLINE_S) for _ in range(10)] == list(range(10))
 
 
-def give_back(channel, handles, count, order):
-    """Seconds until `count` delivered items are back in the queue, dropped in that order."""
+def cpu_s(holder):
+    """Seconds that this process and the holder have had a core: what else the machine does is not in them."""
+    ticks = Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return time.process_time() + sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def give_back(holder, channel, handles, count, order):
+    """Seconds of work until `count` delivered items are back in the queue, dropped in that order."""
     deadline = time.monotonic() + DEADLINE_S
     while not all(map(AsyncHandle.done, handles)):  # waiting for a handle would take its item
         assert time.monotonic() < deadline
         os.sched_yield()
-    started = time.monotonic()
+    started = cpu_s(holder)
     for place in order:
         handles[place] = None
     assert channel.get_batch(count, timeout_s=60) == list(range(count))
-    return time.monotonic() - started
+    return cpu_s(holder) - started
 
 
 def test_giving_back_the_oldest_first_costs_what_the_newest_first_costs():
     count = 6000
     with Job() as job:
-        _, channel = job.hold()
+        holder, channel = job.hold()
         took_s = {}
         for name, order in (("newest first", range(count - 1, -1, -1)), ("oldest first", range(count))):
             for number in range(count):
                 channel.put(number, 1, async_op=True)
             handles = [channel.get(async_op=True) for _ in range(count)]
-            took_s[name] = give_back(channel, handles, count, order)
+            took_s[name] = give_back(holder, channel, handles, count, order)
         assert took_s["oldest first"] < 4 * took_s["newest first"] + 0.2

@@ -152,7 +152,7 @@ def test_a_node_in_the_foreground_ends_with_its_command(in_the_foreground, numbe
     started, pids = in_the_foreground
     assert alive(pids)
     started.send_signal(number)
-    assert started.wait(30) == status
+    assert started.wait(60) == status
     assert not alive(pids)
     assert records.read_records() == []
 
@@ -160,5 +160,5 @@ def test_a_node_in_the_foreground_ends_with_its_command(in_the_foreground, numbe
 def test_a_node_in_the_foreground_that_ends_by_itself_is_told(in_the_foreground):
     started, pids = in_the_foreground
     os.kill(pids[0], signal.SIGKILL)
-    assert started.wait(30) == 1
+    assert started.wait(60) == 1
     assert "has ended by itself; its log: " in started.stderr.read()

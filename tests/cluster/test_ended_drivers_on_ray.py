@@ -19,7 +19,7 @@ from rlinf.scheduler.engine.node.processes import end_all, living, marked
 
 PROGRAM = Path(__file__).with_name("driver_that_is_ended.py")
 # A rank in a call is given two seconds, and what is left another two; on a busy machine all takes longer.
-SOON_S = 20.0
+SOON_S = 60.0
 # In which it begins, starts its Ray, launches, and waits.
 LIFE_S = 12.0
 MARK = "RLINF_TEST_MARK"

@@ -20,10 +20,10 @@ PROGRAM = Path(__file__).with_name("hosts_stories.py")
 # A rank is started on a busy machine for a minute, and some are before a story says something again.
 DEADLINE_S = 240.0
 # As in the stories; what ends then is told a little later on a busy machine.
-UNREACHABLE_AFTER_S = 9.0
-SOON_S = 5.0
+UNREACHABLE_AFTER_S = 12.0
+SOON_S = 10.0
 # It was silent before the fault, or is looked at after the limit; and a busy machine takes its time.
-LATE_S = 6.0
+LATE_S = 20.0
 
 # The stories are told once, in the set-up of the first test that looks at them.
 pytestmark = [pytest.mark.ray(own=True), pytest.mark.timeout(600)]
@@ -124,7 +124,7 @@ def test_a_node_that_joins_later_is_found(seen):
 def test_a_cut_is_told_of_within_seconds(seen, rank):
     after_s, reason = seen["told"][rank]
     assert after_s < 2 * SOON_S
-    assert re.fullmatch(r"its raylet has not answered for \d s", reason)
+    assert re.fullmatch(r"its raylet has not answered for \d+ s", reason)
 
 
 def test_a_cut_that_is_mended_in_time_has_cost_nothing(seen):

@@ -14,7 +14,7 @@ GONE = (
     r"node 1 \([\d.]+, [0-9a-f]{8}\) is gone: its raylet ended at \d\d:\d\d:\d\d(, \d+\.\d s into \w+\(\))?$"
 )
 # At once; on a busy machine a little later.
-SOON_S = 5.0
+SOON_S = 15.0
 
 pytestmark = pytest.mark.ray(own=True)
 

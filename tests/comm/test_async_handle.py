@@ -9,7 +9,7 @@ from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ResultTimeout
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def handle_of(value):

@@ -8,7 +8,7 @@ import pytest
 from rlinf.scheduler.comm.cancellation import Scope, working_in
 from rlinf.scheduler.comm.promise import Promise
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def in_thread(function):

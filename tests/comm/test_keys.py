@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.tls import ClusterTls
 from rlinf.scheduler.errors import PeerDied
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 KEY = bytes(range(97, 129))
 
 

@@ -11,7 +11,7 @@ from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
 from rlinf.scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, PeerDied
 from rlinf.scheduler.host.ports import ReservedPort
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def serve_echo(messenger):
@@ -308,7 +308,7 @@ def test_one_thread_serves_any_number_of_peers_and_requests(new_messenger):
     for client in clients:
         for _ in range(50):
             client.request(server.endpoint, "never", None)
-    assert threading.active_count() == before + 21
+    assert threading.active_count() <= before + 21  # some of before may have ended
 
 
 def test_a_service_is_served_once(new_messenger):

@@ -7,7 +7,7 @@ import threading
 from rlinf.scheduler.comm import reports
 from rlinf.scheduler.comm.reports import Reporter
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def test_a_line_of_the_io_thread_is_written_before_what_follows_from_it(new_messenger, caplog):

@@ -13,6 +13,7 @@ import pytest
 
 from page_programs import BLOCK, programs_of, save
 from rlinf.testing.machines import MachinePair, MachinesUnavailable
+from waits import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE, FEW_PORTS = (
@@ -124,7 +125,7 @@ def test_the_page_can_be_followed_to_the_letter(shells, tmp_path):
 
     for where, _, stop in stops:
         assert "stopped node" in assert_done(shells[where].run(stop))
-    assert processes_with(str(first.home.parent.parent)) == []
+    wait_until(lambda: processes_with(str(first.home.parent.parent)) == [])
 
 
 def processes_with(text):

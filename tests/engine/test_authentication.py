@@ -35,7 +35,7 @@ def environment(tmp_path):
 
 def joined(wanted, environment):
     with listening(as_ray(wanted)) as (host, port):
-        return authentication_at(f"{host}:{port}", environment, 5)
+        return authentication_at(f"{host}:{port}", environment, 60)
 
 
 @pytest.mark.parametrize("mode", [None, "token", "TOKEN"])
@@ -88,7 +88,7 @@ def test_a_refusal_does_not_wait(environment):
     begun = time.monotonic()
     with pytest.raises(ClusterError, match="token"), listening(as_ray(RIGHT)) as (host, port):
         authentication_at(f"{host}:{port}", environment(), 120)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 def test_who_is_no_ray_is_told_at_the_deadline(environment):
@@ -96,7 +96,7 @@ def test_who_is_no_ray_is_told_at_the_deadline(environment):
         listening(lambda question: b"HTTP/1.1 400 Bad Request\r\n\r\n") as (host, port),
         pytest.raises(ClusterTimeout, match=f"what listens at {host}:{port} does not answer as a Ray does"),
     ):
-        authentication_at(f"{host}:{port}", environment(), 0.3)
+        authentication_at(f"{host}:{port}", environment(), 1.0)
     with pytest.raises(ClusterTimeout, match=r"no Ray answers at 127\.0\.0\.1:1"):
         authentication_at("127.0.0.1:1", environment(), 0)
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import os
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from rlinf.scheduler.engine.nodes import fleet_of
 from rlinf.scheduler.engine.probe import (
     NodeReport,
     network_interfaces,
+    node_environment,
     probe_this_node,
     simulated_environment,
 )
@@ -22,37 +24,45 @@ from rlinf.scheduler.hardware.devices import Device
 from rlinf.scheduler.planning import Node
 
 
-def probe(monkeypatch, environment, resources=()):
-    for name in ("CUDA_VISIBLE_DEVICES", "RLINF_NODE_RANK", "RLINF_SIMULATED_ACCELERATORS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    return probe_this_node("id", "10.0.0.7", False, dict(resources))
+def probe(environment, resources=()):
+    return probe_this_node("id", "10.0.0.7", False, dict(resources), environment)
 
 
-def test_a_node_reports_what_ray_counted_and_the_mask_that_it_was_started_with(monkeypatch):
-    report = probe(monkeypatch, {"CUDA_VISIBLE_DEVICES": "4,5", "RLINF_NODE_RANK": "3"}, {"GPU": 2.0})
+def test_a_node_reports_what_ray_counted_and_the_mask_that_it_was_started_with():
+    report = probe({"CUDA_VISIBLE_DEVICES": "4,5", "RLINF_NODE_RANK": "3"}, {"GPU": 2.0})
     assert (report.num_accelerators, report.accelerator_type, report.mask) == (2, "NVIDIA", ("4", "5"))
     assert report.accelerator_names == ("4", "5")
     assert report.node_rank_setting == 3
 
 
-def test_a_node_without_accelerators_says_so(monkeypatch):
-    report = probe(monkeypatch, {})
+def test_a_node_without_accelerators_says_so():
+    report = probe({})
     assert (report.num_accelerators, report.accelerator_type, report.devices) == (0, "", ())
     assert report.python
     assert report.node_rank_setting is None
 
 
-def test_a_node_rank_that_is_no_number_is_an_error_that_names_the_variable(monkeypatch):
+def test_a_node_rank_that_is_no_number_is_an_error_that_names_the_variable():
     with pytest.raises(ClusterError, match="RLINF_NODE_RANK='first'"):
-        probe(monkeypatch, {"RLINF_NODE_RANK": "first"})
+        probe({"RLINF_NODE_RANK": "first"})
 
 
-def test_a_simulated_node_reports_the_node_that_it_simulates(monkeypatch):
+def test_a_simulated_node_reports_the_node_that_it_simulates():
     node = Node(num_accelerators=3, visible=("1", "5", "7"))
-    report = probe(monkeypatch, simulated_environment(2, node))
+    report = probe(simulated_environment(2, node))
     assert (report.node_rank_setting, report.accelerator_names) == (2, ("1", "5", "7"))
+
+
+@pytest.mark.parametrize(("parent", "mask"), [("raylet", "4,5=a"), ("sh", None)])
+def test_a_node_starts_its_processes_with_what_its_raylet_was_started_with(
+    tmp_path, monkeypatch, parent, mask
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    folder = tmp_path / str(os.getppid())
+    folder.mkdir()
+    (folder / "comm").write_text(f"{parent}\n")
+    (folder / "environ").write_bytes(b"CUDA_VISIBLE_DEVICES=4,5=a\0BYTES=\xff\0")
+    assert node_environment(tmp_path).get("CUDA_VISIBLE_DEVICES") == mask
 
 
 def test_interfaces_have_addresses_and_leave_the_loopback_out():

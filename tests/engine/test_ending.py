@@ -51,7 +51,7 @@ def run(path, number=None, **options):
                 assert process.stdout.readline() == "ready\n"
                 process.send_signal(number)
             said = process.stdout.read()
-            process.wait(20)
+            process.wait(60)
         finally:
             process.kill()
     return said.split("\n")[:-1], process.returncode, path.with_suffix(".errors").read_text()

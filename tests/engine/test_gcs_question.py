@@ -11,7 +11,7 @@ from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
 
 def asked(answer, token=None):
     with listening(answer) as (host, port):
-        return ask_gcs(host, port, token, 5)
+        return ask_gcs(host, port, token, 60)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_an_answer_may_come_in_pieces():
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert ask_gcs(*server.getsockname(), None, 5) is GcsAnswer.REFUSED
-        thread.join(10)
+        assert ask_gcs(*server.getsockname(), None, 60) is GcsAnswer.REFUSED
+        thread.join(60)
 
 
 def test_where_nobody_listens_nobody_answers():
@@ -72,4 +72,4 @@ def test_who_says_nothing_is_not_waited_for_longer_than_allowed():
     with socket.create_server(("127.0.0.1", 0)) as server:
         begun = time.monotonic()
         assert ask_gcs(*server.getsockname(), None, 0.2) is GcsAnswer.NOT_RAY
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30

@@ -37,7 +37,7 @@ if sys.argv[2] == "stop":
     print("stopped", flush=True)
 signal.pause()
 """
-SOON_S = 15.0
+SOON_S = 60.0
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ try:
         print("joined", cluster.num_nodes)
     print("mode afterwards", os.environ.get("RAY_AUTH_MODE"))
 except ClusterError as error:
-    print(time.monotonic() - begun < 10, error)
+    print(time.monotonic() - begun < 50, error)
 """
 # Each process of tests has ports of its own: Ray listens on all addresses, whatever it is told.
 _PORT = 6721 + 2 * (os.getpid() % 1500)
@@ -129,4 +129,4 @@ def test_a_machine_that_is_no_node_is_told_so_at_the_deadline(foreign_rays):
     begun = time.monotonic()
     with pytest.raises(ClusterTimeout, match=r"this machine is no node of the Ray at 127\.0\.0\.23:6723"):
         raylets.wait_for_raylet("127.0.0.23:6723", 0.3)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30

@@ -13,7 +13,7 @@ from rlinf.scheduler.mailbox import Mailbox
 from rlinf.scheduler.mailbox.members import Members, parse_members
 from weights_job import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 LIMIT_BYTES = 100_000
 FITS = 10_000  # so many numbers leave at once, and go through shared memory
 LARGE = 200_000  # goes through shared memory where there is some
@@ -324,9 +324,9 @@ def test_a_member_that_does_not_take_holds_back_the_source(party):
 
 def test_the_one_member_that_never_registers_is_named_at_the_deadline(here):
     groups = [*GROUPS, ("critic", 0)]
-    sending = here.call("actor:0", "value", groups, timeout_s=0.2)
+    sending = here.call("actor:0", "value", groups, timeout_s=1.0)
     assert [here.call(name, None, groups).wait() for name in NAMES[1:]] == ["value"] * 6
-    with pytest.raises(PeerNotFound, match=r"nobody named 'critic:0' after 0\.2 s"):
+    with pytest.raises(PeerNotFound, match=r"nobody named 'critic:0' after \d+\.\d s"):
         sending.wait(DEADLINE_S)
 
 
@@ -334,7 +334,7 @@ def test_all_who_are_missing_are_named_with_their_reasons(here):
     here.call("actor:0", bytes(LIMIT_BYTES - 1)).wait(DEADLINE_S)
     assert len(here.call("rollout:0").wait()) == LIMIT_BYTES - 1
     with pytest.raises(CommTimeout) as caught:
-        here.call("actor:0", "value", timeout_s=0.2).wait(DEADLINE_S)
+        here.call("actor:0", "value", timeout_s=1.0).wait(DEADLINE_S)
     assert caught.value.peer == "rollout:1, rollout:2, rollout:3, rollout:4, rollout:5"
     assert f"'rollout:5' (room in its mailbox, which holds {LIMIT_BYTES} bytes" in str(caught.value)
 
@@ -343,7 +343,7 @@ def test_those_who_died_are_named_beside_those_who_never_came(here):
     groups = [*GROUPS, ("critic", [0, 1])]
     lose(here, "rollout:2", "actor:0")
     with pytest.raises(CommTimeout) as caught:
-        here.call("actor:0", "value", groups, timeout_s=0.2).wait(DEADLINE_S)
+        here.call("actor:0", "value", groups, timeout_s=1.0).wait(DEADLINE_S)
     assert caught.value.peer == "critic:0, critic:1, rollout:2"
     assert "'critic:1', which never registered" in str(caught.value)
     assert "'rollout:2', which is gone (it closed its messenger)" in str(caught.value)

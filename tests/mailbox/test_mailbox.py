@@ -9,7 +9,7 @@ from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf.scheduler.mailbox import Mailbox
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 LIMIT_BYTES = 10_000
 
 

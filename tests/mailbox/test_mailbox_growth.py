@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
-from rlinf.scheduler.comm.transfer import GRACE_S
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
 from weights_job import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_a_deadline_holds_when_the_receiver_stands_still(boxes, timeout_s):
     started = time.monotonic()
     with pytest.raises(CommTimeout, match="waiting for its acknowledgement"):
         env.send("late", "rollout:0", timeout_s=timeout_s).wait()
-    assert timeout_s <= time.monotonic() - started < timeout_s + 2 * GRACE_S + 2.0
+    assert timeout_s <= time.monotonic() - started < DEADLINE_S / 2
     go_on.set()
     rollout.recv("env:0", timeout_s=DEADLINE_S).wait()
 

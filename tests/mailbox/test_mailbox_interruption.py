@@ -12,7 +12,7 @@ from weights_job import wait_until
 
 pytestmark = pytest.mark.interrupted
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 NUM_ITEMS = 600
 SIZES = [1, 1000, 20_000]  # in numbers; the last goes through shared memory where there is some
 MEMBERS = [("env", 0), ("rollout", 0), ("actor", 0)]

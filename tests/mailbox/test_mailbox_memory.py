@@ -13,7 +13,7 @@ from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, framing
 from rlinf.scheduler.errors import CommTimeout, PeerDied, SharedMemoryUnreadable
 from rlinf.scheduler.mailbox import Mailbox
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 SIZE = 100_000
 LIMIT_BYTES = 2 * 8 * SIZE + 1000
 

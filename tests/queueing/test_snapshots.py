@@ -156,7 +156,8 @@ class Life:
     def unsubscribe(self, client, is_over):
         vacancy = self.state.leave_subscription(client, 1, "tap")
         if vacancy is None or not is_over:
-            return [("left", vacancy)]
+            # Vacancies are numbered anew after a rest.
+            return [("left", vacancy is None)]
         return self.state.give_up_subscription("tap", vacancy)
 
     def get_batch(self, client, queue, weight, num_items, wait):

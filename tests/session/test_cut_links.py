@@ -10,7 +10,7 @@ from machine_peers import join
 from rlinf.scheduler.errors import PeerDied
 from rlinf.scheduler.events import WorkerResponsive, WorkerUnresponsive
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 UNREACHABLE_AFTER_S = 12.0
 
 

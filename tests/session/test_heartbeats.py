@@ -10,7 +10,7 @@ from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.config.cluster_config import DEFAULT_UNREACHABLE_AFTER_S
 from rlinf.scheduler.events import WorkerResponsive, WorkerUnresponsive
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -29,7 +29,7 @@ def test_a_stopped_process_is_told_of_and_so_is_its_going_on(job):
     assert isinstance(silent, WorkerUnresponsive)
     assert (silent.group, silent.rank) == ("rollout", 3)
     assert silent.reason.startswith("nothing heard for ")
-    assert silent.silent_s < 9
+    assert silent.silent_s < GRACE_S / 2
     other.go_on()
     again = told.get(timeout=DEADLINE_S)
     assert isinstance(again, WorkerResponsive)

@@ -9,7 +9,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.session import Session, current_or_none
 from scarce_threads import refuse_thread
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def fail():

@@ -17,7 +17,7 @@ from rlinf.scheduler.session import EventBus, Session, current_session, set_curr
 from rlinf.scheduler.weights import open_weights
 from rlinf.testing import LocalRuntime
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Interrupted(Exception):
@@ -76,8 +76,8 @@ def test_a_signal_handler_gets_the_service_that_the_interrupted_thread_is_waitin
     try:
         session.messenger.submit(hold_up)
         assert blocked.wait(DEADLINE_S)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted):  # noqa: PT012 - on a busy machine it comes before the thread waits
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
             session.service(counted)
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -138,7 +138,7 @@ def test_only_a_bus_with_listeners_has_a_thread():
     before = set(threading.enumerate())
     bus.emit(WorkerLogged("nobody", 0, 20, "hears this"))
     assert bus.flush()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     heard = []
     bus.subscribe(heard.append)
     event = WorkerLogged("somebody", 0, 20, "hears this")

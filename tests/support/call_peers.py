@@ -14,7 +14,7 @@ from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.result import GroupResult
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

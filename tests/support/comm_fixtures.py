@@ -9,7 +9,7 @@ from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session
 from weights_job import Job
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(params=["unix", "tcp"])

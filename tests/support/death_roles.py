@@ -5,7 +5,7 @@ import threading
 from rlinf.scheduler.errors import CommError, PeerDied
 from rlinf.scheduler.session.death_roll import Death
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def wait_for_item(pipe, member, sender):

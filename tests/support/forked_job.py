@@ -13,6 +13,8 @@ from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.config import read_cluster_config
 from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.log_lines import receive_log_lines
+from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.planning import Node, Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
@@ -102,6 +104,8 @@ class ForkedJob:
         self.session.provide(Processes, self.processes)
         self.session.service(DeviceDesk)
         receive_log_lines(self.session)
+        self.session.service(Reasoner)
+        self.session.service(StallDesk)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

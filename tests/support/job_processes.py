@@ -24,7 +24,7 @@ from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.weights import open_weights
 from rlinf.testing.local import HeldHere
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 HERE, THERE = "here", "there"
 
 _numbers = itertools.count()
@@ -60,7 +60,12 @@ class Peer:
             self.process.join(0.5)
             message = f"'{self.name}' has not answered after {timeout_s} s"
             raise TimeoutError(message)
-        return self.pipe.recv()
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            self.process.join(DEADLINE_S)
+            message = f"'{self.name}' has ended without a word, with exit code {self.process.exitcode}"
+            raise ChildProcessError(message) from None
 
     def result(self, timeout_s=DEADLINE_S):
         """What its function returned, or raised."""

@@ -11,7 +11,7 @@ from rlinf.scheduler.worker.channel_starter import ChannelStarter
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.supervision import Supervision
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.supervision import Supervision, groups_of
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class ThreadOfThisProcess:

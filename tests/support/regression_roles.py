@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import itertools
 import os
 import resource
 import signal
@@ -262,10 +261,11 @@ def wait_with_deadline(_pipe, _member, name, timeout_s):
     return channel.get(timeout_s=timeout_s)
 
 
-def get_for_ever(pipe, _member, name):
-    """Take one item after the other; say once how many."""
+def get_many_and_die(_pipe, _member, name, count):
+    """Take one item after the other, and be killed while more are on their way."""
     channel = Channel.connect(name, timeout_s=DEADLINE_S)
-    for count in itertools.count(1):
-        channel.get()
-        if count == 500:
-            pipe.send(count)
+    for _ in range(count):
+        channel.get(timeout_s=DEADLINE_S)
+    on_their_way = [channel.get(async_op=True) for _ in range(5)]
+    os.kill(os.getpid(), signal.SIGKILL)
+    return on_their_way

@@ -3,7 +3,7 @@
 import threading
 import time
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def wait_until(condition):

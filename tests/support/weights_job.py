@@ -7,7 +7,7 @@ import time
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf.scheduler.weights import Weights
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 VERSION_BYTES = 10 * 50_000 * 4
 
 

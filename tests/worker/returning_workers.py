@@ -9,7 +9,7 @@ import numpy as np
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import PeerDied
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 VARIABLES = (
     "RANK",
     "WORLD_SIZE",

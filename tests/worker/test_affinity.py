@@ -12,7 +12,7 @@ from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rlinf.scheduler.host import bounded_lines
 from rlinf.scheduler.host.bounded_lines import BoundedLines
 from rlinf.scheduler.session import EventBus
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Terminal:

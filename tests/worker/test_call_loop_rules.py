@@ -17,7 +17,7 @@ from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.call_loop import CallLoop
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 CALLERS = ("driver", "actor:0")
 
 

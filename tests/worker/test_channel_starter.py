@@ -22,7 +22,7 @@ from rlinf.scheduler.session import Session, SideBySide, set_current
 from scarce_threads import refuse_thread
 
 __all__ = ["alarms"]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

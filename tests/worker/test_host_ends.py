@@ -7,7 +7,7 @@ import pytest
 from rlinf.scheduler.host.host import Hosting
 from rlinf.scheduler.host.protocol import HostSpec
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

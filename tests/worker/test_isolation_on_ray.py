@@ -8,9 +8,12 @@ import pytest
 import ray
 from ray_workers import Probe
 
-from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy
+from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
+from rlinf.scheduler.engine.engine import variables_lacking
+from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import WorkerStarted
+from rlinf.scheduler.worker.processes import Processes
 
 pytestmark = pytest.mark.ray
 
@@ -30,6 +33,12 @@ OWN_SETTING = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 def mask_setting():
     """What tells Ray to leave the mask of a task alone."""
     return os.environ.get(OWN_SETTING)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def own_pid():
+    """The number of its process."""
+    return os.getpid()
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +75,26 @@ def test_without_isolation_workers_see_all_of_the_node_and_their_true_index(all_
 def test_what_our_processes_start_with_is_not_forced_upon_the_users_own_ray_tasks(all_visible):
     assert [found[3] for found in all_visible] == ["1", "1"]
     assert ray.get(mask_setting.remote(), timeout=60) is None
+
+
+def test_no_rank_lives_in_a_process_that_ran_a_task_of_the_users(ray_cluster):
+    # What the task had imported would have seen other masks.
+    pid_of_task = ray.get(own_pid.remote(), timeout=60)
+    group = Probe.create_group().launch(ray_cluster, NodePlacementStrategy([0, 1]))
+    pids = [found["real_pid"] for found in group.who().wait(60)]
+    group.terminate()
+    assert pid_of_task not in pids
+
+
+def test_what_nodes_of_somebody_elses_do_not_start_with_is_given_to_each_process(ray_cluster, monkeypatch):
+    node_ids = [node.node_id for node in ray_cluster.topology.nodes]
+    assert variables_lacking() == {node_id: {} for node_id in node_ids}
+    monkeypatch.setattr(copying, "LABELS", {"somebody": "else"})
+    (name,) = copying.OF_A_PROCESS
+    assert [list(lacking) for lacking in variables_lacking().values()] == [[name]] * 2
+    monkeypatch.setattr(ray_cluster.session.service(Processes), "_lack", {})
+    own = [found[0] for found in seen(ray_cluster, NodePlacementStrategy([0]), name)]
+    assert own == [copying.OF_A_PROCESS[name].replace("${GLIBC_TUNABLES}", copying.of_a_node({})[name])]
 
 
 def test_ranks_copy_large_memory_around_the_cache(all_visible):

@@ -39,7 +39,7 @@ class Heard:
         job.session.bus.subscribe(lambda event: isinstance(event, WorkerLost) and self._events.put(event))
 
     def next(self):
-        event = self._events.get(timeout=30)
+        event = self._events.get(timeout=60)
         return event.group, event.rank
 
 
@@ -54,7 +54,7 @@ def test_after_terminate_calls_say_so_and_the_name_is_free(forked_job, pair):
     with pytest.raises(WorkerDied, match="the group was terminated"):
         pair.add(1)
     again = Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="pair")
-    assert again.add(1).wait(30) == [1]
+    assert again.add(1).wait(60) == [1]
 
 
 class Interrupted(Exception):
@@ -63,21 +63,22 @@ class Interrupted(Exception):
 
 @pytest.mark.interrupted
 def test_a_terminate_that_was_interrupted_can_be_made_again(forked_job, pair, monkeypatch):
-    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.5)
+    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 10.0)
 
     def interrupt(_signal, _frame):
         raise Interrupted
 
     pair.hold_the_process()
-    wait_until(lambda: all(pair.is_held().wait(30)))  # so that the ranks do not end by themselves
+    wait_until(lambda: all(pair.is_held().wait(60)))  # so that the ranks do not end by themselves
     former = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted):  # noqa: PT012 - on a busy machine it comes before the call
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
             pair.terminate()
     finally:
         signal.signal(signal.SIGALRM, former)
     assert forked_job.living == 2
+    monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.1)
     pair.terminate()
     wait_until(lambda: forked_job.living == 0)
     assert Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="pair").name == "pair"
@@ -89,7 +90,7 @@ def test_a_killed_rank_ends_pending_and_later_calls_of_all_ranks(forked_job, pai
     dying = pair.die(1)
     for call in (dying, waiting):
         with pytest.raises(WorkerDied, match="rank 1 of 'pair' died"):
-            call.wait(30)
+            call.wait(60)
     assert heard.next() == ("pair", 1)
     with pytest.raises(WorkerDied, match=r"rank 1 of 'pair' .* the whole group ends with it"):
         pair.execute_on(0).add(1)
@@ -104,7 +105,7 @@ def test_a_rank_whose_end_nobody_tells_is_dead_when_its_connection_is(monkeypatc
     waiting = pair.execute_on(0).wait_for_gate()
     pair.execute_on(1).die(1)
     with pytest.raises(WorkerDied, match=r"rank 1 of 'pair' died .*its process has ended"):
-        waiting.wait(30)
+        waiting.wait(60)
     assert heard.next() == ("pair", 1)
     monkeypatch.setattr("rlinf.scheduler.worker.supervision.STOP_GRACE_S", 0.0)  # nobody tells of its end
 
@@ -176,7 +177,7 @@ def test_a_launch_that_is_late_says_which_rank_waits_for_what(forked_job):
 
 def test_a_class_that_forgets_super_init_works(forked_job):
     group = Forgetful.create_group().launch(forked_job, placement_strategy=NodePlacementStrategy([1]))
-    assert group.find().wait(30) == [0]
+    assert group.find().wait(60) == [0]
     group.terminate()
 
 
@@ -186,10 +187,10 @@ def test_with_ignore_the_living_ranks_go_on(forked_job):
         forked_job, placement_strategy=strategy, name="tolerant", on_failure="ignore"
     )
     with pytest.raises(WorkerDied):
-        group.execute_on(1).die(1).wait(30)
-    assert group.execute_on(0).add(1).wait(30) == [1]
+        group.execute_on(1).die(1).wait(60)
+    assert group.execute_on(0).add(1).wait(60) == [1]
     with pytest.raises(WorkerDied):
-        group.execute_on(1).add(1).wait(30)
+        group.execute_on(1).add(1).wait(60)
     group.terminate()
 
 

@@ -19,7 +19,7 @@ from rlinf.scheduler.events import NodeLost
 from waits import wait_until
 
 # It takes a second; on a busy machine more.
-SOON_S = 15.0
+SOON_S = 60.0
 
 
 @contextlib.contextmanager
@@ -47,9 +47,9 @@ def watching(pids):
 def launch_two(job, *, busy, **options):
     """Two ranks and their process ids; if they are `busy`, they are in a call that does not return."""
     group = Probe.create_group().launch(job, PackedPlacementStrategy(0, 1), name="left", **options)
-    pids = [who["pid"] for who in group.who().wait(30)]
+    pids = [who["pid"] for who in group.who().wait(60)]
     waiting = group.hold_the_process() if busy else None
-    wait_until(lambda: not busy or all(group.is_held().wait(30)))
+    wait_until(lambda: not busy or all(group.is_held().wait(60)))
     return group, waiting, pids
 
 
@@ -104,8 +104,8 @@ def test_the_end_of_a_script_that_started_a_rank_says_nothing_of_the_node():
             rf"rank 0 of 'left' died.*: the process that started it \(wrap\.sh, process {script}\) ended at"
         )
         with pytest.raises(WorkerDied, match=told):
-            group.execute_on(0).who().wait(30)
-        assert group.execute_on(1).who().wait(30)[0]["pid"] == pids[1]
+            group.execute_on(0).who().wait(60)
+        assert group.execute_on(1).who().wait(60)[0]["pid"] == pids[1]
         assert not any(isinstance(each, NodeLost) for each in events)
 
 
@@ -119,7 +119,7 @@ def test_a_rank_outlives_the_script_between_it_and_its_raylet_and_ends_with_the_
             raylet = parent_of(parent_of(pids[0]))
             os.kill(parent_of(pids[0]), signal.SIGKILL)
             assert_all_end([script])
-            assert group.execute_on(0).who().wait(30)[0]["pid"] == pids[0]
+            assert group.execute_on(0).who().wait(60)[0]["pid"] == pids[0]
             os.kill(raylet, signal.SIGKILL)
             assert_all_end([rank])
         wait_until(lambda: any(isinstance(each, NodeLost) for each in events))
@@ -133,12 +133,12 @@ from rlinf.scheduler import PackedPlacementStrategy
 if __name__ == "__main__":
     job = ForkedJob()
     group = Probe.create_group().launch(job, PackedPlacementStrategy(0, 1), name="parents")
-    pids = group.start_a_child().wait(30) + [who["pid"] for who in group.who().wait(30)]
+    pids = group.start_a_child().wait(60) + [who["pid"] for who in group.who().wait(60)]
     if "threadless" in sys.argv[1]:
-        group.run_out_of_threads().wait(30)
+        group.run_out_of_threads().wait(60)
     if "busy" in sys.argv[1]:
         group.hold_the_process()
-        while not all(group.is_held().wait(30)):
+        while not all(group.is_held().wait(60)):
             pass
     print(*pids, flush=True)
     signal.pause()
@@ -163,7 +163,7 @@ def test_ranks_and_what_they_have_started_end_when_their_launcher_is_killed(stat
 @pytest.mark.parametrize("end", ["kill", "terminate", "shutdown"])
 def test_what_ranks_have_started_ends_with_them_however_they_end(forked_job, end):
     group = Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 1), name="parents")
-    with watching(group.start_a_child().wait(30)) as children:
+    with watching(group.start_a_child().wait(60)) as children:
         if end == "kill":
             for process in forked_job.processes.started:
                 process.kill()

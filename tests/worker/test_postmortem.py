@@ -49,7 +49,7 @@ def somebody(program):
 
         def go_on():
             between.stdin.close()
-            between.wait(20)
+            between.wait(60)
 
         yield pid, go_on
 

@@ -15,7 +15,7 @@ from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.terminal_line import TerminalLine, is_wanted
 from rlinf.scheduler.worker.progress import ProgressLine, Standing, progress_line, shown_on_terminal
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 ERASE = "\r\x1b[K"
 
 
@@ -119,7 +119,7 @@ def test_what_is_quick_is_not_shown(session, terminal):
 
 def test_the_line_of_a_launch_that_never_said_its_end_goes_with_its_deadline(session, terminal, at_once):
     terminal.take()
-    showing = session.service(ProgressLine).showing(standing, 0.5)
+    showing = session.service(ProgressLine).showing(standing, 1.0)
     showing.__enter__()
     terminal.wait_for("starting actor")
     terminal.wait_for("(0 s)" + ERASE)

@@ -18,7 +18,7 @@ from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.output import LogFolder
 from waits import wait_until
 
-DEADLINE_S = 20
+DEADLINE_S = 60.0
 
 
 class Speaker(Worker):

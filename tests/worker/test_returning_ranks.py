@@ -37,7 +37,7 @@ class Heard:
         )
 
     def next(self):
-        return self._events.get(timeout=30)
+        return self._events.get(timeout=60)
 
 
 def launch(job, name, *args, on_failure="restart", **options):
@@ -52,22 +52,22 @@ def kill(group, rank):
     """Let a rank die, and see its call end."""
     told = rf"rank {rank} of '{group.name}' died during die\(\): .*{KILLED}"
     with pytest.raises(WorkerDied, match=told):
-        group.execute_on(rank).die().wait(20)
+        group.execute_on(rank).die().wait(60)
 
 
 def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
     heard = Heard(forked_job, "back")
     group = launch(forked_job, "back", 7)
-    environment = group.environment().wait(20)
-    pids = [who[-1] for who in group.who().wait(20)]
+    environment = group.environment().wait(60)
+    pids = [who[-1] for who in group.who().wait(60)]
     beside = group.execute_on(0).who()
-    group.execute_on(1).put("item").wait(20)
+    group.execute_on(1).put("item").wait(60)
     kill(group, 1)
     # A call that is made now waits for the successor.
-    assert [who[:4] for who in group.who().wait(20)] == [(0, 2, 0, 7), (1, 2, 1, 7)]
-    assert group.environment().wait(20) == environment
-    assert group.execute_on(1).take().wait(20) == ["item"]
-    assert beside.wait(20) == [(0, 2, 0, 7, pids[0])]
+    assert [who[:4] for who in group.who().wait(60)] == [(0, 2, 0, 7), (1, 2, 1, 7)]
+    assert group.environment().wait(60) == environment
+    assert group.execute_on(1).take().wait(60) == ["item"]
+    assert beside.wait(60) == [(0, 2, 0, 7, pids[0])]
     lost, returned = heard.next(), heard.next()
     assert isinstance(lost, WorkerLost)
     assert (returned.rank, returned.num_restarts) == (1, 1)
@@ -81,18 +81,18 @@ def test_a_rank_comes_back_as_it_was_and_what_it_had_goes_on(forked_job):
 
 def test_a_rank_comes_back_once_threads_can_be_had_again(forked_job, monkeypatch):
     group = launch(forked_job, "threadless")
-    group.who().wait(20)
+    group.who().wait(60)
     refused = refuse_thread(monkeypatch, "_bring_back")
     kill(group, 1)
     assert refused.is_set()
-    assert [who[0] for who in group.who().wait(20)] == [0, 1]
+    assert [who[0] for who in group.who().wait(60)] == [0, 1]
 
 
 def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
     group = launch(forked_job, "first")
-    environment = group.environment().wait(20)
+    environment = group.environment().wait(60)
     kill(group, 0)
-    assert group.environment().wait(20) == environment
+    assert group.environment().wait(60) == environment
     assert group.placements == [each.placement for each in groups_named(forked_job, "first").ranks]
 
 
@@ -111,16 +111,16 @@ def test_streams_and_scattered_calls_wait_for_the_successor_too(forked_job):
 def test_a_call_that_retries_is_made_again_on_the_successor_and_on_no_other_rank(forked_job):
     group = launch(forked_job, "retry")
     held = group.retrying().die_once()
-    assert held.wait(20) == [(0, 0, 1), (1, 1, 1)]
+    assert held.wait(60) == [(0, 0, 1), (1, 1, 1)]
     with pytest.raises(WorkerDied):  # without it, it is not
-        group.execute_on(0).die().wait(20)
+        group.execute_on(0).die().wait(60)
 
 
 @pytest.mark.parametrize("options", [{"on_failure": "fail"}, {"on_failure": "ignore"}, {"max_restarts": 1}])
 def test_a_call_that_retries_ends_when_nobody_comes_back(forked_job, options):
     group = launch(forked_job, "no retry", 0, 99, **options)
     with pytest.raises(WorkerDied, match=r"rank 1 of 'no retry' died during die\(\)"):
-        group.execute_on(1).retrying().die().wait(20)
+        group.execute_on(1).retrying().die().wait(60)
 
 
 def test_a_call_that_retries_ends_with_its_group_and_when_it_is_cancelled(forked_job):
@@ -129,10 +129,10 @@ def test_a_call_that_retries_ends_with_its_group_and_when_it_is_cancelled(forked
     wait_until(lambda: group.health()[1].state == "restarting")
     calls[0].cancel()
     with pytest.raises(CallCancelled):
-        calls[0].wait(20)
+        calls[0].wait(60)
     group.terminate()
     with pytest.raises(WorkerDied, match="the group was terminated"):
-        calls[1].wait(20)
+        calls[1].wait(60)
 
 
 def test_what_waits_for_a_successor_can_be_given_up(forked_job):
@@ -141,7 +141,7 @@ def test_what_waits_for_a_successor_can_be_given_up(forked_job):
     call = group.execute_on(1).who()
     call.cancel()
     with pytest.raises(CallCancelled):
-        call.wait(20)
+        call.wait(60)
     stream = group.execute_on(1).count(3)
     stream.close()
     group.terminate()
@@ -153,7 +153,7 @@ def test_terminate_ends_what_is_being_started_and_what_waits_for_it(forked_job):
     call = group.execute_on(1).who()
     group.terminate()
     with pytest.raises(WorkerDied, match="the group was terminated"):
-        call.wait(20)
+        call.wait(60)
     ranks = forked_job.processes.started
     wait_until(lambda: sum(process._process.is_alive() for process in ranks) == 1)  # the channels'
     with pytest.raises(WorkerDied, match="the group was terminated"):
@@ -171,7 +171,7 @@ def test_a_rank_that_dies_again_and_again_is_given_up_with_all_causes_and_the_gr
         r"in __init__"
     )
     with pytest.raises(WorkerDied, match=re.compile(cause, re.DOTALL)):
-        call.wait(20)
+        call.wait(60)
     with pytest.raises(WorkerDied, match="on_failure='restart', the whole group ends with it"):
         group.execute_on(0).who()
     lost, given_up = heard.next(), heard.next()
@@ -182,17 +182,17 @@ def test_a_rank_that_dies_again_and_again_is_given_up_with_all_causes_and_the_gr
 
 def test_no_work_is_done_before_what_ready_when_names_has_returned(forked_job):
     group = launch(forked_job, "weights", ready_when=Mortal.load_weights)
-    assert group.loaded().wait(20)[1][0] == -1  # at first nobody has published any
-    group.execute_on(0).publish(3).wait(20)
+    assert group.loaded().wait(60)[1][0] == -1  # at first nobody has published any
+    group.execute_on(0).publish(3).wait(60)
     kill(group, 1)
-    assert group.execute_on(1).loaded().wait(20) == [(3, [3.0] * 4)]
+    assert group.execute_on(1).loaded().wait(60) == [(3, [3.0] * 4)]
 
 
 def test_a_start_whose_ready_when_fails_is_no_return(forked_job):
     group = launch(forked_job, "never ready", ready_when="refuse", max_restarts=1)
     kill(group, 0)
     with pytest.raises(WorkerDied, match=r"Mortal\.refuse\(\) returned False"):
-        group.execute_on(0).who().wait(20)
+        group.execute_on(0).who().wait(60)
 
 
 @pytest.mark.parametrize("verdict", ["restart", "ignore", "fail", "pray", None])
@@ -209,13 +209,13 @@ def test_a_function_decides_what_a_death_means(forked_job, verdict, caplog):
     kill(group, 1)
     ask = group.execute_on(1).who  # waits until it is decided
     if verdict == "restart":
-        assert ask().wait(20)[0][:3] == (1, 2, 1)
+        assert ask().wait(60)[0][:3] == (1, 2, 1)
     else:
         with pytest.raises(WorkerDied, match=KILLED):
-            ask().wait(20)
+            ask().wait(60)
     assert [(each.group, each.rank) for each in asked] == [("decided", 1)]
     if verdict in ("restart", "ignore"):
-        assert group.execute_on(0).who().wait(20)[0][:3] == (0, 2, 0)
+        assert group.execute_on(0).who().wait(60)[0][:3] == (0, 2, 0)
     else:
         with pytest.raises(WorkerDied):
             group.execute_on(0).who()
@@ -247,13 +247,13 @@ def test_restart_brings_another_process_whatever_the_policy(forked_job, on_failu
     held = group.execute_on(1).hold()
     group.restart(1)
     with pytest.raises(WorkerDied, match=r"died during hold\(\): group.restart\(\) ends it"):
-        held.wait(20)
-    assert [who[2] for who in group.who().wait(20)] == [0, 1]
+        held.wait(60)
+    assert [who[2] for who in group.who().wait(60)] == [0, 1]
     if on_failure != "restart":  # a dead one, too
         kill(group, 0)
         wait_until(lambda: group.health()[0].state == "dead")
         group.restart(0)
-        assert [who[2] for who in group.who().wait(20)] == [1, 1]
+        assert [who[2] for who in group.who().wait(60)] == [1, 1]
     with pytest.raises(PlacementError):
         group.restart(2)
 
@@ -263,13 +263,13 @@ def test_a_restart_that_is_late_says_so_and_goes_on(forked_job):
     for timeout_s in (0, 0.01):  # the second one finds it under way
         with pytest.raises(LaunchTimeout, match=f"rank 1 is not back after {timeout_s} s"):
             group.restart(1, timeout_s=timeout_s)
-    assert group.execute_on(1).who().wait(20)[0][:3] == (1, 2, 1)
+    assert group.execute_on(1).who().wait(60)[0][:3] == (1, 2, 1)
 
 
 def test_who_waits_for_no_time_is_told_that_the_rank_is_not_back(forked_job):
     group = launch(forked_job, "hasty")
     busy = Promise()
-    forked_job.session.messenger.submit(lambda: busy.wait(20))
+    forked_job.session.messenger.submit(lambda: busy.wait(60))
     try:
         with pytest.raises(LaunchTimeout, match="rank 1 is not back after 0 s"):
             group.restart(1, timeout_s=0.0)
@@ -283,9 +283,9 @@ def test_peers_get_peer_died_or_wait_for_the_return_if_they_want(forked_job):
     plain = peers.execute_on(0).receive("talkers", 1, False)
     patient = peers.execute_on(1).receive("talkers", 1, True)
     kill(group, 1)
-    assert "'talkers:1' is gone" in plain.wait(20)[0]
-    group.execute_on(1).send("from the successor", "peers", 1).wait(20)
-    assert patient.wait(20) == ["from the successor"]
+    assert "'talkers:1' is gone" in plain.wait(60)[0]
+    group.execute_on(1).send("from the successor", "peers", 1).wait(60)
+    assert patient.wait(60) == ["from the successor"]
 
 
 def test_what_is_sent_while_the_receiver_is_away_reaches_its_successor_if_that_is_wanted(forked_job):
@@ -296,10 +296,10 @@ def test_what_is_sent_while_the_receiver_is_away_reaches_its_successor_if_that_i
     patient = peers.execute_on(1).give("something", "away", 1, True)
     assert (
         "another process may take its place, and is not waited for without wait_for_return=True"
-        in impatient.wait(20)[0]
+        in impatient.wait(60)[0]
     )
-    assert patient.wait(20) == ["sent"]
-    assert group.execute_on(1).recv("givers", 1).wait(20) == ["something"]
+    assert patient.wait(60) == ["sent"]
+    assert group.execute_on(1).recv("givers", 1).wait(60) == ["something"]
 
 
 def test_who_waits_for_a_return_hears_that_there_is_none(forked_job):
@@ -307,7 +307,7 @@ def test_who_waits_for_a_return_hears_that_there_is_none(forked_job):
     peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="hopers")
     waiting = peers.receive("hopeless", 1, True)
     kill(group, 1)
-    assert "it is not started again: it was started again 1 times" in waiting.wait(20)[0]
+    assert "it is not started again: it was started again 1 times" in waiting.wait(60)[0]
 
 
 def test_nobody_waits_for_the_ranks_of_a_group_that_was_terminated(forked_job):
@@ -315,7 +315,7 @@ def test_nobody_waits_for_the_ranks_of_a_group_that_was_terminated(forked_job):
     peers = Peer.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="late")
     waiting = peers.receive("over", 1, True)
     group.terminate()
-    assert "'over:1' is gone" in waiting.wait(20)[0]
+    assert "'over:1' is gone" in waiting.wait(60)[0]
 
 
 def test_only_the_successor_of_its_creator_gets_a_channel_that_is_there(forked_job):

@@ -50,14 +50,14 @@ def at_once():
         threads.append(thread)
 
         def result():
-            thread.join(20)
+            thread.join(60)
             return results[0]
 
         return result
 
     yield run
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
 
 
 def test_a_worker_without_accelerators_computes_on_the_processor_also_where_there_are_no_nodes(workers):
@@ -67,22 +67,22 @@ def test_a_worker_without_accelerators_computes_on_the_processor_also_where_ther
 
 def test_send_and_recv_sync_and_async(workers):
     actor, rollout, _ = workers
-    receiving = rollout.recv("actor", 0, async_op=True, timeout_s=20)
-    assert actor.send({"step": 1}, "rollout", 0, timeout_s=20) is None
+    receiving = rollout.recv("actor", 0, async_op=True, timeout_s=60)
+    assert actor.send({"step": 1}, "rollout", 0, timeout_s=60) is None
     assert receiving.wait() == {"step": 1}
-    sending = actor.send("two", "rollout", 0, async_op=True, timeout_s=20)
-    assert rollout.recv("actor", 0, timeout_s=20) == "two"
+    sending = actor.send("two", "rollout", 0, async_op=True, timeout_s=60)
+    assert rollout.recv("actor", 0, timeout_s=60) == "two"
     sending.wait()
 
 
 def test_send_tensor_and_recv_tensor_sync_and_async(workers):
     actor, rollout, _ = workers
     target = torch.zeros(50_000)
-    receiving = rollout.recv_tensor(target, "actor", 0, async_op=True, timeout_s=20)
-    actor.send_tensor(torch.ones(50_000), "rollout", 0, timeout_s=20)
+    receiving = rollout.recv_tensor(target, "actor", 0, async_op=True, timeout_s=60)
+    actor.send_tensor(torch.ones(50_000), "rollout", 0, timeout_s=60)
     assert receiving.wait() is target
-    sending = actor.send_tensor(torch.full((50_000,), 2.0), "rollout", 0, async_op=True, timeout_s=20)
-    rollout.recv_tensor(target, "actor", 0, timeout_s=20)
+    sending = actor.send_tensor(torch.full((50_000,), 2.0), "rollout", 0, async_op=True, timeout_s=60)
+    rollout.recv_tensor(target, "actor", 0, timeout_s=60)
     sending.wait()
     assert torch.equal(target, torch.full((50_000,), 2.0))
 
@@ -100,13 +100,13 @@ def test_a_sync_send_waits_for_shared_memory_and_an_async_one_does_not(workers, 
 
     monkeypatch.setattr(arena, "allocate", watch)
     array = np.zeros(50_000)
-    actor.send(array, "rollout", 0, timeout_s=20)
-    actor.send(array, "rollout", 0, async_op=True, timeout_s=20).wait()
+    actor.send(array, "rollout", 0, timeout_s=60)
+    actor.send(array, "rollout", 0, async_op=True, timeout_s=60).wait()
     assert len(asked) == 2
     assert asked[0] > 0
     assert asked[1] == 0
     for _ in range(2):
-        rollout.recv("actor", 0, timeout_s=20)
+        rollout.recv("actor", 0, timeout_s=60)
 
 
 def test_broadcast_sync_and_async(workers, at_once):
@@ -114,9 +114,9 @@ def test_broadcast_sync_and_async(workers, at_once):
     for async_op in (False, True):
         sent = np.full(100_000, int(async_op))
         receiving = [
-            at_once(rollout.broadcast, groups=GROUPS, src=("actor", 0), timeout_s=20) for rollout in rollouts
+            at_once(rollout.broadcast, groups=GROUPS, src=("actor", 0), timeout_s=60) for rollout in rollouts
         ]
-        result = actor.broadcast(sent, groups=GROUPS, src=("actor", 0), async_op=async_op, timeout_s=20)
+        result = actor.broadcast(sent, groups=GROUPS, src=("actor", 0), async_op=async_op, timeout_s=60)
         assert (result.wait() if async_op else result) is sent
         for received in receiving:
             array = received()
@@ -126,8 +126,8 @@ def test_broadcast_sync_and_async(workers, at_once):
 
 def test_the_first_member_is_the_source_unless_it_is_said(workers):
     actor, rollout, _ = workers
-    receiving = rollout.broadcast(groups=[("actor", 0), ("rollout", 0)], async_op=True, timeout_s=20)
-    actor.broadcast("from the first", [("actor", 0), ("rollout", 0)], timeout_s=20)
+    receiving = rollout.broadcast(groups=[("actor", 0), ("rollout", 0)], async_op=True, timeout_s=60)
+    actor.broadcast("from the first", [("actor", 0), ("rollout", 0)], timeout_s=60)
     assert receiving.wait() == "from the first"
 
 

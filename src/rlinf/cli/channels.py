@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlinf.cli.attached import attached
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ def channels(
     ] = None,
 ) -> None:
     """Show who waits for what in the channels of a job whose driver runs on this machine."""
-    with readable_errors(), _attached(job):
+    with readable_errors(), attached(job, LOOKER):
         found = _explain(names)
         if watch and not as_json:
             _watch(names)
@@ -42,15 +40,6 @@ def channels(
         else:
             typer.echo("the job has no channels")
             raise typer.Exit(ANSWER_IS_NO)
-
-
-@contextmanager
-def _attached(pid: int | None) -> Iterator[None]:
-    # Sockets and keys take a while to load, and the other commands do without them.
-    from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
-
-    with find_job(pid).attach(f"{LOOKER}{os.getpid()}"):
-        yield
 
 
 def _explain(names: list[str] | None) -> list[ChannelReport]:

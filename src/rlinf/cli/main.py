@@ -8,8 +8,10 @@ from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
 from rlinf.cli.node import node
+from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
 from rlinf.cli.topology import topology
+from rlinf.cli.why import why
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +23,8 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(topology)
 app.command()(channels)
+app.command()(why)
+app.command()(pdb)
 app.command()(devices)
 app.command()(doctor)
 app.add_typer(node, name="node")

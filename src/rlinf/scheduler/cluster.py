@@ -45,6 +45,9 @@ from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
@@ -298,6 +301,22 @@ class Cluster:
         """
         return load_job(path, missing_ok=missing_ok)
 
+    def why(self, within_s: float = WITHIN_S) -> Why:
+        """Who waits for whom, for how long and why, the most probable culprit first, with the stacks of who waits.
+
+        Every process answers from its I/O thread, also if its main thread is blocked; one that does not is looked at
+        from outside. It moves no item and stops nobody.
+
+            print(cluster.why())
+
+        Args:
+            within_s: how long the processes may take to answer, in seconds.
+
+        Raises:
+            ClusterError: the job's driver does not answer.
+        """
+        return why(self.session, within_s)
+
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
         self.session.bus.subscribe(listener)
@@ -425,6 +444,8 @@ def _join_as_driver(
         session.provide(Topology, fleet.topology)
         session.provide(LogFolder, LogFolder.fresh())
         receive_log_lines(session)
+        session.service(Reasoner)
+        session.service(StallDesk)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)

@@ -426,6 +426,10 @@ class DeviceLockTimeout(SchedulerError, TimeoutError):
         return f"device_lock: no turn on {', '.join(self.devices)} after {self.waited_s:.1f} s: {holders}"
 
 
+def _on_further_lines(text: str) -> str:
+    return "".join(f"\n  {line}" for line in text.splitlines())
+
+
 class ResultTimeout(SchedulerError, TimeoutError):
     """A wait passed its deadline.
 
@@ -433,17 +437,24 @@ class ResultTimeout(SchedulerError, TimeoutError):
         what: what was waited for, e.g. "rollout.generate()".
         waited_s: how long, in seconds.
         missing: what had not arrived, one line each.
+        why: who waits for what, as far as that could be found out; "" where it was not.
     """
 
-    def __init__(self, what: str, waited_s: float, missing: Sequence[str] = ()) -> None:
-        super().__init__(what, waited_s, tuple(missing))
+    def __init__(self, what: str, waited_s: float, missing: Sequence[str] = (), why: str = "") -> None:
+        super().__init__(what, waited_s, tuple(missing), why)
         self.what = what
         self.waited_s = waited_s
         self.missing = tuple(missing)
+        self.why = why
+
+    def explain(self, why: str) -> None:
+        """Say why, too."""
+        self.why = why
+        self.args = (self.what, self.waited_s, self.missing, why)
 
     def __str__(self) -> str:
         still = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
-        return f"{self.what}: no result after {self.waited_s:.1f} s{still}"
+        return f"{self.what}: no result after {self.waited_s:.1f} s{still}{_on_further_lines(self.why)}"
 
 
 class CheckpointError(SchedulerError):
@@ -712,23 +723,37 @@ class ChannelTimeout(ChannelError, TimeoutError):
         operation: "put", "get", "get_batch", "query" (`qsize` and the like), "stats", "close" or "delete".
         waited_s: how long, in seconds.
         state: what the queue looked like then, one phrase.
+        why: who waits for what, as far as that could be found out; "" where it was not.
     """
 
     def __init__(
-        self, channel: str, queue_name: object, operation: str, waited_s: float, state: str = ""
+        self,
+        channel: str,
+        queue_name: object,
+        operation: str,
+        waited_s: float,
+        state: str = "",
+        why: str = "",
     ) -> None:
         super().__init__(channel, state)
-        self.args = (channel, queue_name, operation, waited_s, state)
+        self.args = (channel, queue_name, operation, waited_s, state, why)
         self.queue_name = queue_name
         self.operation = operation
         self.waited_s = waited_s
         self.state = state
+        self.why = why
+
+    def explain(self, why: str) -> None:
+        """Say why, too."""
+        self.why = why
+        self.args = (*self.args[:5], why)
 
     def __str__(self) -> str:
         tail = f" ({self.state})" if self.state else ""
         queue = "" if self.queue_name is None else f", queue {self.queue_name!r}"
         subject = f"channel '{self.channel}'{queue}"
-        return f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
+        done = f"{subject}: {self.operation} not done after {self.waited_s:.1f} s{tail}"
+        return f"{done}{_on_further_lines(self.why)}"
 
 
 class ChannelUnanswerable(ChannelError):

@@ -214,6 +214,29 @@ class ChannelRestored:
     after_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """A call, or an operation on a channel, takes longer than the `stall_after_s` of its group or channel.
+
+    It is told again whenever it has taken twice as long.
+
+    Attributes:
+        group: whose call it is; "" of an operation on a channel.
+        channel: which; "" of a call.
+        operation: the method, or the operation and its queue.
+        processes: the ranks that have not answered, or the process whose operation it is.
+        waited_s: how long it takes already, in seconds.
+        why: what those processes wait for or are at, then who waits for whom in the job, as `cluster.why()` says it.
+    """
+
+    group: str
+    channel: str
+    operation: str
+    processes: tuple[str, ...]
+    waited_s: float
+    why: str
+
+
 Event = (
     NodeJoined
     | NodeLost
@@ -233,5 +256,6 @@ Event = (
     | WorkerPrinted
     | ChannelOpened
     | ChannelRestored
+    | Stalled
 )
 Listener = Callable[[Event], None]

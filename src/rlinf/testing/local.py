@@ -25,6 +25,10 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
 
@@ -84,6 +88,8 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
+        for service in (Doings,) if address is not None else (Reasoner, StallDesk):
+            self.service(service)
 
     def save(
         self,
@@ -101,6 +107,10 @@ class LocalRuntime(Session):
     def load(path: str | os.PathLike[str], *, missing_ok: bool = False) -> Checkpoint:
         """Read what was saved, as `Cluster.load`."""
         return load_job(path, missing_ok=missing_ok)
+
+    def why(self, within_s: float = WITHIN_S) -> Why:
+        """Who waits for whom in this job, and why, as `Cluster.why`."""
+        return why(self, within_s)
 
     def stop_channel_server(self, name: str) -> None:
         """End a channel of this process, as if the process that holds it had died."""

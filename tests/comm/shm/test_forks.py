@@ -14,7 +14,7 @@ from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.slots import clear_dead_slots
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

@@ -10,7 +10,7 @@ import arena_peers
 from rlinf.scheduler.comm.codec import copying
 from rlinf.scheduler.comm.shm.arena import Arena
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

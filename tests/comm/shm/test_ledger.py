@@ -14,7 +14,7 @@ from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.ledger import PREFIX, Ledger
 from rlinf.scheduler.comm.shm.trimming import Trimmer
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

@@ -13,7 +13,7 @@ import arena_peers as peers
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer, Messenger
 from rlinf.scheduler.mailbox import Mailbox
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

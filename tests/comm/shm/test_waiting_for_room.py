@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.header import WANTED_AT
 from rlinf.scheduler.comm.shm.readers import OpenArenas
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1 << 20
 
 
@@ -120,7 +120,7 @@ def test_a_reader_says_nothing_to_an_owner_that_does_not_wait(new_arena, home):
     opened = arena_peers.readers(home, told.append)
     block = arena.allocate(100)
     held = [home.run(lambda: lease(opened, arena, block))]
-    assert arena.allocate(100, wait_s=1) is not None
+    assert arena.allocate(100, wait_s=DEADLINE_S) is not None
     held.clear()
     home.run(opened.close)
     assert told == []
@@ -290,7 +290,7 @@ def test_a_thread_that_is_interrupted_anywhere_loses_no_block(new_arena, home, m
         signal.signal(signal.SIGALRM, before)
     # A wake may be lost, but not what there is to do: whoever looks next finds it.
     eventually(lambda: home.run(opened.serve) is None and arena.unused())
-    blocks = [arena.allocate(100_000, wait_s=1) for _ in range(2 * MIB // 102_400)]
+    blocks = [arena.allocate(100_000, wait_s=DEADLINE_S) for _ in range(2 * MIB // 102_400)]
     assert None not in blocks
     home.run(opened.close)
 

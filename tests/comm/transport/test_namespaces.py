@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +16,12 @@ from machine_fixtures import received
 from machine_peers import join
 from rlinf.scheduler.channel import Channel, ChannelSpec
 from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import CommTimeout, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
 from waits import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -132,7 +135,7 @@ def test_a_killed_peer_is_noticed_at_once(here, start_there):
     process.kill()
     killed = time.monotonic()
     assert isinstance(pending.exception(DEADLINE_S), PeerDied)
-    assert time.monotonic() - killed < 2.0
+    assert time.monotonic() - killed < GRACE_S / 2
 
 
 def test_an_item_for_a_getter_that_was_killed_on_the_other_machine_goes_to_the_next(runtime, start_there):
@@ -166,7 +169,7 @@ def test_a_long_silence_is_seen_and_what_was_sent_meanwhile_arrives(here, start_
     _, _, server = start_there("serve")
     client.request(server, "echo", None).result(DEADLINE_S)
     machines.unplug()
-    with pytest.raises(CommTimeout, match=r"its answer; it is unreachable for [456]\.\d s: "):
+    with pytest.raises(CommTimeout, match=r"its answer; it is unreachable for \d+\.\d s: "):
         client.request(server, "echo", "lost", timeout_s=6.0).result(DEADLINE_S)
     for number in range(200):
         client.notify(server, "note", number, [bytes(200_000)])
@@ -186,9 +189,8 @@ def test_a_cable_that_stays_out_ends_the_waits_of_both_sides(here, start_there, 
     pulled = time.monotonic()
     error = pending.exception(DEADLINE_S)
     assert isinstance(error, PeerDied)
-    assert "unreachable for 6." in str(error)
-    assert 5.0 < time.monotonic() - pulled < 9.0
-    assert "server:0" in str(error)
+    assert 5.0 < time.monotonic() - pulled < GRACE_S
+    assert re.search(r"'server:0' .*unreachable for \d+\.\d s", str(error))
     assert isinstance(client.request(server, "echo", None).exception(DEADLINE_S), PeerDied)
     machines.plug_in()
     # The same processes may talk again; each has heard that the other was gone.
@@ -203,6 +205,13 @@ def test_it_listens_on_the_address_it_was_given_and_on_no_other(here, start_ther
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), DEADLINE_S)
     socket.create_connection(("192.0.2.1", port), DEADLINE_S).close()
+
+
+def is_stopped(pid):
+    states = (
+        each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")
+    )
+    return set(states) == {"T"}
 
 
 @pytest.fixture
@@ -236,6 +245,7 @@ def test_a_link_that_carries_in_one_direction_only_is_cut_though_something_comes
 def test_who_is_stopped_is_reached_and_goes_on(doubted):
     client, process, server, doubt = doubted
     os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: is_stopped(process.pid))  # what it says until then ends a doubt
     doubt()
     wait_until(lambda: client.condition(server.process_id).startswith("stuck for"))
     assert client.cut_off(server.process_id) == ""

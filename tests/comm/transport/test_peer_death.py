@@ -10,7 +10,7 @@ from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
 from rlinf.scheduler.errors import CommError, PeerDied
 from rlinf.scheduler.mailbox import Mailbox
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

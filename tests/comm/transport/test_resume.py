@@ -233,14 +233,28 @@ def impatient(transport, new_messenger):
     )
 
 
+@contextlib.contextmanager
 def unreachable(*messengers):
-    """Nobody can connect any more, and nobody is refused: as if the network were gone."""
-    for messenger in messengers:
+    """Nobody can connect meanwhile, and nobody is refused: as if the network were gone."""
 
-        def connect(opening, _endpoint, _on_reached):
-            opening.fail("no route to it (EHOSTUNREACH)")
+    def connect(opening, _endpoint, _on_reached):
+        opening.fail("no route to it (EHOSTUNREACH)")
 
-        messenger._peers.sockets.connect = connect
+    with pytest.MonkeyPatch.context() as patch:
+        for messenger in messengers:
+            patch.setattr(messenger._peers.sockets, "connect", connect)
+        yield
+
+
+def test_a_deadline_that_passes_meanwhile_is_told_with_the_reason(pair):
+    client, server = pair
+    server.serve("echo", lambda request: request.reply(request.head))
+    assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
+    with unreachable(*pair):
+        shut(client, server)
+        late = client.request(server.endpoint, "echo", 2, timeout_s=0.1)
+        with pytest.raises(CommTimeout, match=r"its answer; it is unreachable for \d+\.\d s: .*EHOSTUNREACH"):
+            late.result(DEADLINE_S)
 
 
 def test_after_the_grace_it_is_dead_for_both_and_they_may_begin_anew(impatient):
@@ -251,18 +265,12 @@ def test_after_the_grace_it_is_dead_for_both_and_they_may_begin_anew(impatient):
     for messenger in impatient:
         messenger.on_peer_lost(lambda _process_id, messenger=messenger: lost[messenger].set())
     waiting = client.request(server.endpoint, "never", None)
-    late = client.request(server.endpoint, "never", None, timeout_s=0.2)
     assert client.request(server.endpoint, "echo", 1).result(DEADLINE_S).head == 1
-    connects = [messenger._peers.sockets.connect for messenger in impatient]
-    unreachable(*impatient)
-    shut(client, server)
-    with pytest.raises(CommTimeout, match=r"its answer; it is unreachable for 0\.\d s: .*EHOSTUNREACH"):
-        late.result(DEADLINE_S)
-    with pytest.raises(PeerDied, match=r"unreachable for 0\.5 s: no route to it \(EHOSTUNREACH\)"):
-        waiting.result(DEADLINE_S)
-    assert all(event.wait(DEADLINE_S) for event in lost.values())
-    for messenger, connect in zip(impatient, connects, strict=True):
-        messenger._peers.sockets.connect = connect
+    with unreachable(*impatient):
+        shut(client, server)
+        with pytest.raises(PeerDied, match=r"unreachable for \d+\.\d s: no route to it \(EHOSTUNREACH\)"):
+            waiting.result(DEADLINE_S)
+        assert all(event.wait(DEADLINE_S) for event in lost.values())
     assert client.request(server.endpoint, "echo", 2).result(DEADLINE_S).head == 2
 
 
@@ -303,7 +311,7 @@ def test_a_killed_process_is_noticed_at_once(transport, new_messenger, start_pro
         match=r"nothing listens at (its address|127\.0\.0\.1:\d+) any more \((ECONNREFUSED|ENOENT)\)",
     ):
         waiting.result(DEADLINE_S)
-    assert time.monotonic() - killed < 2.0
+    assert time.monotonic() - killed < session_module.GRACE_S / 2
 
 
 def test_an_io_thread_that_ends_takes_its_process_out_of_the_job_loudly(transport, new_messenger, caplog):

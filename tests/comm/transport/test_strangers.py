@@ -19,7 +19,7 @@ from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
 from rlinf.scheduler.comm.transport.handshake import _HEADER, MAGIC, PROTOCOL_VERSION
 from rlinf.scheduler.errors import PeerDied
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 exploded = threading.Event()
@@ -381,7 +381,7 @@ def test_many_strangers_leave_nothing_behind_and_do_not_flood_the_log(server, fr
                 friend()
     until(lambda: num_descriptors() <= descriptors and not door.guests)
     friend()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     until(lambda: warnings(caplog))
     assert len(warnings(caplog)) <= 3  # one a kind
 

@@ -19,7 +19,7 @@ def listener():
 def test_who_listens_is_reached_and_says_what_time_it_is(listener):
     reach = try_to_reach("a", Place("b", "127.0.0.1", listener.port, "processes", tells_time=True))
     assert (reach.source, reach.target, reach.error) == ("a", "b", "")
-    assert 0 < reach.round_trip_s < 5
+    assert 0 < reach.round_trip_s < 60
     assert abs(reach.offset_s) <= reach.round_trip_s
 
 
@@ -34,7 +34,7 @@ def test_a_clock_that_is_wrong_is_seen(listener, monkeypatch):
 
     monkeypatch.setattr(reaching.time, "time", wrong)
     reach = try_to_reach("a", Place("b", "127.0.0.1", listener.port, "processes", tells_time=True))
-    assert reach.offset_s == pytest.approx(3600, abs=5)
+    assert reach.offset_s == pytest.approx(3600, abs=60)
 
 
 def test_a_port_that_is_closed_is_an_error_in_the_kernels_words(listener):

@@ -25,7 +25,9 @@ worker.stdout.readline()
 PROGRAMS = {"ends": ENDS_WHEN_ASKED, "stays": DOES_NOT_END, "worker": WITH_A_WORKER}
 
 with open(os.environ["FAKE_RAY_SAYS"], "w") as file:
-    given = {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "RLINF_"))}
+    given = {
+        name: value for name, value in os.environ.items() if name.startswith(("RAY_", "RLINF_", "GLIBC_"))
+    }
     json.dump({"arguments": sys.argv[1:], "environment": given}, file)
 for name in os.environ["FAKE_RAY_STARTS"].split():
     program = subprocess.Popen(

@@ -21,7 +21,8 @@ HEAD = NodeOptions(ip="127.0.0.9", port=6555)
 
 
 def running(record):
-    return [process for process in living() if process in processes_of(record)]
+    own = processes_of(record)
+    return [process for process in living() if process in own]
 
 
 def left(machine):
@@ -35,6 +36,8 @@ def test_a_head_asks_for_a_token_that_is_made_and_is_told_its_rank(machine, priv
     assert said["arguments"][:3] == ["start", "--head", "--port=6555"]
     assert "--node-ip-address=127.0.0.9" in said["arguments"]
     assert f"--temp-dir={private}/ray" in said["arguments"]
+    assert "--labels=rlinf-copies=around-the-cache" in said["arguments"]
+    assert said["environment"]["GLIBC_TUNABLES"].startswith("glibc.cpu.x86_non_temporal_threshold=")
     assert said["environment"]["RAY_AUTH_MODE"] == "token"
     assert said["environment"]["RLINF_NODE_RANK"] == "3"
     assert said["environment"]["RAY_TMPDIR"] == str(private)
@@ -99,7 +102,7 @@ def test_a_node_that_has_ended_by_itself_can_be_started_again(machine):
     first = start_node(HEAD, machine)
     with held(running(first.record)) as descriptors:
         send(descriptors.values(), signal.SIGKILL)
-        assert not wait_for_ends(descriptors.values(), 20)
+        assert not wait_for_ends(descriptors.values(), 60)
     second = start_node(HEAD, machine)
     for record in read_records():
         stop_node(record)

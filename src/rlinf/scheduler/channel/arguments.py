@@ -84,6 +84,11 @@ def checked_successor(channel: str, successor_s: Any) -> float:
     return FOREVER_S if limit_s is None else limit_s
 
 
+def checked_stall(channel: str, stall_after_s: Any) -> float:
+    """Return after how many seconds a wait is told of; 0 for never."""
+    return checked_timeout(channel, stall_after_s) or 0.0
+
+
 def or_forever(timeout_s: float | None) -> float:
     """Return a deadline as a number, where one is needed."""
     return FOREVER_S if timeout_s is None else timeout_s

@@ -20,6 +20,7 @@ from rlinf.scheduler.channel.arguments import (
     checked_priority,
     checked_producers,
     checked_queue_name,
+    checked_stall,
     checked_subscription,
     checked_successor,
     checked_timeout,
@@ -106,6 +107,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         holds: str | None = None,
         durable: str | os.PathLike[str] | None = None,
         survives: Survives = "machine",
+        stall_after_s: float | None = None,
     ) -> Channel:
         """Make a channel, whose address is `name:0`.
 
@@ -141,6 +143,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 this channel already, the channel has what that knows. It has a process of its own.
             survives: what a durable channel is to survive. "machine": an operation is answered when it is on the disk.
                 "process": when the operating system has it, which is faster, and lost with the machine's power.
+            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits, and why; None:
+                never.
 
         A worker that took the place of one that died gets the channel that that one created, as it is now.
 
@@ -161,6 +165,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             max_leased=checked_optional_count(name, "max_leased", max_leased),
             restore=file_to_restore(restore, name),
             holds=checked_holds(name, holds, durable=durable is not None),
+            stall_after_s=checked_stall(name, stall_after_s),
             **checked_durable(name, durable, survives, own_process),
         )
         session = current_session()

@@ -41,6 +41,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelLost,
@@ -48,6 +49,7 @@ from rlinf.scheduler.errors import (
     ChannelUnanswered,
     CodecError,
 )
+from rlinf.scheduler.observe.reasons import explain
 from rlinf.scheduler.queueing import Ending
 from rlinf.scheduler.session import Session
 
@@ -61,6 +63,18 @@ _STUCK = "this process's I/O thread does not answer"
 
 class _BeginAnew(Exception):
     """An operation has put or taken nothing by a shortcut, and is to go the usual way."""
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    """What the thread waits for that runs an operation."""
+    connection: ChannelConnection = local["self"]
+    return connection.awaits(local["operation"])
+
+
+def _awaits_answer(local: dict[str, Any]) -> Wait:
+    connection: ChannelConnection = local["self"]
+    name, what = connection.ref.spec.name, local["what"]
+    return Wait(CHANNEL, f"{what}('{name}')", peers=(connection.held_by,), subject=name, detail=what)
 
 
 class ChannelConnection:
@@ -81,6 +95,7 @@ class ChannelConnection:
         on_lost: Callable[[ChannelConnection], None],
     ) -> None:
         self.ref = ref
+        self._session = session
         self._messenger = messenger = session.messenger
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
@@ -93,6 +108,16 @@ class ChannelConnection:
         """Why the channel cannot be used by it any more; None as long as it can."""
         return self._shell.lost
 
+    @property
+    def held_by(self) -> str:
+        """The name of the process that holds the channel, as far as it is known here."""
+        return self._messenger.peer_name(self.ref.endpoint.process_id)
+
+    def awaits(self, operation: Operation) -> Wait:
+        """What whoever waits for the end of an operation waits for; from any thread."""
+        return operation.awaits(self.ref.spec.name, self.held_by)
+
+    @awaited(_awaits)
     def run(
         self,
         operation: Operation,
@@ -138,10 +163,11 @@ class ChannelConnection:
             # Back in the queue it would stand in everybody's way.
             fate.taken = True
             raise
-        except BaseException:
+        except BaseException as error:
             if not fate.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
+            explain(self._session, error, operation.timeout_s, operation.waited_s)
             raise
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
@@ -149,10 +175,11 @@ class ChannelConnection:
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
         if operation.kind in ("put", "set_version"):  # it goes on without its handle
-            promise = OperationPromise(self._withdraw, operation)
+            promise = OperationPromise(self._withdraw, operation, self.awaits)
             operation.promise_to(promise)
         else:
-            promise = OperationPromise(self._withdraw, operation, partial(self._on_dropped, operation))
+            dropped = partial(self._on_dropped, operation)
+            promise = OperationPromise(self._withdraw, operation, self.awaits, dropped)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
@@ -209,6 +236,7 @@ class ChannelConnection:
         self._await_end(operation, promise)
         return promise.result(0)
 
+    @awaited(_awaits)
     def _await_end(self, operation: Operation, promise: Promise[Any]) -> None:
         left_s = operation.left_s
         if not promise.wait(None if left_s is None else left_s + operation.grace_s + IO_THREAD_S):
@@ -239,6 +267,7 @@ class ChannelConnection:
         self._hand_over(partial(self._shell.ask, message, kind, what, timeout_s), answer)
         return answer
 
+    @awaited(_awaits_answer)
     def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
         """Wait for the reply to something that was asked.
 

@@ -19,11 +19,13 @@ from rlinf.scheduler.channel.journal_records import JournaledTurn, write_image
 from rlinf.scheduler.channel.journaled import JournaledOutside
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.watching import watch_channel
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -68,6 +70,7 @@ class DurableChannel:
         self._growth = JournalGrowth()
         self._is_writing = self._is_over = False
         self._why_over = ""
+        self._say_no_more: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
@@ -115,11 +118,19 @@ class DurableChannel:
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
+        self._say_no_more = watch_channel(self._session, self.spec, self._note)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(self._settle)
 
     def _settle(self) -> None:
         self._session.messenger.submit(self._outside.settle)
+
+    def _note(self) -> ChannelNote | None:
+        """What goes on in it."""
+        if self._is_over or self._server is None:
+            return None
+        self._outside.settle()
+        return self._server.note()
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.
@@ -176,6 +187,7 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
+        self._say_no_more()
         self._session.messenger.unserve(self._aside)
         self._session.messenger.off_end(self._end)
         self._session.forget(self._settle)

@@ -46,6 +46,8 @@ class Explainer:
         self._producers = producers
         self._remote = remote
         self._counts_producers = counts_producers
+        # When something happened last.
+        self.now = messenger.now()
         self._num_delivered = 0
         # (when, items put until then, items delivered until then)
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=int(RATES_S / SAMPLE_S) + 1)
@@ -53,7 +55,7 @@ class Explainer:
 
     def tick(self) -> None:
         """Something is about to happen."""
-        now = self._messenger.now()
+        now = self.now = self._messenger.now()
         self._state.set_clock(now)
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_S
@@ -68,7 +70,7 @@ class Explainer:
     ) -> wire.QueueState | wire.ChannelCounts | wire.Explanation:
         """Answer a client; `clients` are the names of the processes that use the channel, by process id."""
         if isinstance(question, wire.Explain):
-            return self._explain(clients)
+            return self.explain(clients)
         if isinstance(question, wire.Stats):
             return self._counts()
         name = wire.as_name(question.queue)
@@ -86,7 +88,8 @@ class Explainer:
             state.lost_bytes,
         )
 
-    def _explain(self, clients: Mapping[str, str]) -> wire.Explanation:
+    def explain(self, clients: Mapping[str, str]) -> wire.Explanation:
+        """Who waits for what, given the names of the processes that use the channel, by process id."""
         now = self._messenger.now()
         self._samples.append(self._sample(now))
         puts_per_s, gets_per_s = self._rates(now)

@@ -13,7 +13,9 @@ from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.queueing import ChannelState, Instruction, Item, StartClock, StopClock
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
-LATE_S = 0.5
+LATE_S = 0.05
+# So long it then reads what consumers have said meanwhile.
+READ_S = 0.5
 
 
 class LeaseDesk:
@@ -59,8 +61,8 @@ class LeaseDesk:
         now = self._messenger.now()
         if now - due > LATE_S:
             # It was this process that was stopped: what consumers have said meanwhile is still to be read.
-            timer = self._messenger.call_later(LATE_S, partial(self._lapse, generation))
-            self._clocks[generation] = now + LATE_S, timer
+            timer = self._messenger.call_later(READ_S, partial(self._lapse, generation))
+            self._clocks[generation] = now + READ_S, timer
         else:
             self._carry_out(self._state.lapse(generation))
 

@@ -11,6 +11,7 @@ from rlinf.scheduler.channel.durable import DurableChannel
 from rlinf.scheduler.channel.durable_opening import open_durable
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.channel.watching import watch_channel
 from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
@@ -80,14 +81,21 @@ def _open(
     saved: SavedChannel | None,
 ) -> None:
     server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
-    server.on_stopped = on_stopped
+    forget = watch_channel(session, spec, server.note)
+
+    def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
+        forget()
+        if tell is not None:
+            tell()
+
+    server.on_stopped = stopped
 
     def settle(registered: Promise[Any]) -> None:
         error = registered.exception()
         if error is None:
             opened.set_result(server)
             return
-        server.on_stopped = None  # it has never begun
+        server.on_stopped = forget  # it has never begun
         server.stop()
         if isinstance(error, NameTaken):
             taken = ChannelExists(spec.name, str(error))

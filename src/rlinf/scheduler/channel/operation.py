@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
+from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _next_ticket = itertools.count(1).__next__
 ANSWER_S = 5.0
 # What is there now is given to whoever waits a millisecond, too: the answer takes its time.
 MIN_ANSWER_S = 0.01
+# So long after its deadline the server's word on an operation is waited for at least.
+MIN_GRACE_S = 0.1
 
 
 class Operation:
@@ -216,6 +219,25 @@ class Operation:
             parts.append(f"at most {self.limits.max_bytes} bytes")
         return " of ".join([text, " and ".join(parts)]) if parts else text
 
+    def awaits(self, channel: str, held_by: str) -> Wait:
+        """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
+        needs = self.batch_weight or self.group_size or 0
+        if self.limits is not None and not needs:
+            needs = self.limits.min_items
+        queue = "" if self.queue_name == "default" else f", {self.queue_name!r}"
+        text = f"{self.kind}('{channel}'{queue}{f', {needs:g}' if needs else ''})"
+        return Wait(
+            CHANNEL,
+            text,
+            self.waited_s,
+            self.timeout_s,
+            (held_by,),
+            subject=channel,
+            queue=repr(self.queue_name),
+            needs=needs,
+            detail=self.kind,
+        )
+
     @property
     def waited_s(self) -> float:
         """Seconds since it began."""
@@ -232,7 +254,7 @@ class Operation:
     @property
     def grace_s(self) -> float:
         """How long after its deadline the server's word on it is waited for."""
-        return 0.0 if not self.wait else min(ANSWER_S, max(0.1, (self.timeout_s or 0.0) / 10))
+        return 0.0 if not self.wait else min(ANSWER_S, max(MIN_GRACE_S, (self.timeout_s or 0.0) / 10))
 
     def promise_to(self, promise: Promise[Any], dropped: deque[Any] | None = None) -> None:
         """Let `promise` be its end; with `dropped`, nobody but its handle keeps it, and its end is noted there."""
@@ -251,21 +273,28 @@ class OperationPromise(Promise[Any]):
     Args:
         withdraw: gives the operation up.
         operation: which one.
+        about: says what is waited for.
         on_dropped: wakes the I/O thread once nobody has the promise any more.
     """
 
-    __slots__ = ("_operation", "_wake", "_withdraw")
+    __slots__ = ("_about", "_operation", "_wake", "_withdraw")
 
     def __init__(
         self,
         withdraw: Callable[[Operation, OperationPromise], None],
         operation: Operation,
+        about: Callable[[Operation], Wait],
         on_dropped: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
+        self._about = about
         self._operation = operation
         self._withdraw = withdraw
         self._wake = None if on_dropped is None else Wake(on_dropped)
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        return self._about(self._operation)
 
     def cancel(self) -> bool:
         """Give a get up, unless it is over; whether a put still can be is its server's decision."""

@@ -33,6 +33,7 @@ from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
 from rlinf.scheduler.channel.shortcut_door import ShortcutDoor, ShortcutEnd
 from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec
 from rlinf.scheduler.channel.subscription_desk import SubscriptionDesk
+from rlinf.scheduler.channel.users import Users, channel_note
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.failure import sendable
@@ -42,6 +43,7 @@ from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
+from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.queueing import (
     NO_LIMITS,
     Accept,
@@ -148,6 +150,7 @@ class ChannelServer:
             self._state.restore(saved.head.state, saved.items)
             producers.restore(saved.head.producers)
         self._places = producers
+        self._users = Users()
         self._explainer = Explainer(
             messenger,
             self._state,
@@ -205,6 +208,12 @@ class ChannelServer:
             self._arrivals.begin()
         self._carry_out(self._state.ripening())
 
+    def note(self) -> ChannelNote:
+        """What goes on in the channel."""
+        names = {client: known.name for client, known in self._clients.items()}
+        found = self._explainer.explain(names)
+        return channel_note(self.spec.name, found, self._users, names, self._messenger.now())
+
     def answer(self, request: Request) -> None:
         """Answer what is no part of what happens to the channel, between two turns; of `OfSaves` or `OfReports`."""
         self._on_control(request)
@@ -260,6 +269,7 @@ class ChannelServer:
 
     def _run(self, client: str, operation: wire.OperationMessage, frames: Iterator[Buffer]) -> None:
         try:
+            self._users.note(client, operation, self._explainer.now)
             self._carry_out(self._operations[type(operation)](client, operation, frames))
         except Exception as error:  # the others in this message are not to wait in vain
             if not isinstance(error, ValueError):
@@ -555,7 +565,9 @@ class ChannelServer:
         self._carry_out(out)
 
     def _lose(self, process_id: str) -> None:
-        if self._clients.pop(process_id, None) is not None:
+        known = self._clients.pop(process_id, None)
+        if known is not None:
+            self._users.lose(process_id, known.name)
             self._with_news.pop(process_id, None)
             self._door.drop(process_id)
             deliveries = self._state.deliveries(process_id)

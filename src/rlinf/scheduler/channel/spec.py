@@ -42,6 +42,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         survives: what its journal is to survive: the end of its process, or of its machine.
         channel_id: tells this channel from others of the same name, before and after it.
         creator: the name of the process that created it, and the id of that process.
+        stall_after_s: after how many seconds an operation that waits is told of; 0: never.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     survives: Survives = "machine"
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     creator: tuple[str, str] = ("", "")
+    stall_after_s: float = 0
 
     def made_by(self, name: str, process_id: str) -> ChannelSpec:
         """The same channel, created by that process."""

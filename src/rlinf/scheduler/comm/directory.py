@@ -20,6 +20,7 @@ from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import NAME, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
 
 SERVICE = "directory"
@@ -312,6 +313,7 @@ class DirectoryClient:
         entries: list[Entry] = self._ask(ListNames(prefix, awaited), list[Entry]).head
         return entries
 
+    @awaited(lambda local: Wait(NAME, f"look-up of '{local['name']}'", subject=local["name"]))
     def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:
         """The entry of `name`, as soon as it is there.
 

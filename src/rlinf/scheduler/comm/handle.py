@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Fate, Promise
+from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.errors import ResultTimeout
 
 T = TypeVar("T")
@@ -21,6 +22,11 @@ U = TypeVar("U")
 Now: TypeAlias = Literal[False]
 Later: TypeAlias = Literal[True]
 Seconds: TypeAlias = float | None
+
+
+def _awaits(local: dict[str, Any]) -> Wait | None:
+    handle: AsyncHandle[Any] = local["self"]
+    return None if handle.settled.done() else handle.awaits()
 
 
 class AsyncHandle(Generic[T]):
@@ -85,6 +91,10 @@ class AsyncHandle(Generic[T]):
         """What is waited for."""
         return self.what or "an operation"
 
+    def awaits(self) -> Wait:
+        """What whoever waits for it waits for; from any thread."""
+        return self.settled.awaits() or Wait(OTHER, self.describe())
+
     @classmethod
     def completed(cls, value: T, what: str = "") -> AsyncHandle[T]:
         """A handle that is done."""
@@ -96,6 +106,7 @@ class AsyncHandle(Generic[T]):
         """Whether the operation is over, well or not: then `wait` does not block."""
         return self.settled.done()
 
+    @awaited(_awaits)
     def wait(self, timeout_s: float | None = None) -> T:
         """The result.
 
@@ -149,6 +160,7 @@ class AsyncHandle(Generic[T]):
         """The result; the same as awaiting the handle."""
         return await self
 
+    @awaited(_awaits)
     def __await__(self) -> Generator[Any, None, T]:
         if not self.settled.done():
             self._check_process()

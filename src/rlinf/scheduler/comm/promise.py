@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.waits import Wait
 
 logger = Reporter(__name__)
 
@@ -159,6 +160,10 @@ class Promise(Generic[T]):
         with suppress(ValueError):
             self._gates.remove(gate)
             gate.release()
+
+    def awaits(self) -> Wait | None:
+        """What whoever waits for it waits for; None where that is not known here. From any thread."""
+        return None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What it failed with, None if it did not; waits as `result` does.

@@ -14,6 +14,7 @@ from rlinf.scheduler.comm.finder import Finder, Search
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Promise, Wake
+from rlinf.scheduler.comm.waits import MESSAGE, Wait
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 
 # What is cancelled has ended after so long, or goes on being given up without the caller.
@@ -49,17 +50,27 @@ class OwnedPromise(Promise[Any]):
         on_dropped: called when nobody has it any more; anywhere the garbage collector runs, so it may store, append to
             a deque and wake the I/O thread, and nothing else. An interruption may prevent it (see `Wake`). None where
             it goes on all the same.
+        about: says what it is waited for.
     """
 
-    __slots__ = ("_messenger", "_on_cancel", "_wake")
+    __slots__ = ("_about", "_messenger", "_on_cancel", "_wake")
 
     def __init__(
-        self, messenger: Messenger, on_cancel: Callable[[], None], on_dropped: Callable[[], None] | None
+        self,
+        messenger: Messenger,
+        on_cancel: Callable[[], None],
+        on_dropped: Callable[[], None] | None,
+        about: Callable[[], Wait],
     ) -> None:
         super().__init__()
+        self._about = about
         self._messenger = messenger
         self._on_cancel = on_cancel
         self._wake = None if on_dropped is None else Wake(on_dropped)
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        return self._about()
 
     def cancel(self) -> bool:
         """Give it up; whether it has ended so. Waits a moment for the answer."""
@@ -172,6 +183,12 @@ class Transfer(ABC):
     def waited_s(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self._started
+
+    def awaits(self) -> Wait:
+        """What whoever waits for it waits for; from any thread."""
+        limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
+        text = f"{self.operation}('{self.peer}')"
+        return Wait(MESSAGE, text, self.waited_s(), limit_s, (self.peer,))
 
     def timeout(self, waiting_for: str) -> CommTimeout:
         """The error of its deadline."""

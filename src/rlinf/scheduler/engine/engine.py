@@ -21,6 +21,7 @@ from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
 from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.lost_nodes import answering_nodes
+from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
@@ -28,18 +29,9 @@ from rlinf.scheduler.engine.ray_messages import keep_off_terminal
 from rlinf.scheduler.engine.raylets import wait_for_raylet
 from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
-from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.planning import Node
 
 NAMESPACE = "rlinf"
-# What our processes start with, and no other of the job's: a user's own Ray tasks keep what Ray gives them.
-PROCESS_ENVIRONMENT = {
-    # Ray would set the vendor's mask from the GPUs that an actor asks of Ray; ours are decided by the placement.
-    **{f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables},
-    # glibc copies around the cache, twice as fast, only above 3/4 of the cache that it believes to have for itself.
-    # On a virtual machine that is all of the host's, hundreds of MiB. What the node has set comes last, and wins.
-    "GLIBC_TUNABLES": f"glibc.cpu.x86_non_temporal_threshold={4 << 20}:${{GLIBC_TUNABLES}}",
-}
 _SIMULATED_STORE_BYTES = 100 * 1024 * 1024
 # Many ranks start at once on a node of one CPU: that is what a simulation is for, and no cause for a warning.
 _SIMULATED_RAY_SETTINGS = {"RAY_worker_maximum_startup_concurrency": "256"}
@@ -107,7 +99,12 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
                     include_dashboard=False,
                     no_monitor=True,  # it would look after nodes to add or to remove
                     node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
-                    env_vars={**_SIMULATED_RAY_SETTINGS, **simulated_environment(rank, node)},
+                    env_vars={
+                        **_SIMULATED_RAY_SETTINGS,
+                        **copying.of_a_node(os.environ),
+                        **simulated_environment(rank, node),
+                    },
+                    labels=copying.LABELS,
                 )
             _connect(address=engine.simulated.address)
     except BaseException:  # an interruption too: nothing that was started stays
@@ -140,6 +137,7 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
             stack.enter_context(ray_errors(f"Ray did not start or join ({wanted})"))
             if wanted == LOCAL:
                 stack.enter_context(_private_folder())
+                stack.enter_context(_set_meanwhile(copying.of_a_node(os.environ)))
                 engine.guard = Guard()
                 stack.enter_context(engine.guard.marking())
             engine.restore_token = use_own_token() if wanted == LOCAL else use_mode(mode)
@@ -240,8 +238,7 @@ def probe_nodes(
         ClusterError: a probe failed there.
     """
     with ray_errors("probing the nodes failed"):
-        runtime_env = {"env_vars": PROCESS_ENVIRONMENT}
-        probe = ray.remote(num_cpus=0, max_retries=0, runtime_env=runtime_env)(probe_this_node)
+        probe = ray.remote(num_cpus=0, max_retries=0)(probe_this_node)
         pending = {
             probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(
                 node["NodeID"],
@@ -268,6 +265,15 @@ def probe_nodes(
             raise ClusterError(problem) from error
 
 
+def variables_lacking() -> dict[str, Mapping[str, str]]:
+    """What our processes have to be given, since the node's own do not start with it; by Ray's id of the node."""
+    labels = {node["NodeID"]: node["Labels"].items() for node in ray.nodes()}
+    return {
+        node: {} if copying.LABELS.items() <= those else copying.OF_A_PROCESS
+        for node, those in labels.items()
+    }
+
+
 def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
     """Ray's way to say: on this node and no other."""
     return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
@@ -276,7 +282,11 @@ def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
 def _connect(address: str) -> None:
     started: dict[str, Any] = {}
     if address == LOCAL:
-        started = {"include_dashboard": False, "_node_ip_address": LOOPBACK[0]}
+        started = {
+            "include_dashboard": False,
+            "labels": copying.LABELS,
+            "_node_ip_address": LOOPBACK[0],
+        }
     is_here = address == LOCAL or host_and_port(address)[0] in LOOPBACK
     with _loopback_is_an_address() if is_here else nullcontext():
         ray.init(
@@ -303,17 +313,25 @@ def _loopback_is_an_address() -> Iterator[None]:
 @contextmanager
 def _private_folder() -> Iterator[None]:
     """Have a Ray that is started inside make its folders, into which it lets everybody write, in a private one."""
-    before = os.environ.get(TMPDIR_VARIABLE)
     folder = ray_folder(os.environ)
     (folder / "ray").mkdir(exist_ok=True)  # where Ray's announcement goes before anything else of it is there
-    os.environ[TMPDIR_VARIABLE] = str(folder)
+    with _set_meanwhile({TMPDIR_VARIABLE: str(folder)}):
+        yield
+
+
+@contextmanager
+def _set_meanwhile(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have a Ray that is started inside start with these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[TMPDIR_VARIABLE]
-        else:
-            os.environ[TMPDIR_VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _QuietRay:

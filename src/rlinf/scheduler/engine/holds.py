@@ -29,7 +29,7 @@ from ray.util import placement_group_table
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlinf.scheduler.engine.engine import PROCESS_ENVIRONMENT, ray_errors
+from rlinf.scheduler.engine.engine import ray_errors
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.hardware.vendors import vendor_named, vendors
 from rlinf.scheduler.wording import printable
@@ -348,9 +348,7 @@ def _devices_in(groups: Sequence[tuple[PlacementGroup, str, int]]) -> list[list[
 def _look_into(group: PlacementGroup, resource: str, count: int) -> Any:
     amount: dict[str, Any] = {"num_gpus": count} if resource == "GPU" else {"resources": {resource: count}}
     # A process that has looked looks again: it has not touched a device, and to start one takes longer than all else.
-    look = ray.remote(
-        num_cpus=0, max_retries=0, max_calls=0, runtime_env={"env_vars": PROCESS_ENVIRONMENT}, **amount
-    )(_own_devices)
+    look = ray.remote(num_cpus=0, max_retries=0, max_calls=0, **amount)(_own_devices)
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
     return look.options(scheduling_strategy=strategy).remote(resource)
 

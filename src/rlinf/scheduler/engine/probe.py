@@ -28,6 +28,7 @@ from rlinf.scheduler.hardware.vendors import (
 )
 from rlinf.scheduler.planning import Node
 
+_RAYLET = "raylet"
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 _IPV6_FILE = Path("/proc/net/if_inet6")
 
@@ -75,7 +76,13 @@ class NodeReport:
         return f"node {self.ip} ({self.hostname}, {self.node_id[:8]})"
 
 
-def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str, float]) -> NodeReport:
+def probe_this_node(
+    node_id: str,
+    ip: str,
+    is_head: bool,
+    resources: Mapping[str, float],
+    environment: Mapping[str, str] | None = None,
+) -> NodeReport:
     """Report this node. It must run on that node: masks, devices and interfaces are its own.
 
     Args:
@@ -83,18 +90,21 @@ def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str
         ip: its address.
         is_head: whether it is the head.
         resources: what Ray detected there, by resource name.
+        environment: the variables that the node's processes start with; None: as of `node_environment`.
 
     Raises:
         ClusterError: a variable that the node was started with cannot be read.
         ConfigError: an installed hardware package cannot be used.
     """
-    found = find_accelerators(os.environ, resources)
+    if environment is None:
+        environment = node_environment()
+    found = find_accelerators(environment, resources)
     report = NodeReport(
         node_id=node_id,
         ip=ip,
         hostname=platform.node(),
         is_head=is_head,
-        node_rank_setting=_integer_variable(NODE_RANK_VARIABLE),
+        node_rank_setting=_integer_variable(NODE_RANK_VARIABLE, environment),
         num_accelerators=found.count,
         accelerator_type=found.type,
         mask=found.mask,
@@ -102,13 +112,28 @@ def probe_this_node(node_id: str, ip: str, is_head: bool, resources: Mapping[str
         python=sys.executable,
         interfaces=network_interfaces(),
     )
-    return replace(report, devices=_devices(report))
+    return replace(report, devices=_devices(report, environment))
 
 
-def _devices(report: NodeReport) -> tuple[Device | None, ...]:
+def node_environment(proc: Path = Path("/proc")) -> Mapping[str, str]:
+    """The variables that this node's processes start with: the raylet's that started this one; else its own.
+
+    In its processes some versions of Ray set masks anew. See proc_pid_environ(5).
+    """
+    parent = proc / str(os.getppid())
+    try:
+        if (parent / "comm").read_text(errors="replace").strip() != _RAYLET:
+            return os.environ
+        entries = os.fsdecode((parent / "environ").read_bytes()).split("\0")
+    except OSError:
+        return os.environ
+    return {name: value for name, is_set, value in (entry.partition("=") for entry in entries) if is_set}
+
+
+def _devices(report: NodeReport, environment: Mapping[str, str]) -> tuple[Device | None, ...]:
     names = report.accelerator_names
     if report.accelerator_type == SIMULATED.name:
-        pretended = enumerate(simulated_uuid(os.environ, name) for name in names)
+        pretended = enumerate(simulated_uuid(environment, name) for name in names)
         return tuple(Device(index, uuid=uuid) for index, uuid in pretended)
     devices = find_devices(report.accelerator_type) if names else None
     return match_devices(names, devices) if devices else ()
@@ -123,8 +148,8 @@ def simulated_environment(node_rank: int, node: Node) -> dict[str, str]:
     }
 
 
-def _integer_variable(name: str) -> int | None:
-    text = os.environ.get(name, "").strip()
+def _integer_variable(name: str, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name, "").strip()
     if not text:
         return None
     if not text.isdecimal():

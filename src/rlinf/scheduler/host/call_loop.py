@@ -13,11 +13,15 @@ from typing import Any, TypeAlias
 from rlinf.scheduler.comm import WAIT_S, Messenger, Request
 from rlinf.scheduler.comm.cancellation import working_in
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.host.timing import recording
+from rlinf.scheduler.observe.answering import with_calls
+from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.stacks import task_stack
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Reservation: TypeAlias = Promise[Job | None]
@@ -82,6 +86,13 @@ class CallLoop:
             self._begin_task(job)
         else:
             self._calls.put(job)
+
+    def add_to(self, doing: Doing) -> Doing:
+        """Add the calls of this rank to what its process says of itself; on the I/O thread."""
+        jobs = tuple(self._jobs.values())
+        tasks = (job.task for job in jobs if job.task is not None)
+        stacks = (task_stack(task.get_coro()) for task in tasks)
+        return with_calls((job.running for job in jobs), stacks, doing)
 
     def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""
@@ -152,6 +163,7 @@ class CallLoop:
             threading.Thread(target=self._serve, name=f"rlinf-call-{index}", daemon=True).start()
         self._serve()
 
+    @awaited(lambda local: None if "job" in local else Wait(IDLE, "a call"))
     def _serve(self) -> None:
         while True:
             entry = self._calls.get()

@@ -19,7 +19,9 @@ from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import ClusterError, CodecError
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.seen import check_seen
+from rlinf.scheduler.hardware.vendors import VENDORS
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
@@ -29,6 +31,8 @@ from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.profiling import serve_profiles
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
@@ -39,6 +43,9 @@ from rlinf.scheduler.wording import clock_text
 LEAVE_GRACE_S = 1.0
 # Its exit status then.
 LEFT_BEHIND = 75
+# Ray sets the vendor's mask from the GPUs that a process asks of it; ours are decided by the placement. For processes
+# of ours only: a user's own Ray tasks keep what Ray gives them.
+_MASKS_STAY = {f"RAY_EXPERIMENTAL_NOSET_{name}": "1" for vendor in VENDORS for name in vendor.variables}
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +58,7 @@ class WorkerHost:
 
     def run(self, spec: HostSpec) -> None:
         """Host one rank until it is stopped or its launcher is gone."""
+        os.environ.update(_MASKS_STAY)
         address = WorkerAddress(spec.group, spec.rank)
         output = capture_output(LogFolder(spec.log_folder), address)
         Hosting(spec, output, tell_method(address, output)).run()
@@ -99,6 +107,7 @@ class Hosting:
         # Now: who finds this worker by its name may send to it.
         self.session.service(open_mailbox)
         self.calls = CallLoop(self.session.messenger, tell_method)
+        self.session.service(Doings).add(self.calls.add_to)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -109,6 +118,8 @@ class Hosting:
         messenger.peers.on_fenced.append(lambda reason: self._leave(f"it was declared dead: {reason}"))
         messenger.connect(self._spec.home)  # to be told of its end
         answer_probes(self.session)
+        serve_profiles(self.session)
+        serve_breakpoints(str(self._address), messenger.run_directory)
         messenger.serve(protocol.STOP, lambda _request: self.calls.stop(), None)
         messenger.serve(protocol.FINISH, lambda _request: self.calls.finish(), None)
         watch_parent(self.session, self._leave_with_node, self._leave_with_parent)

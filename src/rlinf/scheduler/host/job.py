@@ -12,7 +12,9 @@ from rlinf.scheduler.comm.cancellation import Scope
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.observe.notes import RunningCall
 
 
 class Demand:
@@ -34,6 +36,7 @@ class Demand:
             self._refuse_all()
         self._more.set_result(None)
 
+    @awaited(lambda local: Wait(OTHER, "the next value's turn: its caller has not asked for one"))
     def first(self) -> Request:
         """The request to be answered next; waits for one.
 
@@ -114,6 +117,13 @@ class Job:
             return False
         self._began_at = time.perf_counter()
         return True
+
+    @property
+    def running(self) -> RunningCall:
+        """What it is, and for how long it runs; from any thread."""
+        began = self._began_at
+        since_s = None if began is None else time.perf_counter() - began
+        return RunningCall(self.request.head.method, since_s, self.request.peer_name)
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""

@@ -93,7 +93,8 @@ class _Receiving(Transfer):
     def new_promise(self) -> OwnedPromise:
         """The promise of the item, for the caller to keep."""
         cancel = partial(self._inbox.end, self, CancelledError())
-        promise = OwnedPromise(self._inbox.messenger, cancel, partial(self._inbox.on_dropped, self))
+        dropped = partial(self._inbox.on_dropped, self)
+        promise = OwnedPromise(self._inbox.messenger, cancel, dropped, self.awaits)
         self.fate = promise.fate
         ref = PromiseRef(promise, self._inbox.dropped.append)
         ref.ticket = self.ticket

@@ -16,7 +16,8 @@ from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.replication import Key
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
-from rlinf.scheduler.comm.transfer import OwnedPromise, end
+from rlinf.scheduler.comm.transfer import FOREVER_S, OwnedPromise, end
+from rlinf.scheduler.comm.waits import MESSAGE, Wait
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied, PeerNotFound
 from rlinf.scheduler.mailbox.outbox import Outbox, Sending
 from rlinf.scheduler.mailbox.records import TensorType
@@ -71,9 +72,16 @@ class Mailing:
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread."""
         messenger = self._outbox.messenger
-        promise = OwnedPromise(messenger, self._cancel, None)
+        promise = OwnedPromise(messenger, self._cancel, None, self._awaits)
         self._outbox.transfers.hand_over(partial(self._start, promise))
         return promise
+
+    def _awaits(self) -> Wait:
+        targets = ", ".join(map(repr, self._targets))
+        limit_s = None if self._timeout_s >= FOREVER_S else self._timeout_s
+        waited_s = time.monotonic() - self._started
+        left = tuple(sending.peer for sending in tuple(self._sendings) if not sending.over)
+        return Wait(MESSAGE, f"{self._operation}({targets})", waited_s, limit_s, left or tuple(self._targets))
 
     def _pack(self, encoded: Encoded, wait_s: float) -> Parcel:
         parcels = self._outbox.messenger.parcels

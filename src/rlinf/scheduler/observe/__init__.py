@@ -1,1 +1,1 @@
-"""Part of rlinf.scheduler: observe."""
+"""Looks at a running job: what every process is at, who waits for whom, and why nothing goes on."""

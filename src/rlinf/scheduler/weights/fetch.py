@@ -8,12 +8,15 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
+from rlinf.scheduler.comm.waits import WEIGHTS, Wait
 from rlinf.scheduler.errors import PeerDied, WeightsMismatch
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
@@ -96,10 +99,18 @@ class Fetch(Transfer):
 
     def begin(self) -> OwnedPromise:
         """Hand it over to the I/O thread; the promise of its `FetchedWeights`, which ends it when it is dropped."""
-        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped)
+        promise = OwnedPromise(self._messenger, self._give_up, self._on_dropped, self.awaits)
         self._promise = weakref.ref(promise)
         self._transfers.hand_over(self._begin)
         return promise
+
+    def awaits(self) -> Wait:
+        """See `Transfer`."""
+        needs = self._min_version if self._min_version != NO_VERSION else -1
+        text = f"fetch_weights('{self._name}'{f', min_version={needs}' if needs >= 0 else ''})"
+        return replace(
+            super().awaits(), kind=WEIGHTS, operation=text, peers=(), subject=self._name, needs=needs
+        )
 
     def _begin(self) -> None:
         if self._promise() is not None:

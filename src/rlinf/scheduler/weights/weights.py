@@ -6,6 +6,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -17,6 +19,8 @@ from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
@@ -117,6 +121,11 @@ class Weights:
 
         return AsyncHandle(fetch.begin(), write, f"fetch of weights '{name}'")
 
+    def add_to(self, doing: Doing) -> Doing:
+        """Add what this process publishes to what it says of itself; on the I/O thread."""
+        versions = {name: self._versions.version(name) for name in self._claimed.copy()}
+        return replace(doing, weights={**doing.weights, **versions})
+
     def _claim(self, name: str) -> None:
         if name in self._claimed:
             return
@@ -159,7 +168,9 @@ class Weights:
 
 def open_weights(session: Session) -> Weights:
     """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
-    return Weights(session.messenger, session.directory)
+    weights = Weights(session.messenger, session.directory)
+    session.service(Doings).add(weights.add_to)
+    return weights
 
 
 def _checked_name(name: str) -> str:

@@ -8,13 +8,17 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.comm import Request, RequestFuture
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
+from rlinf.scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf.scheduler.observe.answering import Doings, with_turns
+from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.turns import Turn, Turns
 
@@ -61,6 +65,10 @@ class DeviceDesk:
         messenger.serve(ASK, self._on_ask, AskTurn)
         messenger.serve(GIVE_BACK, self._on_give_back, GiveBack)
         messenger.on_peer_lost(self._on_peer_lost)
+        session.service(Doings).add(self._add_to)
+
+    def _add_to(self, doing: Doing) -> Doing:
+        return with_turns(self._turns.notes(time.monotonic()), doing)
 
     def _on_ask(self, request: Request) -> None:
         wanted: AskTurn = request.head
@@ -137,13 +145,20 @@ class _OwnTurns:
         self._refs: set[_OwnTurnRef] = set()
         self._sweep_due = False
 
-    def ask(self, turn: _OwnTurn, devices: tuple[str, ...], timeout_s: float) -> RequestFuture:
-        """Ask for devices; given back from then on as soon as `turn` is dropped."""
+    def watch(self, turn: _OwnTurn) -> int:
+        """Give it back as soon as `turn` is dropped; its number."""
         ref = _OwnTurnRef(turn, self._dropped.append)
         ref.number = _next_number()
         self._refs.add(ref)
         self._messenger.submit(self._sweep_later)
-        wanted = AskTurn(ref.number, devices, timeout_s)
+        return ref.number
+
+    def ask(self, number: int, devices: tuple[str, ...], timeout_s: float) -> RequestFuture:
+        """Ask for devices.
+
+        It knows the turn by its number only: who keeps a traceback from in here does not keep the devices.
+        """
+        wanted = AskTurn(number, devices, timeout_s)
         limit_s = min(FOREVER_S, timeout_s * (1 + GRACE_FRACTION) + _GRACE_S)
         return self._messenger.request(self._desk, ASK, wanted, timeout_s=limit_s, reply_type=None)
 
@@ -170,6 +185,12 @@ class _OwnTurns:
         self._sweep_later()
 
 
+def _awaits(local: dict[str, Any]) -> Wait:
+    lock: DeviceLock = local["self"]
+    devices = ", ".join(lock._devices)
+    return Wait(DEVICE, f"device_lock() of {devices}", timeout_s=lock._timeout_s, subject=devices)
+
+
 class DeviceLock:
     """A `with` block in which this worker has its devices alone, as far as others ask for them too.
 
@@ -190,6 +211,7 @@ class DeviceLock:
         self._timeout_s = checked_timeout(timeout_s)
         self._turn: _OwnTurn | None = None
 
+    @awaited(_awaits)
     def __enter__(self) -> DeviceLock:
         """Wait for the turn.
 
@@ -202,7 +224,7 @@ class DeviceLock:
         if self._turns is not None and self._devices:
             self._turn = _OwnTurn()
             try:
-                self._turns.ask(self._turn, self._devices, self._timeout_s).result()
+                self._turns.ask(self._turns.watch(self._turn), self._devices, self._timeout_s).result()
             except CommTimeout as error:
                 self._drop(self._turns)
                 raise DeviceLockTimeout(self._devices, error.waited_s) from error

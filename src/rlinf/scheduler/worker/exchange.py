@@ -432,6 +432,7 @@ class Exchange:
         holds: str | None = None,
         durable: str | os.PathLike[str] | None = None,
         survives: Survives = "machine",
+        stall_after_s: float | None = None,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -451,6 +452,7 @@ class Exchange:
             holds: where large items of other machines' producers are: "node" or "channel"; see `Channel.create`.
             durable: a folder on the node that holds it, for the journal by which it survives the end of its process.
             survives: what it is to survive, the end of its "process" or of its "machine".
+            stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits; None: never.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -471,6 +473,7 @@ class Exchange:
             holds=holds,
             durable=durable,
             survives=survives,
+            stall_after_s=stall_after_s,
         )
 
     @classmethod

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from rlinf.scheduler.comm import Encoded, encode
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf.scheduler.errors import (
     CallArgumentError,
     CodecError,
@@ -25,6 +28,9 @@ from rlinf.scheduler.errors import (
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
 from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.observe.profiling import RATE_HZ
+from rlinf.scheduler.observe.rank_stacks import RankStack, stacks_of
+from rlinf.scheduler.observe.why import WITHIN_S
 from rlinf.scheduler.planning import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
@@ -38,6 +44,7 @@ from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.deaths import OnFailure, Policy
 from rlinf.scheduler.worker.health import RankHealth
 from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
+from rlinf.scheduler.worker.profile import take_profile
 from rlinf.scheduler.worker.restart_options import (
     check_is_used,
     check_on_failure,
@@ -108,6 +115,7 @@ class GroupBuilder(Generic[T]):
         max_restarts: int | None = None,
         restart_window_s: float | None = None,
         ready_when: Callable[[T], object] | str | None = None,
+        stall_after_s: float | None = None,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
 
@@ -135,6 +143,8 @@ class GroupBuilder(Generic[T]):
             ready_when: a method without arguments, or its name, that a rank that was started again runs after
                 `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
                 It waits until the rank is ready, and then returns; if it raises, the start has failed.
+            stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
+                and why; None: never.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
@@ -166,6 +176,7 @@ class GroupBuilder(Generic[T]):
             library_level=_level(log_level),
             returns=on_failure == "restart" or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
+            stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
         )
         session, factory = cluster.session, self._factory
         claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
@@ -216,7 +227,8 @@ def prepare_launch(
                 session.directory.unregister(group_entry(claimed))
             raise
         start_successor = partial(launch_successor, session, recipe)
-        return Supervision(session, claimed, ranks, on_failure, start_successor, limit)
+        stall_after_s = options.stall_after_s
+        return Supervision(session, claimed, ranks, on_failure, start_successor, limit, stall_after_s)
 
     return claimed, launch
 
@@ -281,6 +293,7 @@ class WorkerGroup(Generic[T]):
         return self._name
 
     @property
+    @awaited(lambda local: Wait(LAUNCH, f"launch of '{local['self'].name}'"))
     def _shared(self) -> Supervision:
         """Its processes, once they have been launched; raises what the launch failed with."""
         self._launched.wait()
@@ -467,6 +480,49 @@ class WorkerGroup(Generic[T]):
     def health(self) -> list[RankHealth]:
         """How the selected ranks are, as this process knows: it asks nobody and does not wait."""
         return [self._shared.health(number) for number in self._selected]
+
+    def stack(self, within_s: float = WITHIN_S) -> list[RankStack]:
+        """Where the selected ranks are: the stacks of their threads, also of one that is blocked, in C or otherwise.
+
+            print(*group.stack())
+
+        Args:
+            within_s: how long they may take to answer, in seconds.
+
+        Raises:
+            ClusterError: the job's driver does not answer.
+        """
+        shared = self._shared
+        names = [str(shared.ranks[number].address) for number in self._selected]
+        return stacks_of(shared.session, names, within_s)
+
+    def profile(
+        self, seconds: float, path: str | os.PathLike[str] | None = None, *, rate_hz: float = RATE_HZ
+    ) -> Path:
+        """Write where the selected ranks spend their time from now on, as a flame graph for speedscope.app.
+
+        Each rank looks at its threads by itself; at a hundred times a second that costs less than a hundredth.
+
+        Args:
+            seconds: for how long.
+            path: the file; None: `<group>.speedscope.json` in the present folder.
+            rate_hz: how often a second.
+
+        Returns:
+            The file.
+
+        Raises:
+            ConfigError: `seconds` or `rate_hz` is no number above 0.
+            ResultTimeout: no rank answers.
+        """
+        for name, value in (("seconds", seconds), ("rate_hz", rate_hz)):
+            if not checked_seconds(name, value):
+                raise ConfigError(f"{name}={value!r}: it is a number above 0")
+        shared = self._shared
+        file = Path(path if path is not None else f"{self.name.replace('/', '-')}.speedscope.json")
+        ranks = [shared.ranks[number] for number in self._selected]
+        take_profile(shared.session.messenger, ranks, seconds, rate_hz, file)
+        return file
 
     def restart(self, rank: int, timeout_s: float = RESTART_TIMEOUT_S) -> None:
         """Have another process take a rank's place, whatever `on_failure` is, and wait until it is ready.

@@ -10,11 +10,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from rlinf.scheduler.comm import Buffer, Request, encode
 from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import Loss
+from rlinf.scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf.scheduler.engine.engine import ray_errors
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
@@ -54,6 +56,8 @@ _WAITS = {
     protocol.CATCHING_UP: "still in what ready_when names",
     protocol.READY: "waiting for the other ranks to be ready",
 }
+# Of ranks that are missing, so many are told of one by one.
+_MAX_TOLD = 6
 _ORDER = (*_WAITS, protocol.FAILED)
 _PHASES = {
     protocol.RUNNING: "to join the job",
@@ -79,6 +83,7 @@ class LaunchOptions:
         library_level: the lowest level of what loggers other than the workers' own say that the driver shows; 0: none.
         returns: whether a rank that dies may come back.
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
     """
 
     max_concurrency: int = 1
@@ -90,6 +95,7 @@ class LaunchOptions:
     library_level: int = 0
     returns: bool = False
     ready_when: str = ""
+    stall_after_s: float = 0
 
 
 class Recipe:
@@ -192,6 +198,11 @@ def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[i
     return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
 
 
+def _awaits(local: dict[str, Any]) -> Wait:
+    launch: _Launch = local["self"]
+    return launch.awaits()
+
+
 class _Launch:
     """One launch: hosts report to it on the messenger's thread, the caller waits in `run`."""
 
@@ -265,12 +276,23 @@ class _Launch:
         ready, state = reached.count(protocol.READY), _WAITS.get(reached[slowest], "failed")
         return Standing(self._name, ready, len(self._placements), self._placements[slowest].rank, state)
 
+    @awaited(_awaits)
     def _wait_for(self, step: Promise[None]) -> None:
         if not step.wait(max(0.0, self._options.timeout_s - self.elapsed_s)):
             problem = f"not ready after {seconds_text(self._options.timeout_s)}"
             raise LaunchTimeout(self._name, problem, self._describe_missing())
         if self._error is not None:
             raise self._error
+
+    def awaits(self) -> Wait:
+        """What whoever waits for it waits for; from any thread."""
+        missing = [rank for rank in list(self._ranks) if rank.progress != protocol.READY]
+        peers = tuple(str(rank.address) for rank in missing)
+        detail = "; ".join(
+            f"{rank.address}: {_WAITS.get(rank.progress, 'failed')}" for rank in missing[:_MAX_TOLD]
+        )
+        timeout_s = self._options.timeout_s
+        return Wait(LAUNCH, f"launch of '{self._name}'", self.elapsed_s, timeout_s, peers, detail=detail)
 
     def undo(self) -> None:
         for rank in self._ranks:
@@ -296,7 +318,8 @@ class _Launch:
         rank = self._by_number[started.rank]
         rank.endpoint = started.endpoint
         rank.pid, rank.born = started.pid, started.born
-        if started.endpoint.machine_id == self._session.messenger.endpoint.machine_id:
+        is_here = started.endpoint.machine_id == self._session.messenger.endpoint.machine_id
+        if is_here and not rank.exited.done():
             rank.witness = self._session.service(_witnesses).watch(rank.pid, rank.born)
         self._session.service(NodeWatch).note(rank.placement.node_id, started.endpoint.process_id)
         place, ip = rank.placement.node_rank, self._node_of(rank.placement).ip
@@ -336,6 +359,7 @@ class _Launch:
         self._settled.set_result(None)
 
     def _on_exit(self, rank: LaunchedRank, explanation: Sequence[str]) -> None:
+        rank.release_witness()
         self._on_end(rank, [*explanation, *self._last_words(rank).splitlines()])
 
     def _on_peer_lost(self, process_id: str) -> None:
@@ -394,12 +418,12 @@ class _Launch:
         def ended(future: concurrent.futures.Future[None]) -> None:
             error = future.exception()
             if rank.endpoint is not None and not is_the_end(error):
-                return  # its own connection, or its node's silence, will show whether it is
+                # Its own connection, or its node's silence, will show whether it is; nobody will ask the witness.
+                self._session.messenger.submit(rank.release_witness)
+                return
             if cause := end_of_node(error):  # first: everybody is told so
                 watch.lose(rank.placement.node_id, f"{cause} at {clock_text(time.time())}")
             explanation = explanation_of(error, rank.witness)
-            if rank.witness is not None:
-                rank.witness.close()
             where = (
                 f"process {rank.pid} on node {rank.placement.node_rank} ({self._node_of(rank.placement).ip})"
             )

@@ -59,6 +59,12 @@ class LaunchedRank:
     witness: Witness | None = None
     ended_by: str = ""
 
+    def release_witness(self) -> None:
+        """See its end no more; the I/O thread's, as making the witness is."""
+        witness, self.witness = self.witness, None
+        if witness is not None:
+            witness.close()
+
 
 def is_the_end(error: BaseException | None) -> bool:
     """Whether what Ray says means that a process is gone, and not only that Ray does not reach it now."""

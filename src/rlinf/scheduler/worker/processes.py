@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
-from rlinf.scheduler.engine.engine import PROCESS_ENVIRONMENT, on_node
+from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf.scheduler.errors import DeviceHeld
 from rlinf.scheduler.host.force import kill_process
@@ -55,6 +55,8 @@ class Processes:
         self._holds = DeviceHolds()
         # What each launch counts on, whoever of them took it.
         self._relied: list[set[tuple[str, str]]] = []
+        # Variables, by the node's id.
+        self._lack: dict[str, Mapping[str, str]] = {}
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
@@ -133,26 +135,33 @@ class Processes:
 
     def start(self, node_id: str, environment: ProcessEnvironment) -> HostProcess:
         """Begin to start a process on a node; returns at once. Raises what Ray does."""
+        options: dict[str, Any] = {}
         # Set by Ray, not by the host: the dynamic linker and the interpreter read variables before any code runs.
-        runtime_env: dict[str, Any] = {"env_vars": {**PROCESS_ENVIRONMENT, **dict(environment.env_vars)}}
+        if variables := {**self._lacking(node_id), **dict(environment.env_vars)}:
+            options["env_vars"] = variables
         if environment.python_interpreter_path:
-            runtime_env["py_executable"] = environment.python_interpreter_path
+            options["py_executable"] = environment.python_interpreter_path
         return RayProcess(
             self._host_class.options(
                 num_cpus=0,
                 scheduling_strategy=on_node(node_id),
                 max_restarts=0,
                 max_task_retries=0,
-                runtime_env=runtime_env,
+                # Ray starts two interpreters for one process that has any.
+                **({"runtime_env": options} if options else {}),
             ).remote()
         )
+
+    def _lacking(self, node_id: str) -> Mapping[str, str]:
+        """The variables of our processes that a node's do not start with by themselves."""
+        if node_id not in self._lack:
+            self._lack.update(variables_lacking())
+        return self._lack.get(node_id, {})
 
     def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
         """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
-            kill = ray.remote(num_cpus=0, max_retries=0, runtime_env={"env_vars": PROCESS_ENVIRONMENT})(
-                kill_process
-            )
+            kill = ray.remote(num_cpus=0, max_retries=0)(kill_process)
             kill.options(scheduling_strategy=on_node(node_id)).remote(pid, born, process_id)
 
 

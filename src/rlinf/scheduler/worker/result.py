@@ -11,9 +11,12 @@ from rlinf.scheduler.comm.failure import Failure
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.timing import Reduce, reduce_durations
+from rlinf.scheduler.observe.reasons import explaining
+from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.seconds import checked_deadline
 
@@ -21,6 +24,11 @@ R = TypeVar("R")
 
 # Ray says why a process is gone a little later than its connection breaks.
 _REASON_WAIT_S = 2.0
+
+
+def _awaits(local: dict[str, Any]) -> Wait:
+    result: GroupResult[Any] = local["self"]
+    return result.awaits()
 
 
 class GroupResult(Generic[R]):
@@ -132,6 +140,7 @@ class GroupResult(Generic[R]):
         """`await result.async_wait()`: another name of `await result`."""
         return await self
 
+    @awaited(_awaits)
     async def _settled_in_this_loop(self) -> None:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
@@ -178,17 +187,25 @@ class GroupResult(Generic[R]):
         """What is waited for, and which ranks have not answered."""
         return f"{self._call.title} on {', '.join(self._missing())}"
 
+    def awaits(self) -> Wait:
+        """What whoever waits for it waits for; from any thread."""
+        call = self._call
+        began = min((at for at in call.sent_at if at), default=time.monotonic())
+        return Wait(RESULT, call.title, time.monotonic() - began, peers=tuple(self._missing()))
+
     def _missing(self) -> list[str]:
         pairs = zip(self._call.addresses, self._call.outcomes, strict=True)
         return [str(address) for address, outcome in pairs if outcome is None]
 
+    @awaited(_awaits)
     def _wait_for(self, end: Promise[None], timeout_s: float | None) -> None:
         limit_s = checked_deadline(timeout_s)
         self._read = True
         self._check_process()
         started = time.monotonic()
-        if not end.wait(limit_s):
-            raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
+        with explaining(current_or_none(), limit_s):
+            if not end.wait(limit_s):
+                raise ResultTimeout(self._call.title, time.monotonic() - started, self._missing())
         self._before_return()
 
     def _check_process(self) -> None:

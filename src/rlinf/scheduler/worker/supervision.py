@@ -36,6 +36,7 @@ from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.processes import Processes
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.stalls import watch_stalls
 from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
 
 STOP_GRACE_S = 2.0
@@ -65,7 +66,9 @@ class Supervision:
         on_failure: Policy = "fail",
         start_successor: StartSuccessor | None = None,
         limit: RestartLimit | None = None,
+        stall_after_s: float = 0,
     ) -> None:
+        self._stall_after_s = stall_after_s
         self.session = session
         self.name = name
         # A rank that comes back is another one here.
@@ -221,6 +224,8 @@ class Supervision:
 
     def _start(self, call: Call) -> None:
         self._pending.add(call)
+        if self._stall_after_s:
+            watch_stalls(self.session, call, self._stall_after_s)
         if (
             self._deaths.may_return or self._deaths.away
         ):  # since it was made, a rank may have gone or returned

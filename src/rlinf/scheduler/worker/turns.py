@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rlinf.scheduler.observe.notes import TurnNote
+
 
 @dataclass(eq=False, slots=True)
 class Turn:
@@ -71,6 +73,13 @@ class Turns:
         for turn in granted:
             turn.granted, turn.since = True, now
         return granted
+
+    def notes(self, now: float) -> list[TurnNote]:
+        """Who has devices, and who waits for them."""
+        return [
+            TurnNote(turn.who, tuple(sorted(turn.devices)), now - turn.since, turn.granted)
+            for turn in self._turns
+        ]
 
     def __len__(self) -> int:
         return len(self._turns)

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import ResultTimeout
+from rlinf.scheduler.observe.reasons import explaining
+from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.seconds import checked_deadline
 
 
@@ -29,6 +32,9 @@ class Waitable(Protocol):
 
     def describe(self) -> str:
         """What is waited for."""
+
+    def awaits(self) -> Wait:
+        """The same as data."""
 
 
 W = TypeVar("W", bound=Waitable)
@@ -82,6 +88,17 @@ def wait_first(results: Iterable[W], timeout_s: float | None = None) -> W:
     raise ValueError(message)
 
 
+def _awaits(local: dict[str, Any]) -> Wait | None:
+    waits = [result.awaits() for result in local.get("pending", ())]
+    if len(waits) < 2:
+        return waits[0] if waits else None
+    peers = tuple(dict.fromkeys(peer for wait in waits for peer in wait.peers))
+    return Wait(
+        RESULT, " and ".join(wait.operation for wait in waits), max(w.since_s for w in waits), peers=peers
+    )
+
+
+@awaited(_awaits)
 def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterator[W]:
     """Each of `results` as soon as it is done, well or not.
 
@@ -105,9 +122,10 @@ def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterat
         if done:
             continue
         left_s = None if limit_s is None else max(0.0, started + limit_s - time.monotonic())
-        if not wait_for_any([result.settled for result in pending], left_s):
-            missing = [result.describe() for result in pending]
-            raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
+        with explaining(current_or_none(), limit_s, started):
+            if not wait_for_any([result.settled for result in pending], left_s):
+                missing = [result.describe() for result in pending]
+                raise ResultTimeout(f"{len(pending)} results", time.monotonic() - started, missing)
 
 
 def wait_for_any(promises: Sequence[Promise[Any]], timeout_s: float | None = None) -> bool:

@@ -17,12 +17,12 @@ from rlinf.scheduler.engine.doctor.gathering import gather_facts
 from rlinf.scheduler.engine.doctor.reaching import Listener, Place, try_all
 from rlinf.scheduler.engine.engine import (
     HEAD_RESOURCE,
-    PROCESS_ENVIRONMENT,
     join_or_start,
     on_node,
     wait_for_nodes,
 )
 from rlinf.scheduler.engine.node.interfaces import own_ip
+from rlinf.scheduler.engine.probe import node_environment
 from rlinf.scheduler.errors import ClusterError
 
 _FIRST_LINE = 200
@@ -40,7 +40,12 @@ class Examiner:
         """The node's facts, and the port where this process listens."""
         folder = ray._private.worker._global_node.get_temp_dir_path()
         facts = gather_facts(
-            ip=self._ip, node_id=self._node_id, is_head=is_head, resources=resources, ray_folder=folder
+            ip=self._ip,
+            node_id=self._node_id,
+            is_head=is_head,
+            resources=resources,
+            ray_folder=folder,
+            environment=node_environment(),
         )
         return facts, self._listener.port
 
@@ -115,7 +120,7 @@ def _examine_joined(num_nodes: int | None, deadline: float, ports: PortRange | N
 
 
 def _examiner_on(record: Mapping[str, Any], ports: PortRange | None) -> Any:
-    actor = ray.remote(num_cpus=0, max_restarts=0, runtime_env={"env_vars": PROCESS_ENVIRONMENT})(Examiner)
+    actor = ray.remote(num_cpus=0, max_restarts=0)(Examiner)
     on_its_node = actor.options(scheduling_strategy=on_node(record["NodeID"]))
     return on_its_node.remote(record["NodeID"], record["NodeManagerAddress"], ports)
 

@@ -51,6 +51,7 @@ def gather_facts(
     is_head: bool = False,
     resources: Mapping[str, float] | None = None,
     ray_folder: str = "",
+    environment: Mapping[str, str] = os.environ,
 ) -> NodeFacts:
     """The facts of the node that this process runs on.
 
@@ -60,8 +61,8 @@ def gather_facts(
         is_head: whether it is the head.
         resources: what Ray counted there; None where Ray is not asked.
         ray_folder: where Ray keeps its files; "": this user's folder for temporary ones is looked at.
+        environment: what the node's processes start with.
     """
-    environment = os.environ
     hostname = platform.node()
     return NodeFacts(
         node_id=node_id,

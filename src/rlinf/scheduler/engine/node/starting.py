@@ -15,6 +15,7 @@ import msgspec
 
 from rlinf.scheduler.engine.authentication import TOKEN, authentication_at
 from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
+from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.node.processes import marked
@@ -92,6 +93,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
     folder = ray_folder(environment)
     settings = {
         MARK_VARIABLE: mark,
+        **copying.of_a_node(environment),
         TMPDIR_VARIABLE: str(folder),
         _USAGE_VARIABLE: environment.get(_USAGE_VARIABLE, "0"),
         **({MODE_VARIABLE: mode} if mode else {}),
@@ -156,6 +158,7 @@ def _ray_start(options: NodeOptions, folder: Path) -> list[str]:
         *where,
         f"--node-ip-address={options.ip}",
         f"--temp-dir={folder}/ray",
+        *(f"--labels={name}={value}" for name, value in copying.LABELS.items()),
         *options.extra,
     ]
 

@@ -1,0 +1,22 @@
+"""Taking part in a running job of this user's, as a process that only looks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def attached(pid: int | None, looker: str) -> Iterator[None]:
+    """A block in which this process takes part in a job.
+
+    Args:
+        pid: of its driver; None: the one job that there is.
+        looker: what this process is called there, without its number.
+    """
+    # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
+
+    with find_job(pid).attach(f"{looker}{os.getpid()}"):
+        yield

@@ -1,0 +1,27 @@
+"""`rlinf why`: who waits for whom in a running job, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from rlinf.cli.exits import readable_errors
+
+
+def why(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+    job: Annotated[
+        int | None, typer.Option(help="The process id of the job's driver, where several run.")
+    ] = None,
+) -> None:
+    """Say who waits for whom in a job whose driver runs on this machine, the most probable culprit first."""
+    # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf.scheduler.observe.why import why_of_job  # noqa: PLC0415
+    from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
+
+    with readable_errors():
+        found = why_of_job(find_job(job), f"rlinf-why:{os.getpid()}")
+        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

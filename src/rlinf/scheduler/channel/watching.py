@@ -1,0 +1,67 @@
+"""Lets a channel be seen by whoever looks at its process, and tells of operations that wait for too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from msgspec.structs import replace
+
+from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.notes import ChannelNote, Doing
+from rlinf.scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
+from rlinf.scheduler.session import Session
+
+Note = Callable[[], ChannelNote | None]
+
+
+def watch_channel(session: Session, spec: ChannelSpec, note: Note) -> Callable[[], None]:
+    """Let a channel of this process be seen until the function that is returned is called, once or again.
+
+    Args:
+        session: this process's.
+        spec: the channel.
+        note: says what goes on in it, on the I/O thread; None: it is no more.
+    """
+    forget = session.service(Doings).add(partial(_add, note))
+    if not spec.stall_after_s:
+        return forget
+    watch = _StallWatch(session, spec, note)
+
+    def stop() -> None:
+        forget()
+        watch.is_over = True
+
+    return stop
+
+
+def _add(note: Note, doing: Doing) -> Doing:
+    said = note()
+    return doing if said is None else replace(doing, channels=(*doing.channels, said))
+
+
+class _StallWatch:
+    """Looks again and again who waits at a channel, on the I/O thread."""
+
+    def __init__(self, session: Session, spec: ChannelSpec, note: Note) -> None:
+        self.is_over = False
+        self._session = session
+        self._name = spec.name
+        self._note = note
+        self._waiters = WaitersOfChannel(spec.stall_after_s)
+        self._pause_s = spec.stall_after_s / 4
+        session.messenger.submit(self._begin)
+
+    def _begin(self) -> None:
+        self._session.messenger.call_later(self._pause_s, self._look)
+
+    def _look(self) -> None:
+        if self.is_over or self._session.messenger.why_closed:
+            return
+        note = self._note()
+        for late in () if note is None else self._waiters.late(note, time.monotonic()):
+            stall = Stall("", self._name, late.operation, (late.process,), late.since_s)
+            tell_stall(self._session, stall)
+        self._begin()

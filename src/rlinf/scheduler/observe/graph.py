@@ -1,0 +1,280 @@
+"""Who waits for whom, given what every process says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from rlinf.scheduler.comm.waits import (
+    CHANNEL,
+    COLLECTIVE,
+    DEVICE,
+    IDLE,
+    LAUNCH,
+    MESSAGE,
+    NAME,
+    OTHER,
+    RESULT,
+    WEIGHTS,
+    Wait,
+)
+from rlinf.scheduler.observe.notes import ChannelNote, Doing, JobLook, Silent, Stack
+from rlinf.scheduler.observe.queue_waits import Ends, of_queue, some_names
+from rlinf.scheduler.wording import name_list, nearest_name
+
+MAIN, TASK = "MainThread", "task"
+# Processes of this name only look at the job.
+LOOKERS = "rlinf-"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A thread of a process waits in this library, or in a collective.
+
+    Attributes:
+        process: which.
+        wait: for what.
+        stack: where.
+        ends: what could end it.
+    """
+
+    process: str
+    wait: Wait
+    stack: Stack
+    ends: Ends = field(default_factory=Ends)
+
+
+class Members(NamedTuple):
+    """The ranks of a group, by whether they are in a collective.
+
+    Attributes:
+        inside: in which each is that is in one.
+        outside: those that are in none.
+        gone: those that are gone.
+    """
+
+    inside: dict[str, str]
+    outside: list[str]
+    gone: list[str]
+
+
+@dataclass(frozen=True)
+class WaitGraph:
+    """Who waits for whom.
+
+    Attributes:
+        blocked: all waits, by process.
+        doing: the processes that answered, by name.
+        silent: those that did not.
+        gone: why those are gone that were there, by name.
+        channels: by name.
+    """
+
+    blocked: dict[str, tuple[Blocked, ...]] = field(default_factory=dict)
+    doing: dict[str, Doing] = field(default_factory=dict)
+    silent: dict[str, Silent] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)
+    channels: dict[str, ChannelNote] = field(default_factory=dict)
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """The processes that are there, answering or not."""
+        return frozenset((*self.doing, *self.silent))
+
+    @cached_property
+    def ends(self) -> dict[str, tuple[str, ...]]:
+        """The processes that each waits for, by any of its threads."""
+        return {
+            process: tuple(dict.fromkeys(end for each in waits for end in each.ends.processes))
+            for process, waits in self.blocked.items()
+        }
+
+    @cached_property
+    def _waiters(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for process, ends in self.ends.items():
+            for end in ends:
+                found.setdefault(end, []).append(process)
+        return found
+
+    def waiting_for(self, process: str) -> list[str]:
+        """Who waits for it."""
+        return self._waiters.get(process, [])
+
+    def waiters_of(self, process: str) -> tuple[str, ...]:
+        """Who waits for it, and who waits for those, the nearest first."""
+        found: dict[str, None] = {}
+        front = [process]
+        while front:
+            waiters = (waiter for each in front for waiter in self.waiting_for(each))
+            front = [waiter for waiter in dict.fromkeys(waiters) if waiter not in found]
+            found.update(dict.fromkeys(front))
+        found.pop(process, None)
+        return tuple(found)
+
+    def is_at_work(self, process: str) -> bool:
+        """Whether it answers, runs something, and waits for nobody."""
+        return process in self.doing and process not in self.blocked and not is_idle(self.doing[process])
+
+    @cached_property
+    def members(self) -> dict[str, Members]:
+        """The ranks of each group, by whether they are in a collective."""
+        found: dict[str, Members] = {}
+        for name in (*self.present, *self.gone):
+            group = found.setdefault(name.rpartition(":")[0], Members({}, [], []))
+            inside = _collective_of(self.doing[name]) if name in self.doing else ""
+            if inside:
+                group.inside[name] = inside
+            else:
+                (group.outside if name in self.present else group.gone).append(name)
+        for group in found.values():
+            group.outside.sort()
+        return found
+
+
+def is_idle(doing: Doing) -> bool:
+    """Whether a rank has no call to run: its main thread waits for one, and is not told of."""
+    is_running = any(call.since_s is not None for call in doing.calls or ())
+    return doing.calls is not None and not is_running and all(stack.name != MAIN for stack in doing.stacks)
+
+
+def graph_of(look: JobLook) -> WaitGraph:
+    """The graph of what was found out by asking a job's processes."""
+    doing = {each.process: each for each in look.doing if not each.process.startswith(LOOKERS)}
+    silent = {each.process: each for each in look.silent if each.state != "gone"}
+    ended = {each.process: each.detail for each in look.silent if each.state == "gone"}
+    gone = {**{each.process: each.reason for each in look.gone if each.process not in doing}, **ended}
+    channels = {channel.name: channel for each in doing.values() for channel in each.channels}
+    bare = WaitGraph({}, doing, silent, gone, channels)
+    blocked: dict[str, tuple[Blocked, ...]] = {}
+    for process, each in doing.items():
+        waits = tuple(_blocked(bare, process, stack) for stack in each.stacks if _is_wait(stack.wait))
+        if waits:
+            blocked[process] = waits
+    return WaitGraph(blocked, doing, silent, gone, channels)
+
+
+def _is_wait(wait: Wait | None) -> bool:
+    return wait is not None and wait.kind != IDLE
+
+
+def _blocked(graph: WaitGraph, process: str, stack: Stack) -> Blocked:
+    wait = stack.wait or Wait(OTHER, "")
+    ends = _ENDS[wait.kind](graph, process, wait)
+    return Blocked(process, wait, stack, replace(ends, processes=tuple(dict.fromkeys(ends.processes))))
+
+
+# -- what ends each kind of wait ---------------------------------------------------------------------
+
+
+def _by_peers(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    del process
+    there = [peer for peer in wait.peers if peer in graph.present]
+    gone = [f"{peer} has ended" for peer in wait.peers if peer in graph.gone and peer not in there]
+    known = graph.present | graph.gone.keys()
+    strange = [f"nobody is called {peer!r}{_near(peer, graph)}" for peer in wait.peers if peer not in known]
+    return Ends(tuple(there), (*gone, *strange), is_hopeless=not there and bool(wait.peers))
+
+
+def _by_ranks(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    ends = _by_peers(graph, process, wait)
+    has = "has" if len(wait.peers) == 1 else "have"
+    missing = f"{some_names(wait.peers)} {has} not answered" if wait.peers else ""
+    return Ends(ends.processes, tuple(filter(None, [missing, *ends.because])), ends.is_hopeless)
+
+
+def _by_launch(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    ends = _by_peers(graph, process, wait)
+    return Ends(ends.processes, tuple(filter(None, [wait.detail])), is_hopeless=False)
+
+
+def _by_channel(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    del process
+    channel = graph.channels.get(wait.subject)
+    if channel is not None:
+        return of_queue(channel, wait, graph.present)
+    held_by = name_list(wait.peers) if wait.peers else "no process that is known"
+    because = (f"channel '{wait.subject}' is held by {held_by}",)
+    return Ends(tuple(peer for peer in wait.peers if peer in graph.silent), because, is_hopeless=True)
+
+
+def _by_publisher(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    del process
+    publishers = [name for name, each in graph.doing.items() if wait.subject in each.weights]
+    if not publishers:
+        known = {name for each in graph.doing.values() for name in each.weights}
+        near = nearest_name(wait.subject, known)
+        hint = f"; did you mean '{near}'?" if near else ""
+        return Ends((), (f"nobody publishes weights '{wait.subject}'{hint}",), is_hopeless=True)
+    version = graph.doing[publishers[0]].weights[wait.subject]
+    wanted = f", and {wait.needs:g} is wanted" if wait.needs > version else ""
+    there = f"version {version} is there" if version >= 0 else "no version is there yet"
+    return Ends(tuple(publishers), (f"{publishers[0]} publishes them: {there}{wanted}",))
+
+
+def _by_holder(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    wanted = set(wait.subject.split(", "))
+    turns = [turn for each in graph.doing.values() for turn in each.turns]
+    holders = [
+        turn
+        for turn in turns
+        if turn.granted and turn.process != process and wanted.intersection(turn.devices)
+    ]
+    because = (f"{turn.process} has {', '.join(turn.devices)} since {turn.since_s:.0f} s" for turn in holders)
+    return Ends(tuple(turn.process for turn in holders), tuple(because))
+
+
+def _by_name(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    del process
+    return Ends(
+        (), (f"nobody has the name '{wait.subject}' yet{_near(wait.subject, graph)}",), is_hopeless=True
+    )
+
+
+def _by_members(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    """The other ranks of a group, of which one may not be in its collective."""
+    inside, outside, gone = graph.members[process.rpartition(":")[0]]
+    because = []
+    if outside:
+        because = [f"{some_names(outside)} {'is' if len(outside) == 1 else 'are'} not in a collective"]
+    because += [f"{name} has ended" for name in gone]
+    if outside or gone:
+        return Ends(tuple(outside), tuple(because), is_hopeless=bool(gone))
+    elsewhere = [name for name, what in inside.items() if what != wait.operation]
+    because = [f"{name} is in {inside[name]}" for name in elsewhere[:3]]
+    return Ends(tuple(elsewhere), tuple(because), is_hopeless=bool(elsewhere))
+
+
+def _collective_of(doing: Doing) -> str:
+    waits = (stack.wait for stack in doing.stacks)
+    return next((wait.operation for wait in waits if wait is not None and wait.kind == COLLECTIVE), "")
+
+
+def _by_nobody(graph: WaitGraph, process: str, wait: Wait) -> Ends:
+    del graph, process, wait
+    return Ends()
+
+
+def _near(name: str, graph: WaitGraph) -> str:
+    channels = (f"{channel}:0" for channel in graph.channels)
+    near = nearest_name(name, _known(graph.doing, channels))
+    return f"; did you mean '{near}'?" if near else ""
+
+
+def _known(*names: Iterable[str]) -> list[str]:
+    return [name for each in names for name in each]
+
+
+_ENDS: dict[str, Callable[[WaitGraph, str, Wait], Ends]] = {
+    RESULT: _by_ranks,
+    CHANNEL: _by_channel,
+    MESSAGE: _by_peers,
+    WEIGHTS: _by_publisher,
+    DEVICE: _by_holder,
+    LAUNCH: _by_launch,
+    NAME: _by_name,
+    COLLECTIVE: _by_members,
+    OTHER: _by_nobody,
+}

@@ -1,0 +1,127 @@
+"""Who could end a wait at a channel's queue, and what there is to say of the queue. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from rlinf.scheduler.comm.waits import Wait
+from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User
+from rlinf.scheduler.wording import counted, name_list
+
+# Of many names, so many are written out.
+MAX_NAMES = 6
+
+
+def some_names(names: Iterable[str]) -> str:
+    """Names in a sentence, the first of many.
+
+    >>> some_names(["a:0", "a:1"]), some_names(f"a:{rank}" for rank in range(8))
+    ('a:0 and a:1', 'a:0, a:1, a:2, a:3, a:4, a:5 and 2 more')
+    """
+    every = list(dict.fromkeys(names))
+    more = [f"{len(every) - MAX_NAMES} more"] if len(every) > MAX_NAMES else []
+    return name_list([*every[:MAX_NAMES], *more])
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What could end a wait.
+
+    Attributes:
+        processes: which could.
+        because: what there is to say of it, phrases.
+        is_hopeless: nobody who is there will, as far as that shows.
+        title: what those processes are to the wait, e.g. "its producers".
+        gone: those of them that are gone.
+    """
+
+    processes: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+    is_hopeless: bool = False
+    title: str = ""
+    gone: tuple[str, ...] = ()
+
+
+def of_queue(channel: ChannelNote, wait: Wait, present: Collection[str]) -> Ends:
+    """What could end a wait at a queue.
+
+    Args:
+        channel: its channel.
+        wait: which.
+        present: the processes that are there, answering or not.
+    """
+    queue = next((each for each in channel.queues if each.name == wait.queue), QueueNote(wait.queue, 0, 0))
+    if wait.detail in ("put", "ask"):
+        return _of_put(queue, wait, present)
+    return _of_get(channel, queue, wait, present)
+
+
+def _of_put(queue: QueueNote, wait: Wait, present: Collection[str]) -> Ends:
+    asked = wait.detail == "ask"
+    because = [] if asked else [_how_full(queue)]
+    holders = [held.process for held in queue.held if held.process in present]
+    because += [f"{each.process} has {each.operation} since {each.since_s:.0f} s" for each in queue.held[:3]]
+    takers = [user.process for user in queue.getters if user.process in present and not user.is_gone]
+    if not takers and not holders:
+        word = "answered" if asked else "taken anything"
+        because.append(
+            f"nobody who is there has ever {word} there" if not queue.getters else _who_left(queue.getters)
+        )
+        return Ends((), tuple(because), is_hopeless=True)
+    lost = _lost(queue.getters, present)
+    return Ends((*holders, *sorted(takers)), tuple(because), title="its consumers", gone=lost)
+
+
+def _of_get(channel: ChannelNote, queue: QueueNote, wait: Wait, present: Collection[str]) -> Ends:
+    because = [_how_much(queue, wait)]
+    if queue.ended:
+        because.append("the queue has ended")
+    holders = [held for held in queue.held if held.process in present]
+    because += [f"{each.process} has {each.operation} since {each.since_s:.0f} s" for each in holders[:3]]
+    putters = [user.process for user in queue.putters if user.process in present and not user.is_gone]
+    if putters:
+        processes = (*sorted(putters), *(held.process for held in holders))
+        return Ends(processes, tuple(because), title="its producers", gone=_lost(queue.putters, present))
+    elsewhere = list(_elsewhere(channel, queue))
+    if queue.putters:
+        because.append(_who_left(queue.putters))
+    else:
+        because.append("nobody has ever put into it")
+    because += elsewhere
+    if channel.producers:
+        because.append(channel.producers)
+    return Ends(tuple(held.process for held in holders), tuple(because), is_hopeless=not holders)
+
+
+def _how_much(queue: QueueNote, wait: Wait) -> str:
+    if wait.needs > 0:
+        there = queue.weight if wait.detail != "get_group" else queue.num_items
+        return f"{there:,g} of {wait.needs:,g} are there"
+    return f"there are {counted(queue.num_items, 'item')}" if queue.num_items else "it is empty"
+
+
+def _how_full(queue: QueueNote) -> str:
+    full = f" ({' and '.join(queue.limits)})" if queue.limits else ""
+    return f"the queue is full with {counted(queue.num_items, 'item')}{full}"
+
+
+def _who_left(users: tuple[User, ...]) -> str:
+    names = sorted({user.process for user in users})
+    return f"{some_names(names)}, who used it, {'has' if len(names) == 1 else 'have'} ended"
+
+
+def _lost(users: Collection[User], present: Collection[str]) -> tuple[str, ...]:
+    """Those who used a queue and are gone."""
+    gone = (user.process for user in users if user.is_gone or user.process not in present)
+    return tuple(dict.fromkeys(gone))
+
+
+def _elsewhere(channel: ChannelNote, queue: QueueNote) -> Iterator[str]:
+    """Items that lie in other queues of the channel, which may be where they are missed."""
+    for other in channel.queues:
+        if other.name != queue.name and other.num_items and not other.getters:
+            who = sorted({user.process for user in other.putters})
+            by = f", put by {some_names(who)}" if who else ""
+            verb = "lies" if other.num_items == 1 else "lie"
+            yield f"{counted(other.num_items, 'item')} {verb} in queue {other.name}{by}, where nobody gets any"

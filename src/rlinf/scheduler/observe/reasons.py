@@ -1,0 +1,131 @@
+"""The short form of why somebody waits, for the error at a deadline and for a Ctrl-C that ends a wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.errors import ChannelTimeout, CommError, ResultTimeout
+from rlinf.scheduler.observe.notes import JobLook
+from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
+from rlinf.scheduler.observe.why import why_of
+from rlinf.scheduler.session import Session
+
+# A service of the job's home.
+REASON = "job.reason"
+# Shorter waits are mostly polls: nobody is asked because of them.
+ASK_FROM_S = 1.0
+# A process asks so often at most, and gets what another one was told so long ago.
+ASK_EVERY_S = 5.0
+MAX_AGE_S = 1.0
+# A deadline may end late by so much of itself, or by this (see the page on deadlines), and in any case by no more.
+LATE_FRACTION, MIN_LATE_S, MAX_LATE_S = 0.1, 0.25, 2.0
+# How long Ctrl-C may be held up; another one ends that.
+INTERRUPTED_S = 1.0
+
+
+class AskReason(msgspec.Struct, frozen=True, array_like=True):
+    """Ask why a process waits -> a text of few lines.
+
+    Attributes:
+        process: its name.
+        within_s: how long that may take, in seconds.
+    """
+
+    process: str
+    within_s: float
+
+
+class Reasoner:
+    """Says why a process waits; a service of the job's home.
+
+    Args:
+        session: the home's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._roll_call = session.service(RollCall)
+        session.messenger.serve(REASON, self._on_ask, AskReason)
+
+    def _on_ask(self, request: Request) -> None:
+        asked: AskReason = request.head
+        # What is asked has to be back before the one who asked gives up; and nobody is disturbed for it.
+        wanted = CallRoll(0.8 * asked.within_s, MAX_AGE_S, by_signal=False)
+        self._roll_call.call(wanted, partial(run_beside, _answer, request))
+
+
+def _answer(request: Request, look: JobLook) -> None:
+    # On a thread of its own: of a thousand ranks it takes a while.
+    request.reply(why_of(look).about(request.head.process))
+
+
+class Reasons:
+    """Asks why this process waits; a service of its session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._asked_at = -ASK_EVERY_S
+
+    def reason(self, within_s: float) -> str:
+        """Why this process waits, if that is known within so many seconds, and was not asked just before; else ""."""
+        now = time.monotonic()
+        if within_s <= 0 or now - self._asked_at < ASK_EVERY_S or self._session.messenger.on_io_thread():
+            return ""
+        self._asked_at = now
+        session = self._session
+        asked = session.messenger.request(
+            session.home, REASON, AskReason(session.name, within_s), timeout_s=within_s, reply_type=str
+        )
+        try:
+            text: str = asked.result().head
+        except CommError:
+            return ""
+        return text
+
+
+def explain(session: Session | None, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+    """Add to what ended a wait why it did not end by itself: to a deadline, and to the driver's Ctrl-C.
+
+    Args:
+        session: this process's.
+        error: what ended it.
+        limit_s: its deadline, in seconds; None: it had none.
+        waited_s: how long it took, in seconds.
+    """
+    if session is None or session.closed:
+        return
+    if isinstance(error, ChannelTimeout | ResultTimeout):
+        if limit_s is not None and limit_s >= ASK_FROM_S:
+            late_s = min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * limit_s))
+            error.explain(_reasons(session).reason(limit_s + late_s - waited_s))
+    elif isinstance(error, KeyboardInterrupt) and _is_home(session) and waited_s >= ASK_FROM_S:
+        text = _reasons(session).reason(INTERRUPTED_S)
+        if text:
+            error.add_note(f"it waited for this: {text}")
+
+
+@contextmanager
+def explaining(
+    session: Session | None, limit_s: float | None, started: float | None = None
+) -> Iterator[None]:
+    """A block that waits, begun now or then on the monotonic clock: what ends it is given to `explain`."""
+    began = time.monotonic() if started is None else started
+    try:
+        yield
+    except (ResultTimeout, KeyboardInterrupt) as error:
+        explain(session, error, limit_s, time.monotonic() - began)
+        raise
+
+
+def _reasons(session: Session) -> Reasons:
+    return session.service(Reasons)
+
+
+def _is_home(session: Session) -> bool:
+    return session.home.process_id == session.messenger.endpoint.process_id

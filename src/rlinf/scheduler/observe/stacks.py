@@ -1,0 +1,178 @@
+"""What the threads of this process are at: their stacks, and what they wait for. Called on the I/O thread."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from rlinf.scheduler.comm.waits import COLLECTIVE, IDLE, Describe, Wait, describer_of
+from rlinf.scheduler.observe.notes import Frame, Stack
+
+# Longer stacks are cut at their outer end.
+MAX_FRAMES = 60
+_OWN = str(Path(__file__).parents[2])
+_INSTALLED = ("site-packages", "dist-packages")
+_PYTHON = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+# Where PyTorch's collectives are called, whatever carries them out.
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+# Between a function that waits and its caller these may stand: `with` blocks.
+_BETWEEN = ("contextlib.py",)
+# Threads of this library's own, and of Ray's, say nothing about the job.
+_OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "ray_", "AsyncIO Thread")
+
+
+def is_own(file: str) -> bool:
+    """Whether a file belongs to this library."""
+    return file.startswith(_OWN)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to this library, to Python's, or to an installed package."""
+    return (
+        is_own(file)
+        or file.startswith(("<frozen", *_PYTHON))
+        or any(f"/{folder}/" in file for folder in _INSTALLED)
+    )
+
+
+def is_own_thread(name: str) -> bool:
+    """Whether a thread is this library's own, or Ray's, and says nothing about the job."""
+    return name.startswith(_OWN_THREADS)
+
+
+class Threads:
+    """The threads of this process, as they are when it is asked; it remembers who stood where before."""
+
+    def __init__(self) -> None:
+        # By thread: the frame and instruction that it was at, and since when it was seen there.
+        self._seen: dict[int, tuple[int, int, float]] = {}
+
+    def look(self) -> None:
+        """Note where each thread is, so that it can be said later for how long it has been there."""
+        now, seen = time.monotonic(), {}
+        for ident, frame in sys._current_frames().items():
+            at = _place_of(frame)
+            before = self._seen.get(ident)
+            seen[ident] = before if before is not None and before[:2] == at else (*at, now)
+        self._seen = seen
+
+    def stacks(self) -> list[Stack]:
+        """The stacks of all threads but this one and the library's own, the main thread's first."""
+        self.look()
+        # Not `threading.enumerate`: this thread would wait for a lock that an interrupted thread may hold.
+        names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
+        main, own = threading.main_thread().ident, threading.get_ident()
+        found = []
+        now = time.monotonic()
+        for ident, frame in sys._current_frames().items():
+            name = names.get(ident, f"thread {ident}")
+            if ident != own and not is_own_thread(name):
+                since = self._seen[ident][2] if ident in self._seen else now
+                stack = stack_of(name, _outwards(frame), now - since)
+                found.append((ident != main, stack))
+        found.sort(key=lambda each: each[0])
+        return [stack for _, stack in found if stack.wait is None or stack.wait.kind != IDLE]
+
+
+def task_stack(coroutine: Any) -> Stack:
+    """The stack of a task of an event loop, given its coroutine."""
+    return stack_of("task", reversed(list(_inwards(coroutine))))
+
+
+def stack_of(name: str, frames: Iterable[FrameType], same_for_s: float = 0.0) -> Stack:
+    """Describe a stack, given its frames, the innermost first."""
+    innermost = list(frames)[:MAX_FRAMES]
+    wait = _wait_in(innermost)
+    notes = [_note(frame) for frame in innermost]
+    told = next((place for place, note in enumerate(notes) if not note.is_library), 0)
+    if notes and wait is None:
+        code, last = innermost[told].f_code, innermost[told].f_lasti
+        note = notes[told]
+        notes[told] = Frame(
+            note.file, note.line, note.function, callee_of(code, last), note.is_own, note.is_library
+        )
+    return Stack(name, tuple(notes), wait, same_for_s)
+
+
+def callee_of(code: CodeType, last: int) -> str:
+    """What a call that is under way calls, as its source has it without arguments, e.g. "time.sleep"; "" if unclear.
+
+    Args:
+        code: of the function that calls.
+        last: the offset of its present instruction.
+    """
+    steps = list(dis.get_instructions(code))
+    now = next((step for step in steps if step.offset == last), None)
+    if now is None or now.positions is None or not now.opname.startswith(("CALL", "BEFORE_WITH")):
+        return ""
+    start = now.positions.lineno, now.positions.col_offset
+    names = [
+        str(step.argval)
+        for step in steps
+        if step.offset < last
+        and step.opname.startswith("LOAD_")
+        and step.positions is not None
+        and (step.positions.lineno, step.positions.col_offset) == start
+        and isinstance(step.argval, str)
+    ]
+    return ".".join(dict.fromkeys(names))
+
+
+def _place_of(frame: FrameType) -> tuple[int, int]:
+    """Where a thread is in the innermost code that is the user's."""
+    for each in _outwards(frame):
+        if not is_library(each.f_code.co_filename):
+            return id(each), each.f_lasti
+    return id(frame), frame.f_lasti
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _inwards(awaitable: Any) -> Iterator[FrameType]:
+    while awaitable is not None:
+        frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)
+        if frame is not None:
+            yield frame
+        awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
+
+
+def _note(frame: FrameType) -> Frame:
+    code = frame.f_code
+    file = code.co_filename
+    line = frame.f_lineno or code.co_firstlineno
+    return Frame(file, line, code.co_qualname, "", is_own(file), is_library(file))
+
+
+def _wait_in(frames: list[FrameType]) -> Wait | None:
+    """What a thread waits for in this library, or in a collective; None if it is at something else."""
+    for frame in frames:
+        code = frame.f_code
+        describe = describer_of(code)
+        if describe is not None:
+            return _described(describe, frame)
+        if not is_own(code.co_filename) and not code.co_filename.endswith(_BETWEEN):
+            break
+    return _collective(frames)
+
+
+def _described(describe: Describe, frame: FrameType) -> Wait | None:
+    try:
+        return describe(frame.f_locals)
+    except Exception:  # noqa: BLE001 - it is in the middle of something: not all of its variables are there yet
+        return None
+
+
+def _collective(frames: list[FrameType]) -> Wait | None:
+    names = [frame.f_code.co_name for frame in frames if frame.f_code.co_filename.endswith(_COLLECTIVES)]
+    return Wait(COLLECTIVE, f"torch.distributed.{names[-1]}()") if names else None

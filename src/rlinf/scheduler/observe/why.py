@@ -1,0 +1,191 @@
+"""Why a job does not go on: who waits for whom, what ends no chain of waits, and where everybody is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
+from rlinf.scheduler.errors import ClusterError, CommTimeout
+from rlinf.scheduler.observe import culprits as certainty
+from rlinf.scheduler.observe.culprits import Culprit, culprits_of
+from rlinf.scheduler.observe.graph import MAIN, TASK, Blocked, WaitGraph, graph_of
+from rlinf.scheduler.observe.notes import Enlist, Frame, JobLook, Stack
+from rlinf.scheduler.observe.outside import birth_of, is_stopped, look_at
+from rlinf.scheduler.observe.queue_waits import some_names
+from rlinf.scheduler.observe.roll_call import ROLL_CALL, CallRoll
+from rlinf.scheduler.observe.stack_file import STACK_SIGNAL
+from rlinf.scheduler.observe.words import call_text, state_text, wait_text
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.job_file import RunningJob
+
+# How long all processes together may take to answer, in seconds.
+WITHIN_S = 1.5
+DRIVER = "driver"
+# So many waits and frames are written out.
+_MAX_WAITS, _MAX_FRAMES = 24, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Who waits for whom in a job, and why: `print(cluster.why())`.
+
+    Attributes:
+        graph: all waits.
+        culprits: what the others wait for in the end, the most probable first.
+        took_s: how long it took to ask all processes, in seconds.
+    """
+
+    graph: WaitGraph
+    culprits: tuple[Culprit, ...]
+    took_s: float = 0.0
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """The most probable culprit: its `address`, `operation` and `since_s`; None if nobody waits."""
+        return self.culprits[0] if self.culprits else None
+
+    @property
+    def headline(self) -> str:
+        """The most probable culprit in a line, and who waits for it."""
+        if self.culprit is None:
+            return "nobody waits for anybody"
+        waiters = self.culprit.waiters
+        wait = f"; for it {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''}" if waiters else ""
+        return f"{self.culprit.reason}{wait}"
+
+    def about(self, process: str) -> str:
+        """In two lines at most: what a process waits for or is at, and what that comes to in the end."""
+        ends = [each for each in self.culprits if process in (each.address, *each.waiters, *each.cycle)]
+        lines = [state_text(self.graph, process), *(each.reason for each in ends[:1])]
+        return "\n".join(dict.fromkeys(lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        data: dict[str, Any] = msgspec.to_builtins(
+            {
+                "culprits": [asdict(each) for each in self.culprits],
+                "waits": [
+                    {
+                        "process": each.process,
+                        "wait": msgspec.structs.asdict(each.wait),
+                        **asdict(each.ends),
+                    }
+                    for waits in self.graph.blocked.values()
+                    for each in waits
+                ],
+                "processes": [msgspec.structs.asdict(each) for each in self.graph.doing.values()],
+                "silent": [msgspec.structs.asdict(each) for each in self.graph.silent.values()],
+                "gone": self.graph.gone,
+                "took_s": self.took_s,
+            }
+        )
+        return data
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self._others(), *self._waits(), *self._stacks()])
+
+    def _others(self) -> Iterator[str]:
+        for each in self.culprits[1:]:
+            if each.certainty < certainty.IDLE:
+                yield f"also: {each.reason}"
+
+    def _waits(self) -> Iterator[str]:
+        alike: dict[str, list[Blocked]] = {}
+        for each in (wait for waits in self.graph.blocked.values() for wait in waits):
+            alike.setdefault(call_text(self.graph, each), []).append(each)
+        if alike:
+            yield "waits:"
+        for waits in list(alike.values())[:_MAX_WAITS]:
+            yield f"  {wait_text(self.graph, *waits)}"
+        if len(alike) > _MAX_WAITS:
+            yield f"  and {len(alike) - _MAX_WAITS} more"
+
+    def _stacks(self) -> Iterator[str]:
+        shown = dict.fromkeys(
+            name
+            for each in self.culprits
+            if each.certainty < certainty.WAITS
+            for name in (each.address, *each.cycle)
+        )
+        for name in list(dict.fromkeys([*shown, *self.graph.blocked]))[:_MAX_WAITS]:
+            stacks = self._stacks_of(name)
+            if stacks:
+                yield f"{name}:"
+                yield from stack_lines(stacks)
+
+    def _stacks_of(self, name: str) -> tuple[Stack, ...]:
+        if name in self.graph.silent:
+            return self.graph.silent[name].stacks
+        doing = self.graph.doing.get(name)
+        stacks = () if doing is None else doing.stacks
+        return tuple(each for each in stacks if each.wait is not None or each.name in (MAIN, TASK))
+
+
+def stack_lines(stacks: Iterable[Stack], *, whole: bool = False) -> Iterator[str]:
+    """Stacks as lines, the innermost frame first; without `whole`, only the main parts of what is the user's."""
+    for stack in stacks:
+        frames = stack.frames if whole else _telling(stack.frames)
+        if not frames:
+            continue
+        yield f"  {stack.name}"
+        for frame in frames if whole else frames[:_MAX_FRAMES]:
+            calls = f"  ({frame.calls})" if frame.calls else ""
+            yield f"    {frame.file}:{frame.line} {frame.function}{calls}"
+
+
+def _telling(frames: Sequence[Frame]) -> list[Frame]:
+    """Without this library's, and what lies outside of the outermost line that is the user's."""
+    last = max((place for place, frame in enumerate(frames) if not frame.is_library), default=-1)
+    return [frame for frame in frames[: last + 1] if not frame.is_own]
+
+
+def why_of(look: JobLook) -> Why:
+    """What there is to say, given what all processes are at."""
+    graph = graph_of(look)
+    return Why(graph, tuple(culprits_of(graph)), look.took_s)
+
+
+@awaited(lambda _local: Wait(IDLE, "what the job is at"))
+def ask_job(
+    session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = (), max_age_s: float = 0.0
+) -> JobLook:
+    """What all processes of a job are at, or these ones.
+
+    Raises:
+        ClusterError: the process that keeps the job's directory does not answer.
+    """
+    wanted = CallRoll(within_s, max_age_s, names)
+    asked = session.messenger.request(
+        session.home, ROLL_CALL, wanted, timeout_s=within_s + 1.0, reply_type=JobLook
+    )
+    try:
+        look: JobLook = asked.result().head
+    except CommTimeout as error:
+        raise ClusterError(f"the job's driver does not answer: {error}") from error
+    return look
+
+
+def why(session: Session, within_s: float = WITHIN_S) -> Why:
+    """Ask all processes of a job what they are at, and say who waits for whom and why.
+
+    Raises:
+        ClusterError: the process that keeps the job's directory does not answer.
+    """
+    return why_of(ask_job(session, within_s))
+
+
+def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
+    """The same of a job whose driver runs on this machine, asked as a process called `name` that only looks.
+
+    A driver that does not answer is looked at from outside: then there is nothing to say of the others.
+    """
+    if not is_stopped(job.pid):
+        with job.attach(name) as session, suppress(ClusterError):
+            return why(session, within_s)
+    known = Enlist(job.home, job.pid, birth_of(job.pid), int(STACK_SIGNAL))
+    return why_of(JobLook(silent=(look_at(DRIVER, known),)))

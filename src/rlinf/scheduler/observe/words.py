@@ -1,0 +1,86 @@
+"""Waits, and what processes are at, in words. Pure."""
+
+from __future__ import annotations
+
+from rlinf.scheduler.observe.graph import Blocked, WaitGraph, is_idle
+from rlinf.scheduler.observe.notes import Stack
+from rlinf.scheduler.observe.queue_waits import some_names
+
+# Of the processes that could end a wait, so many are described.
+MAX_ENDS = 6
+# Who stands at one line for less is not said to stand there.
+STANDS_S = 1.0
+
+
+def wait_text(graph: WaitGraph, *waits: Blocked) -> str:
+    """Waits in the same call, in words: who, for how long, in what, and what there is to say of it."""
+    names = some_names(each.process for each in waits)
+    since_s = max(each.wait.since_s for each in waits)
+    since = f" {since_s:.0f} s" if since_s >= 1 else ""
+    return f"{names} wait{'s' if len(waits) == 1 else ''}{since} {call_text(graph, waits[0])}"
+
+
+def call_text(graph: WaitGraph, blocked: Blocked) -> str:
+    """In what somebody waits, what there is to say of it, and what those are at who could end it."""
+    ends = blocked.ends
+    others = [f"{name} has ended" for name in ends.gone]
+    others += [at_text(graph, name)[2] for name in ends.processes if name not in graph.blocked]
+    if ends.title:  # of the others only who they are: what they wait for is told by themselves
+        others += [f"{name} waits itself" for name in ends.processes if name in graph.blocked]
+    told = ", ".join(others[:MAX_ENDS])
+    if len(others) > MAX_ENDS:
+        told += f" and {len(others) - MAX_ENDS} more"
+    title = f"{ends.title}: " if ends.title and told else ""
+    because = "; ".join(filter(None, [*ends.because, f"{title}{told}"]))
+    return f"in {blocked.wait.operation}" + (f": {because}" if because else "")
+
+
+def state_text(graph: WaitGraph, name: str) -> str:
+    """What a process waits for, or is at."""
+    if name in graph.blocked:
+        return wait_text(graph, max(graph.blocked[name], key=lambda each: each.wait.since_s))
+    if name in graph.doing or name in graph.silent:
+        return at_text(graph, name)[2]
+    return f"{name} is gone: {graph.gone.get(name, 'it is not part of the job')}"
+
+
+def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
+    """What a process that waits for nobody is at: that, since when in seconds, and all of it in words."""
+    if name in graph.silent:
+        return _silent_text(graph, name)
+    doing = graph.doing[name]
+    if is_idle(doing):
+        return "idle", 0.0, f"{name} is idle: no call runs there"
+    running = [call for call in doing.calls or () if call.since_s is not None]
+    stack = doing.stacks[0] if doing.stacks else None
+    where = place_of(stack) if stack is not None else ""
+    same_for_s = stack.same_for_s if stack is not None else 0.0
+    call = f"{running[0].method}()" if running else ""
+    since_s = running[0].since_s or 0.0 if running else 0.0
+    if where and same_for_s >= STANDS_S:
+        inside = f", in {call}" if call else ""
+        return where, same_for_s, f"{name} stands in {where} since {same_for_s:.0f} s{inside}"
+    if call:
+        now = f", now in {where}" if where else ""
+        return where or call, since_s, f"{name} runs {call} since {since_s:.0f} s{now}"
+    return where, same_for_s, f"{name} is in {where}" if where else f"{name} shows no stack"
+
+
+def _silent_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
+    silent = graph.silent[name]
+    if silent.state == "stopped":
+        return "stopped", silent.silent_s, f"{name} is stopped: {silent.detail}"
+    where = place_of(silent.stacks[0]) if silent.stacks else ""
+    text = f"{name} does not answer: {silent.detail}" + (f"; it is in {where}" if where else "")
+    return where or "does not answer", silent.silent_s, text
+
+
+def place_of(stack: Stack) -> str:
+    """The innermost line that is the user's, and what is called there: "reward.py:31 (time.sleep)"."""
+    frame = next(
+        (each for each in stack.frames if not each.is_library), stack.frames[0] if stack.frames else None
+    )
+    if frame is None:
+        return ""
+    calls = f" ({frame.calls})" if frame.calls else ""
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}{calls}"

@@ -1,0 +1,69 @@
+"""`rlinf why`: another terminal asks a running job why it does not go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rlinf.scheduler import Channel
+from rlinf.testing import LocalRuntime
+
+DEADLINE_S = 60.0
+_DRIVER = """
+from rlinf.scheduler import Channel
+from rlinf.testing import LocalRuntime
+
+with LocalRuntime():
+    trajectories = Channel.create("trajectories")
+    trajectories.put("one", weight=3)
+    print("ready", flush=True)
+    trajectories.get_batch(batch_weight=8)
+"""
+
+
+def rlinf_why(pid, *arguments):
+    command = [
+        sys.executable,
+        "-c",
+        "from rlinf.cli.main import main; main()",
+        "why",
+        "--job",
+        str(pid),
+        *arguments,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+@pytest.fixture
+def driver():
+    """A driver that waits for what does not come."""
+    command = [sys.executable, "-c", _DRIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_another_terminal_is_told_who_waits_and_for_what(driver):
+    done = rlinf_why(driver.pid)
+    assert done.returncode == 0, done.stderr
+    assert "get_batch('trajectories', 8): 3 of 8 are there; its producers: driver waits itself" in done.stdout
+    found = json.loads(rlinf_why(driver.pid, "--json").stdout)
+    assert found["culprits"][0]["address"] == "driver"
+    assert "rlinf-why" not in json.dumps(found)
+
+
+def test_a_driver_that_is_stopped_is_seen_from_outside(driver):
+    os.kill(driver.pid, signal.SIGSTOP)
+    done = rlinf_why(driver.pid)
+    assert done.stdout.startswith("driver is stopped: its process is stopped")
+
+
+def test_a_job_in_which_nobody_waits_says_so():
+    with LocalRuntime():
+        Channel.create("idle")
+        done = rlinf_why(os.getpid())
+    assert done.stdout.startswith("nobody waits for anybody")

@@ -1,0 +1,113 @@
+"""Ranks that hang, each in another way."""
+
+import ctypes
+import os
+
+from rlinf.scheduler import Worker
+
+
+class Hanging(Worker):
+    """Its methods do not come back by themselves, or only after a while."""
+
+    def where(self):
+        return self.info.pid
+
+    def stand(self, gate):
+        pass_through(gate)
+
+    def hold_the_interpreter(self, gate):
+        with open(gate, "rb", buffering=0, opener=_unblocked) as file:
+            os.set_blocking(file.fileno(), True)
+            ctypes.PyDLL(None).read(file.fileno(), ctypes.create_string_buffer(1), 1)
+
+    def put(self, channel, items=1, queue="default"):
+        end = self.connect_channel(channel)
+        for number in range(items):
+            end.put(number, weight=1, queue_name=queue)
+
+    def take(self, channel, queue="default"):
+        return self.connect_channel(channel).get(queue)
+
+    def take_batch(self, channel, weight):
+        return self.connect_channel(channel).get_batch(weight)
+
+    def take_one_and_wait_elsewhere(self, full, other):
+        for channel in (other, full, other):
+            self.connect_channel(channel).get()
+
+    def put_both(self, full, other, items):
+        """What it puts into the first one holds it up."""
+        ends = self.connect_channel(full), self.connect_channel(other)
+        ends[1].put("the beginning")
+        for number in range(items):
+            ends[0].put(number)
+        ends[1].put("the end")
+
+    def receive(self, group, rank):
+        return self.recv(group, rank)
+
+    def fetch(self, name, min_version=None):
+        return self.fetch_weights(name, {}, min_version=min_version)
+
+    def publish(self, name, version):
+        self.publish_weights(name, {}, version)
+
+    def lock(self, gate):
+        with self.device_lock():
+            pass_through(gate)
+
+    def gather(self, members):
+        return self.broadcast(None, [("actor", list(range(members)))], ("actor", 0))
+
+    def join_collectives(self):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+
+    def reduce(self):
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(1))
+
+    def work(self, gate):
+        """Computes until the gate is there."""
+        total = 0
+        while not os.path.exists(gate):
+            total += 1
+        return total > 0
+
+    def stop_for_a_debugger(self):
+        answer = 41
+        breakpoint()
+        return answer
+
+    def barrier(self, gate=None):
+        import torch.distributed as dist
+
+        if gate is not None:
+            pass_through(gate)
+        dist.barrier()
+
+    async def wait_in_a_task(self, channel):
+        return await self.connect_channel(channel).get(async_op=True)
+
+
+class SlowToStart(Worker):
+    """Its second rank does not come out of `__init__`."""
+
+    def __init__(self, gate):
+        super().__init__()
+        if self.rank == 1:
+            pass_through(gate)
+
+
+def pass_through(gate):
+    """Return once somebody opens it."""
+    with open(gate, "rb") as file:
+        file.read(1)
+
+
+def _unblocked(path, flags):
+    """Without waiting for a writer, and as one itself, so that a read waits for the first byte."""
+    return os.open(path, os.O_RDWR)

@@ -1,0 +1,156 @@
+"""Stacks, profiles, breakpoints and watch-dogs of ranks that are real processes."""
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from hanging_workers import Hanging
+
+from forked_job import ForkedJob
+from rlinf.scheduler import Channel, PackedPlacementStrategy
+from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.events import Stalled, WorkerPrinted
+from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.session import set_current
+from waits import wait_until
+
+DEADLINE_S = 30.0
+STALL_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    job = ForkedJob()
+    job.session.provide(LogFolder, LogFolder(str(tmp_path_factory.mktemp("logs") / "job")))
+    group = Hanging.create_group().launch(
+        job, PackedPlacementStrategy(0, 1), name="actor", stall_after_s=STALL_S
+    )
+    yield job, group
+    job.close()
+
+
+@pytest.fixture
+def job(launched):
+    set_current(launched[0].session)
+    return launched[0]
+
+
+@pytest.fixture
+def group(launched):
+    return launched[1]
+
+
+@pytest.fixture
+def events(job):
+    heard = queue.SimpleQueue()
+    job.session.bus.subscribe(heard.put)
+
+    def next_of(kind):
+        while not isinstance(event := heard.get(timeout=DEADLINE_S), kind):
+            pass
+        return event
+
+    return next_of
+
+
+def test_the_stack_of_a_rank_that_works_and_of_one_that_is_idle(group, tmp_path):
+    gate = tmp_path / "gate"
+    result = group.execute_on(1).work(str(gate))
+    try:
+        wait_until(lambda: "runs work()" in group.stack()[1].at)
+        idle, works = group.stack()
+    finally:
+        gate.touch()
+        result.wait(DEADLINE_S)
+    assert (idle.at, idle.threads) == ("actor:0 is idle: no call runs there", ())
+    assert works.address == "actor:1"
+    assert "hanging_workers.py" in str(works)
+    assert re.search(r"Hanging\.work", str(works))
+
+
+def test_the_stack_of_a_rank_whose_interpreter_is_held_and_of_one_that_is_stopped(group, tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    (pid,) = group.execute_on(0).where().wait(DEADLINE_S)
+    held = group.execute_on(1).hold_the_interpreter(str(gate))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "(the GIL)" in group.stack()[1].at)
+        stopped, stuck = group.stack()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        gate.write_bytes(b".")
+        held.wait(DEADLINE_S)
+    assert "actor:0 is stopped" in stopped.at
+    assert stuck.threads[0].frames[0].function == "hold_the_interpreter"
+
+
+def test_a_profile_says_where_ranks_spend_their_time(group, tmp_path):
+    gate = tmp_path / "gate"
+    result = group.execute_on(0).work(str(gate))
+    try:
+        path = group.profile(0.3, tmp_path / "actor.json", rate_hz=50)
+    finally:
+        gate.touch()
+        result.wait(DEADLINE_S)
+    file = json.loads(path.read_text())
+    of_main = next(each for each in file["profiles"] if each["name"] == "actor:0 MainThread")
+    names = [file["shared"]["frames"][number]["name"] for number in of_main["samples"][0]]
+    assert "Hanging.work" in names
+    assert sum(of_main["weights"]) == pytest.approx(of_main["endValue"])
+    assert any(each["name"] == "actor:1 MainThread" for each in file["profiles"])
+
+
+@pytest.mark.parametrize("options", [{"seconds": 0}, {"seconds": -1}, {"seconds": 1, "rate_hz": 0}])
+def test_a_profile_of_no_time_is_refused(group, options):
+    with pytest.raises(ConfigError, match=r"seconds|rate_hz"):
+        group.profile(**options)
+
+
+def test_a_breakpoint_says_how_to_get_there_and_goes_on_afterwards(group, events, capfd):
+    result = group.execute_on(0).stop_for_a_debugger()
+    lines = ()
+    while not any("is at a breakpoint" in line for line in lines):
+        lines = events(WorkerPrinted).lines
+    told = next(line for line in lines if "is at a breakpoint" in line)
+    path = re.fullmatch(
+        r"actor:0 is at a breakpoint in hanging_workers.py:\d+: on .*, run `rlinf pdb (.*)`", told
+    )[1]
+    command = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "pdb", path]
+    typed = "p answer + 1\nanswer = 43\ncontinue\n"
+    done = subprocess.run(
+        command, input=typed, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert "42" in done.stdout
+    assert result.wait(DEADLINE_S) == [43]
+
+
+def test_a_call_that_stalls_is_an_event_with_the_reason(job, group, events):
+    result = group.execute_on(0).receive("actor", 1)
+    try:
+        stalled = events(Stalled)
+        while "actor:1 is idle" not in stalled.why:
+            stalled = events(Stalled)
+    finally:
+        result.cancel()
+    told = stalled.group, stalled.operation, stalled.processes
+    assert told == ("actor", "receive()", ("actor:0",))
+    assert stalled.waited_s >= STALL_S
+
+
+def test_an_operation_on_a_channel_that_stalls_is_an_event(job, group, events):
+    channel = Channel.create("watched", stall_after_s=STALL_S)
+    waiting = channel.get(async_op=True)
+    stalled = events(Stalled)
+    while not stalled.channel:
+        stalled = events(Stalled)
+    waiting.cancel()
+    assert (stalled.channel, stalled.operation, stalled.processes) == (
+        "watched",
+        "get at queue 'default'",
+        ("driver",),
+    )

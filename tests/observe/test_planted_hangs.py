@@ -1,0 +1,289 @@
+"""Hangs that are planted in real processes: each is named with the right rank and operation within two seconds."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from hanging_workers import Hanging, SlowToStart
+
+from forked_job import ForkedJob
+from rlinf.scheduler import Channel, PackedPlacementStrategy
+from rlinf.scheduler.observe.why import why
+from rlinf.scheduler.session import set_current
+from waits import wait_until
+
+LIMIT_S, DEADLINE_S = 2.0, 30.0
+
+
+@pytest.fixture(scope="module")
+def launched():
+    """One job for all of them: what hangs in it is freed again."""
+    job = ForkedJob()
+    with job.starting():
+        actor = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="actor")
+        rollout = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="rollout")
+    yield job, (actor, rollout)
+    job.close()
+
+
+@pytest.fixture
+def job(launched):
+    set_current(launched[0].session)
+    return launched[0]
+
+
+@pytest.fixture
+def groups(launched):
+    return launched[1]
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Who reads from it stands there until it is opened."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
+def open_gate(path):
+    with path.open("wb") as file:
+        file.write(b".")
+
+
+def asked(job, is_there):
+    """Ask until what was planted has happened, and is named within two seconds; what was said then."""
+    found = []
+
+    def ask():
+        began = time.monotonic()
+        found[:] = [why(job.session)]
+        return is_there(found[0]) and time.monotonic() - began < LIMIT_S
+
+    wait_until(ask)
+    return found[0]
+
+
+@contextmanager
+def planted(*results):
+    try:
+        yield
+    finally:
+        for result in results:
+            result.cancel()
+        for result in results:
+            result.results(return_exceptions=True, timeout_s=DEADLINE_S)
+
+
+@contextmanager
+def behind(gate, *results):
+    """Calls one of which stands before a gate for as long as the block."""
+    try:
+        yield
+    finally:
+        open_gate(gate)
+        for result in results:
+            result.wait(DEADLINE_S)
+
+
+def has_culprit(address, operation):
+    return lambda found: (
+        found.culprit is not None
+        and (found.culprit.address == address and operation in found.culprit.operation)
+    )
+
+
+def test_a_forgotten_put(job, groups):
+    actor, rollout = groups
+    Channel.create("forgotten")
+    rollout.put("forgotten", 1).wait(DEADLINE_S)
+    with planted(actor.execute_on(0).take_batch("forgotten", 3)):
+        found = asked(job, has_culprit("rollout:0", "idle"))
+    assert "actor:0 waits" in str(found)
+    assert (
+        "get_batch('forgotten', 3): 2 of 3 are there; its producers: rollout:0 is idle: no call runs there"
+        in str(found)
+    )
+
+
+def test_a_wrong_queue_name(job, groups):
+    actor, rollout = groups
+    Channel.create("misnamed")
+    rollout.execute_on(1).put("misnamed", 2, "trajectorys").wait(DEADLINE_S)
+    with planted(actor.execute_on(1).take("misnamed", "trajectories")):
+        found = asked(job, has_culprit("actor:1", "get('misnamed', 'trajectories')"))
+    assert (
+        "nobody has ever put into it; 2 items lie in queue 'trajectorys', put by rollout:1, where nobody gets any"
+        in found.culprit.reason
+    )
+
+
+def test_a_full_queue_whose_consumer_waits_elsewhere(job, groups):
+    actor, rollout = groups
+    Channel.create("full", maxsize=1)
+    Channel.create("other")
+    producer = rollout.execute_on(0).put_both("full", "other", 5)
+    with planted(producer, actor.execute_on(0).take_one_and_wait_elsewhere("full", "other")):
+        found = asked(job, lambda found: found.culprit is not None and bool(found.culprit.cycle))
+    assert set(found.culprit.cycle) == {"actor:0", "rollout:0"}
+    assert "put('full'): the queue is full with 1 item (maxsize 1)" in found.culprit.reason
+    assert "get('other')" in found.culprit.reason
+
+
+def test_recvs_in_a_circle(job, groups):
+    actor, rollout = groups
+    first, second = actor.execute_on(0).receive("rollout", 1), rollout.execute_on(1).receive("actor", 0)
+    with planted(first, second):
+        found = asked(job, lambda found: found.culprit is not None and bool(found.culprit.cycle))
+    assert set(found.culprit.cycle) == {"actor:0", "rollout:1"}
+    assert "recv('rollout:1')" in found.culprit.reason
+    assert "recv('actor:0')" in found.culprit.reason
+
+
+def test_a_process_that_is_stopped(job, groups):
+    actor, rollout = groups
+    (pid,) = rollout.execute_on(1).where().wait(DEADLINE_S)
+    with planted(actor.execute_on(0).receive("rollout", 1)):
+        asked(job, has_culprit("rollout:1", "idle"))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            found = asked(job, has_culprit("rollout:1", "stopped"))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert found.culprit.waiters == ("actor:0",)
+
+
+def test_a_process_whose_interpreter_is_held(job, groups, gate):
+    actor, rollout = groups
+    held = rollout.execute_on(0).hold_the_interpreter(str(gate))
+    with planted(actor.execute_on(0).receive("rollout", 0)), behind(gate, held):
+        found = asked(job, lambda found: "rollout:0" in found.graph.silent)
+    assert found.culprit.address == "rollout:0"
+    assert found.culprit.operation.startswith("hanging_workers.py:")
+    assert "something keeps its interpreter (the GIL)" in found.culprit.reason
+    assert found.culprit.waiters == ("actor:0",)
+    assert found.graph.silent["rollout:0"].stacks[0].frames[0].function == "hold_the_interpreter"
+
+
+def test_weights_that_nobody_publishes(job, groups):
+    actor, rollout = groups
+    actor.execute_on(0).publish("policy", 3).wait(DEADLINE_S)
+    with planted(rollout.execute_on(0).fetch("polcy")):
+        found = asked(job, has_culprit("rollout:0", "fetch_weights('polcy')"))
+    assert "nobody publishes weights 'polcy'; did you mean 'policy'?" in found.culprit.reason
+
+
+def test_a_version_that_its_publisher_does_not_come_to(job, groups, gate):
+    actor, rollout = groups
+    actor.execute_on(0).publish("newer", 3).wait(DEADLINE_S)
+    with planted(rollout.execute_on(0).fetch("newer", 5)), behind(gate, actor.execute_on(0).stand(str(gate))):
+        found = asked(job, has_culprit("actor:0", "hanging_workers.py"))
+    assert "actor:0 publishes them: version 3 is there, and 5 is wanted" in str(found)
+    assert found.culprit.operation.endswith("(open)")
+
+
+def test_a_batch_that_cannot_come(job, groups):
+    """Its producers have ended."""
+    actor, _ = groups
+    Channel.create("starved")
+    passing = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 0), name="passing")
+    passing.put("starved", 2).wait(DEADLINE_S)
+    passing.shutdown()
+    with planted(actor.execute_on(1).take_batch("starved", 4)):
+        found = asked(job, has_culprit("actor:1", "get_batch('starved', 4)"))
+    assert "2 of 4 are there; passing:0, who used it, has ended" in found.culprit.reason
+
+
+def test_a_broadcast_that_one_member_does_not_call(job, groups):
+    actor, _ = groups
+    with planted(actor.execute_on(1).gather(2)):
+        found = asked(job, has_culprit("actor:0", "idle"))
+    assert "actor:1 waits" in str(found)
+    assert "broadcast('actor:0')" in str(found)
+
+
+def test_a_launch_that_waits_for_a_rank(job, gate):
+    launched = []
+
+    def launch():
+        strategy = PackedPlacementStrategy(0, 1)
+        launched.append(SlowToStart.create_group(str(gate)).launch(job, strategy, name="slow"))
+
+    launching = threading.Thread(target=launch)
+    launching.start()
+    try:
+        found = asked(job, has_culprit("slow:1", "hanging_workers.py"))
+    finally:
+        open_gate(gate)
+        launching.join(DEADLINE_S)
+        launched[0].terminate()
+    assert "driver waits" in str(found)
+    assert "launch of 'slow': slow:0: waiting for the other ranks to be ready" not in str(found)
+    assert "slow:1: still in __init__" in str(found)
+
+
+def test_a_channel_whose_process_is_stopped(job, groups):
+    actor, _ = groups
+    Channel.create("dead", own_process=True)
+    (holder,) = (
+        each for each in why(job.session).graph.doing.values() if [c.name for c in each.channels] == ["dead"]
+    )
+    with planted(actor.execute_on(0).take("dead")):
+        asked(job, has_culprit("actor:0", "get('dead')"))
+        os.kill(holder.pid, signal.SIGSTOP)
+        try:
+            found = asked(job, has_culprit(holder.process, "stopped"))
+        finally:
+            os.kill(holder.pid, signal.SIGCONT)
+    assert found.culprit.waiters == ("actor:0",)
+    assert f"channel 'dead' is held by {holder.process}" in str(found)
+
+
+def test_devices_that_another_rank_has(job, groups, gate):
+    actor, rollout = groups
+    with behind(gate, actor.execute_on(0).lock(str(gate)), rollout.execute_on(0).lock("/dev/null")):
+        found = asked(job, has_culprit("actor:0", "hanging_workers.py"))
+    assert "rollout:0 waits in device_lock() of" in str(found)
+    assert ": actor:0 has " in str(found)
+
+
+def test_a_call_that_waits_for_its_own_rank(job, groups):
+    actor, _ = groups
+    with planted(actor.execute_on(0).receive("actor", 0)):
+        found = asked(job, lambda found: found.culprit is not None and bool(found.culprit.cycle))
+    assert found.culprit.cycle == ("actor:0",)
+
+
+def test_a_task_that_awaits(job, groups):
+    actor, _ = groups
+    Channel.create("awaited")
+    with planted(actor.execute_on(0).wait_in_a_task("awaited")):
+        found = asked(job, has_culprit("actor:0", "get('awaited')"))
+    assert "nobody has ever put into it" in found.culprit.reason
+
+
+@pytest.fixture(scope="module")
+def collectives(launched):
+    _, (actor, _) = launched
+    actor.join_collectives().wait(DEADLINE_S)
+
+
+def test_a_rank_that_is_lost_to_a_collective(job, groups, collectives):
+    """It has left the method, and is idle."""
+    actor, _ = groups
+    reduced = actor.execute_on(0).reduce()
+    try:
+        found = asked(job, has_culprit("actor:1", "idle"))
+    finally:
+        actor.execute_on(1).reduce().wait(DEADLINE_S)
+        reduced.wait(DEADLINE_S)
+    assert "actor:0 waits in torch.distributed.all_reduce(): actor:1 is not in a collective" in str(found)
+
+
+def test_a_barrier_that_one_rank_has_not_come_to(job, groups, collectives, gate):
+    actor, _ = groups
+    with behind(gate, actor.execute_on(0).barrier(), actor.execute_on(1).barrier(str(gate))):
+        found = asked(job, has_culprit("actor:1", "hanging_workers.py"))
+    assert "actor:0 waits in torch.distributed.barrier(): actor:1 is not in a collective" in str(found)

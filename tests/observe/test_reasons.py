@@ -1,0 +1,78 @@
+"""Errors at deadlines, and a Ctrl-C, say why nothing came."""
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rlinf.scheduler import Channel
+from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, ResultTimeout
+from rlinf.scheduler.observe import reasons
+from rlinf.scheduler.observe.why import why_of_job
+from rlinf.scheduler.session.job_file import find_job
+from rlinf.testing import LocalRuntime
+from waits import wait_until
+
+WHY = "get_batch('trajectories', 8): 3 of 8 are there"
+
+
+def waiting_for_a_batch(**options):
+    channel = Channel.create("trajectories")
+    channel.put("one", weight=3)
+    return channel.get_batch(batch_weight=8, **options)
+
+
+def test_a_deadline_says_why(monkeypatch):
+    monkeypatch.setattr(reasons, "ASK_FROM_S", 0.1)
+    for late in ("MIN_LATE_S", "MAX_LATE_S"):  # this machine may be busy
+        monkeypatch.setattr(reasons, late, 20.0)
+    with LocalRuntime(), pytest.raises(BatchTimeout) as caught:
+        waiting_for_a_batch(timeout_s=0.1)
+    assert WHY in caught.value.why
+    assert WHY in str(caught.value).splitlines()[1]
+
+
+def test_who_polls_asks_nobody():
+    with LocalRuntime(), pytest.raises(BatchTimeout) as caught:
+        waiting_for_a_batch(timeout_s=0.1)
+    assert caught.value.why == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ResultTimeout("actor.train()", 3.0, ["actor:1"]), ChannelTimeout("c", "q", "get", 1.5, "0 items")],
+)
+def test_the_reason_travels_with_the_error(error):
+    before = str(error)
+    error.explain("actor:1 is stopped")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == f"{before}\n  actor:1 is stopped"
+
+
+_DRIVER = """
+from rlinf.scheduler import Channel
+from rlinf.scheduler.observe import reasons
+from rlinf.testing import LocalRuntime
+
+reasons.ASK_FROM_S, reasons.INTERRUPTED_S = 0.0, 20.0
+with LocalRuntime():
+    trajectories = Channel.create("trajectories")
+    trajectories.put("one", weight=3)
+    print("ready", flush=True)
+    trajectories.get_batch(batch_weight=8)
+"""
+
+
+def test_ctrl_c_says_what_the_driver_waited_for():
+    command = [sys.executable, "-c", _DRIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        wait_until(lambda: "get_batch" in str(why_of_job(find_job(process.pid), "rlinf-test")))
+        os.kill(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in told
+    assert re.search(rf"it waited for this: driver waits.* in {re.escape(WHY)}", told)

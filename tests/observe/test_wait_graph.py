@@ -1,0 +1,297 @@
+"""Who waits for whom, and who is to blame: decided from data."""
+
+import json
+
+import pytest
+
+from rlinf.scheduler.comm.waits import (
+    CHANNEL,
+    COLLECTIVE,
+    DEVICE,
+    LAUNCH,
+    MESSAGE,
+    NAME,
+    RESULT,
+    WEIGHTS,
+    Wait,
+)
+from rlinf.scheduler.observe.notes import (
+    ChannelNote,
+    Doing,
+    Frame,
+    Gone,
+    JobLook,
+    QueueNote,
+    RunningCall,
+    Silent,
+    Stack,
+    TurnNote,
+    User,
+    Waiter,
+)
+from rlinf.scheduler.observe.why import why_of
+
+REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
+
+
+def waits(name, *found, frames=REWARD, **more):
+    calls = None if name == "driver" else (RunningCall("step", 50.0, "driver"),)
+    return Doing(name, 1, "node0", calls, tuple(Stack("MainThread", frames, wait) for wait in found), **more)
+
+
+def works(name, since_s=40.0, same_for_s=40.0, **more):
+    stacks = (Stack("MainThread", REWARD, None, same_for_s),)
+    return Doing(name, 1, "node0", (RunningCall("generate", since_s, "driver"),), stacks, **more)
+
+
+def idle(name, **more):
+    return Doing(name, 1, "node0", (), (), **more)
+
+
+def recv(peer, since_s=10.0):
+    return Wait(MESSAGE, f"recv('{peer}')", since_s, None, (peer,))
+
+
+def result(*peers, since_s=41.0):
+    return Wait(RESULT, "actor.train()", since_s, None, peers)
+
+
+def get(queue="'default'", since_s=41.0, needs=0, kind="get"):
+    return Wait(
+        CHANNEL, f"{kind}('rollouts')", since_s, None, ("Channels:0",), "rollouts", queue, needs, kind
+    )
+
+
+def put(since_s=30.0):
+    return get(since_s=since_s, kind="put")
+
+
+def channel(*queues, producers=""):
+    return idle("Channels:0", channels=(ChannelNote("rollouts", "Channels:0", queues, producers),))
+
+
+def used(*names, gone=()):
+    return tuple(User(name, 3, 40.0, name in gone) for name in names)
+
+
+def why(*doing, **more):
+    return why_of(JobLook(doing, **more))
+
+
+def culprit_of(*doing, **more):
+    culprit = why(*doing, **more).culprit
+    return culprit.address, culprit.operation
+
+
+def test_nobody_waits():
+    found = why(waits("driver"), idle("actor:0"), works("actor:1"))
+    assert found.culprit is None
+    assert str(found) == "nobody waits for anybody"
+
+
+def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
+    queue = QueueNote("'default'", 8, 3900, putters=used("rollout:0", "rollout:1", gone=("rollout:1",)))
+    found = why(
+        waits("driver", result("actor:0")),
+        waits("actor:0", get(kind="get_batch", needs=4096)),
+        works("rollout:0"),
+        channel(queue),
+        gone=(Gone("rollout:1", "killed", 12.0),),
+    )
+    assert (
+        "actor:0 waits 41 s in get_batch('rollouts'): 3,900 of 4,096 are there; its producers: rollout:1 has ended, "
+        "rollout:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()" in str(found)
+    )
+    assert found.headline == (
+        "rollout:0 stands in reward.py:31 (time.sleep) since 40 s, in generate(); for it actor:0 and driver wait"
+    )
+    assert found.culprit.since_s == 40.0
+
+
+def test_a_chain_of_waits_leads_to_its_end():
+    found = why(
+        waits("driver", result("a:0")), waits("a:0", recv("b:0")), waits("b:0", recv("c:0")), works("c:0")
+    )
+    assert (found.culprit.address, found.culprit.operation) == ("c:0", "reward.py:31 (time.sleep)")
+    assert found.culprit.waiters == ("b:0", "a:0", "driver")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_ring_is_a_deadlock(size):
+    ring = [waits(f"a:{rank}", recv(f"a:{(rank + 1) % size}", since_s=10 + rank)) for rank in range(size)]
+    found = why(waits("driver", result("a:0")), *ring)
+    assert set(found.culprit.cycle) == {f"a:{rank}" for rank in range(size)}
+    assert found.culprit.address == f"a:{size - 1}"  # it has waited longest
+    assert "driver" in found.culprit.waiters
+    assert found.headline.startswith("deadlock a:0 → ")
+
+
+def test_a_ring_that_somebody_who_works_may_end_is_no_deadlock():
+    queue = QueueNote("'default'", 0, 0, putters=used("b:0", "c:0"))
+    found = why(waits("a:0", get()), waits("b:0", recv("a:0")), works("c:0"), channel(queue))
+    assert found.culprit.address == "c:0"
+    assert found.culprit.cycle == ()
+
+
+def test_a_full_queue_and_an_empty_one_make_a_deadlock():
+    full = QueueNote("'default'", 4, 4, limits=("maxsize 4",), putters=used("b:0"), getters=used("a:0"))
+    empty = QueueNote("'next'", 0, 0, putters=used("b:0"), getters=used("a:0"))
+    found = why(waits("a:0", get("'next'")), waits("b:0", put()), channel(full, empty))
+    assert set(found.culprit.cycle) == {"a:0", "b:0"}
+    assert (
+        "put('rollouts'): the queue is full with 4 items (maxsize 4); its consumers: a:0 waits itself"
+        in str(found)
+    )
+
+
+def test_a_stopped_process_comes_before_all_that_waits_for_it():
+    stopped = Silent("b:0", 7, "stopped", "its process is stopped (SIGSTOP)")
+    found = why(waits("driver", result("a:0")), waits("a:0", recv("b:0")), works("c:0"), silent=(stopped,))
+    assert (found.culprit.address, found.culprit.operation) == ("b:0", "stopped")
+    assert found.culprit.waiters == ("a:0", "driver")
+
+
+def test_a_stopped_process_for_which_nobody_waits_comes_last():
+    stopped = Silent("c:0", 7, "stopped", "its process is stopped (SIGSTOP)")
+    found = why(waits("a:0", recv("b:0")), works("b:0"), silent=(stopped,))
+    assert [each.address for each in found.culprits] == ["b:0", "c:0"]
+    assert "also: c:0 is stopped" in str(found)
+
+
+def test_a_held_interpreter_is_named_with_its_line():
+    stack = Stack("MainThread", (Frame("/usr/lib/python3.11/ctypes.py", 1, "call", is_library=True), *REWARD))
+    stuck = Silent("b:0", 7, "stuck", "something keeps its interpreter (the GIL)", stacks=(stack,))
+    found = why(waits("a:0", recv("b:0")), silent=(stuck,))
+    assert found.culprit.operation == "reward.py:31 (time.sleep)"
+    assert (
+        "does not answer: something keeps its interpreter (the GIL); it is in reward.py:31" in found.headline
+    )
+
+
+def test_who_waits_for_the_gone_waits_in_vain():
+    found = why(waits("a:0", recv("b:0")), gone=(Gone("b:0", "killed by SIGKILL", 3.0),))
+    assert found.headline == "a:0 waits 10 s in recv('b:0'): b:0 has ended"
+
+
+def test_a_name_that_nobody_has_is_compared_with_those_there_are():
+    found = why(waits("a:0", recv("rolout:0")), idle("rollout:0"))
+    assert "nobody is called 'rolout:0'; did you mean 'rollout:0'?" in found.headline
+    found = why(waits("a:0", Wait(NAME, "look-up of 'rolouts:0'", 3.0, subject="rolouts:0")), channel())
+    assert "nobody has the name 'rolouts:0' yet; did you mean 'rollouts:0'?" in found.headline
+
+
+def test_a_queue_that_nobody_uses_beside_one_that_nobody_reads():
+    misspelt = QueueNote("'trajectorys'", 3, 3, putters=used("b:0"))
+    found = why(waits("a:0", get("'trajectories'")), idle("b:0"), channel(misspelt))
+    assert found.culprit.address == "a:0"
+    assert "3 items lie in queue 'trajectorys', put by b:0, where nobody gets any" in found.headline
+
+
+def test_a_queue_into_which_nobody_has_put_yet_is_not_hopeless_while_somebody_works():
+    found = why(waits("driver", result("a:0", "b:0")), waits("a:0", get()), works("b:0"), channel())
+    assert [each.address for each in found.culprits] == ["b:0", "a:0"]
+    assert "nobody has ever put into it" in str(found)
+
+
+def test_a_queue_whose_users_are_gone():
+    queue = QueueNote("'default'", 2, 2, putters=used("b:0", "b:1", gone=("b:0", "b:1")))
+    assert "b:0 and b:1, who used it, have ended" in why(waits("a:0", get()), channel(queue)).headline
+
+
+def test_what_counted_producers_say_of_themselves_is_told():
+    found = why(
+        waits("a:0", get()), channel(QueueNote("'default'", 0, 0), producers="1 of 2 producers are done")
+    )
+    assert "1 of 2 producers are done" in found.headline
+
+
+def test_a_put_waits_for_who_has_items_on_lease():
+    held = (Waiter("c:0", "lease of 4 items", 20.0),)
+    full = QueueNote("'default'", 0, 0, held=held, limits=("maxsize 4",))
+    assert culprit_of(waits("b:0", put()), works("c:0"), channel(full)) == (
+        "c:0",
+        "reward.py:31 (time.sleep)",
+    )
+
+
+def test_a_put_that_nobody_has_ever_made_room_for():
+    full = QueueNote("'default'", 4, 4, limits=("maxsize 4",), putters=used("b:0"))
+    assert (
+        "nobody who is there has ever taken anything there"
+        in why(waits("b:0", put()), channel(full)).headline
+    )
+
+
+def test_a_channel_whose_process_does_not_answer():
+    stopped = Silent("Channels:0", 7, "stopped", "its process is stopped")
+    found = why(waits("a:0", get()), silent=(stopped,))
+    assert found.culprit.address == "Channels:0"
+    assert "channel 'rollouts' is held by Channels:0: Channels:0 is stopped" in str(found).replace("; ", ": ")
+
+
+def test_weights_that_nobody_publishes_and_a_version_that_does_not_come():
+    fetch = Wait(WEIGHTS, "fetch_weights('polcy')", 5.0, subject="polcy", needs=-1)
+    found = why(waits("a:0", fetch), idle("b:0", weights={"policy": 3}))
+    assert "nobody publishes weights 'polcy'; did you mean 'policy'?" in found.headline
+    fetch = Wait(WEIGHTS, "fetch_weights('policy', min_version=5)", 5.0, subject="policy", needs=5)
+    found = why(waits("a:0", fetch), works("b:0", weights={"policy": 3}))
+    assert found.culprit.address == "b:0"
+    assert "b:0 publishes them: version 3 is there, and 5 is wanted" in str(found)
+
+
+def test_devices_wait_for_who_has_them():
+    turns = (TurnNote("b:0", ("0:1",), 9.0, True), TurnNote("a:0", ("0:1",), 4.0, False))
+    lock = Wait(DEVICE, "device_lock() of 0:1", 4.0, subject="0:1")
+    assert culprit_of(waits("a:0", lock), works("b:0"), waits("driver", turns=turns))[0] == "b:0"
+
+
+def test_a_collective_waits_for_the_ranks_that_are_not_in_it():
+    reduce, barrier = (Wait(COLLECTIVE, f"torch.distributed.{name}()") for name in ("all_reduce", "barrier"))
+    found = why(waits("a:0", reduce), waits("a:1", reduce), idle("a:2"), idle("b:0"))
+    assert (found.culprit.address, found.culprit.operation) == ("a:2", "idle")
+    assert found.culprit.waiters == ("a:0", "a:1")
+    found = why(waits("a:0", reduce), waits("a:1", barrier))
+    assert "a:1 is in torch.distributed.barrier()" in str(found)
+    found = why(waits("a:0", reduce), gone=(Gone("a:1", "killed", 1.0),))
+    assert "a:1 has ended" in found.headline
+
+
+def test_a_launch_waits_for_the_ranks_that_are_not_ready():
+    launch = Wait(LAUNCH, "launch of 'a'", 8.0, 120.0, ("a:1",), detail="a:1: still in __init__")
+    found = why(waits("driver", launch), works("a:1", same_for_s=0.0))
+    assert "driver waits 8 s in launch of 'a': a:1: still in __init__; a:1 runs generate()" in str(found)
+
+
+def test_ranks_that_wait_for_the_same_share_a_line():
+    found = why(*(waits(f"a:{rank}", recv("b:0", 10 + rank)) for rank in range(20)), works("b:0"))
+    assert "a:0, a:1, a:2, a:3, a:4, a:5 and 14 more wait 29 s in recv('b:0')" in str(found)
+    assert len(found.culprit.waiters) == 20
+
+
+def test_who_only_looks_is_not_told_of():
+    found = why(waits("rlinf-why:12", recv("b:0")), idle("b:0"))
+    assert found.culprit is None
+    assert "rlinf-why" not in json.dumps(found.to_dict())
+
+
+def test_it_is_data_too():
+    data = json.loads(json.dumps(why(waits("a:0", recv("b:0")), works("b:0")).to_dict()))
+    assert data["culprits"][0]["address"] == "b:0"
+    assert data["waits"][0]["processes"] == ["b:0"]
+
+
+def test_about_a_process_in_two_lines():
+    found = why(waits("driver", result("a:0")), waits("a:0", recv("b:0")), works("b:0"), idle("c:0"))
+    assert found.about("driver").splitlines() == [
+        "driver waits 41 s in actor.train(): a:0 has not answered",
+        "b:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+    ]
+    assert found.about("c:0") == "c:0 is idle: no call runs there"
+    assert found.about("z:9") == "z:9 is gone: it is not part of the job"
+
+
+def test_a_thousand_ranks_take_no_time():
+    ring = [waits(f"a:{rank}", recv(f"a:{rank - 1}")) for rank in range(1, 1000)]
+    found = why(waits("driver", result(*(f"a:{rank}" for rank in range(1000)))), works("a:0"), *ring)
+    assert found.culprit.address == "a:0"
+    assert len(found.culprit.waiters) == 1000
