@@ -46,7 +46,7 @@ class Blocked:
     ends: Ends = field(default_factory=Ends)
 
 
-class Members(NamedTuple):
+class CollectiveMembers(NamedTuple):
     """The ranks of a group, by whether they are in a collective.
 
     Attributes:
@@ -119,11 +119,11 @@ class WaitGraph:
         return process in self.doing and process not in self.blocked and not is_idle(self.doing[process])
 
     @cached_property
-    def members(self) -> dict[str, Members]:
+    def members(self) -> dict[str, CollectiveMembers]:
         """The ranks of each group, by whether they are in a collective."""
-        found: dict[str, Members] = {}
+        found: dict[str, CollectiveMembers] = {}
         for name in (*self.present, *self.gone):
-            group = found.setdefault(name.rpartition(":")[0], Members({}, [], []))
+            group = found.setdefault(name.rpartition(":")[0], CollectiveMembers({}, [], []))
             inside = _collective_of(self.doing[name]) if name in self.doing else ""
             if inside:
                 group.inside[name] = inside
