@@ -59,17 +59,6 @@ class Hanging(Worker):
     def gather(self, members):
         return self.broadcast(None, [("actor", list(range(members)))], ("actor", 0))
 
-    def join_collectives(self):
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-
-    def reduce(self):
-        import torch
-        import torch.distributed as dist
-
-        dist.all_reduce(torch.ones(1))
-
     def work(self, gate):
         """Computes until the gate is there."""
         total = 0
@@ -81,13 +70,6 @@ class Hanging(Worker):
         answer = 41
         breakpoint()
         return answer
-
-    def barrier(self, gate=None):
-        import torch.distributed as dist
-
-        if gate is not None:
-            pass_through(gate)
-        dist.barrier()
 
     async def wait_in_a_task(self, channel):
         return await self.connect_channel(channel).get(async_op=True)

@@ -93,13 +93,14 @@ def test_a_profile_says_where_ranks_spend_their_time(group, tmp_path):
     gate = tmp_path / "gate"
     result = group.execute_on(0).work(str(gate))
     try:
+        wait_until(lambda: "runs work()" in group.stack()[0].at)
         path = group.profile(0.3, tmp_path / "actor.json", rate_hz=50)
     finally:
         gate.touch()
         result.wait(DEADLINE_S)
     file = json.loads(path.read_text())
     of_main = next(each for each in file["profiles"] if each["name"] == "actor:0 MainThread")
-    names = [file["shared"]["frames"][number]["name"] for number in of_main["samples"][0]]
+    names = {file["shared"]["frames"][number]["name"] for stack in of_main["samples"] for number in stack}
     assert "Hanging.work" in names
     assert sum(of_main["weights"]) == pytest.approx(of_main["endValue"])
     assert any(each["name"] == "actor:1 MainThread" for each in file["profiles"])

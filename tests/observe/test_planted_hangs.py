@@ -262,28 +262,3 @@ def test_a_task_that_awaits(job, groups):
     with planted(actor.execute_on(0).wait_in_a_task("awaited")):
         found = asked(job, has_culprit("actor:0", "get('awaited')"))
     assert "nobody has ever put into it" in found.culprit.reason
-
-
-@pytest.fixture(scope="module")
-def collectives(launched):
-    _, (actor, _) = launched
-    actor.join_collectives().wait(DEADLINE_S)
-
-
-def test_a_rank_that_is_lost_to_a_collective(job, groups, collectives):
-    """It has left the method, and is idle."""
-    actor, _ = groups
-    reduced = actor.execute_on(0).reduce()
-    try:
-        found = asked(job, has_culprit("actor:1", "idle"))
-    finally:
-        actor.execute_on(1).reduce().wait(DEADLINE_S)
-        reduced.wait(DEADLINE_S)
-    assert "actor:0 waits in torch.distributed.all_reduce(): actor:1 is not in a collective" in str(found)
-
-
-def test_a_barrier_that_one_rank_has_not_come_to(job, groups, collectives, gate):
-    actor, _ = groups
-    with behind(gate, actor.execute_on(0).barrier(), actor.execute_on(1).barrier(str(gate))):
-        found = asked(job, has_culprit("actor:1", "hanging_workers.py"))
-    assert "actor:0 waits in torch.distributed.barrier(): actor:1 is not in a collective" in str(found)

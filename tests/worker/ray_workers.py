@@ -174,16 +174,32 @@ class Probe(Worker):
         self.recv_tensor(target, group, rank, timeout_s=60)
         return target
 
+    def join_collectives(self):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+
     def all_reduce(self):
         import torch
         import torch.distributed as dist
 
-        dist.init_process_group("gloo")
         value = torch.tensor([float(self.rank)])
         dist.all_reduce(value)
-        result = (value.item(), dist.get_rank(), dist.get_world_size(), self.node_rank)
+        return value.item(), dist.get_rank(), dist.get_world_size(), self.node_rank
+
+    def meet_at_a_barrier(self, gate):
+        """The last rank comes to it once somebody opens its gate."""
+        import torch.distributed as dist
+
+        if self.rank == self.world_size - 1:
+            with open(gate, "rb") as file:
+                file.read(1)
+        dist.barrier()
+
+    def leave_collectives(self):
+        import torch.distributed as dist
+
         dist.destroy_process_group()
-        return result
 
     def make_a_group(self):
         """The address that each rank of a nested group says it has."""

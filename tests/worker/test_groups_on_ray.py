@@ -1,6 +1,7 @@
 """Groups as a user meets them: launched on simulated nodes, called, failing, dying."""
 
 import asyncio
+import os
 import threading
 
 import numpy as np
@@ -15,6 +16,7 @@ from rlinf.scheduler.errors import (
     WorkerDied,
     WorkerError,
 )
+from waits import wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -168,13 +170,47 @@ def test_pretend_devices_are_the_cpu_for_torch(probes):
     assert probes[0].device().wait(60) == [("cpu", "torch.cpu")]
 
 
-def test_gloo_initialises_across_two_nodes_from_the_environment(probes):
-    assert probes.all_reduce().wait(60) == [
+@pytest.fixture(scope="module")
+def collectives(probes):
+    probes.join_collectives().wait(150)
+    yield probes
+    probes.leave_collectives().wait(60)
+
+
+def asked(cluster, operation):
+    """What the job says once a rank is the culprit at this operation."""
+    found = []
+
+    def ask():
+        found[:] = [cluster.why()]
+        culprit = found[0].culprit
+        return culprit is not None and culprit.address == "probes:3" and operation in culprit.operation
+
+    wait_until(ask)
+    return str(found[0])
+
+
+def test_gloo_reduces_across_two_nodes_and_a_rank_that_is_lost_to_it_is_named(ray_cluster, collectives):
+    first = collectives[:3].all_reduce()
+    told = asked(ray_cluster, "idle")
+    last = collectives[3].all_reduce()
+    assert [*first.wait(60), *last.wait(60)] == [
         (6.0, 0, 4, 0),
         (6.0, 1, 4, 0),
         (6.0, 2, 4, 1),
         (6.0, 3, 4, 1),
     ]
+    waiting = "probes:0, probes:1 and probes:2 wait in torch.distributed.all_reduce()"
+    assert f"{waiting}: probes:3 is not in a collective" in told
+
+
+def test_a_rank_that_does_not_come_to_a_barrier_is_named(ray_cluster, collectives, tmp_path):
+    os.mkfifo(gate := tmp_path / "gate")
+    result = collectives.meet_at_a_barrier(str(gate))
+    told = asked(ray_cluster, "ray_workers.py")
+    gate.write_bytes(b".")
+    result.wait(60)
+    assert "torch.distributed.barrier(): probes:3 is not in a collective" in told
 
 
 def test_a_tensor_is_received_in_place(probes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
@@ -11,8 +10,13 @@ from rlinf.scheduler.queueing import QueueName
 
 # So many pairs of a process and a queue are remembered: queues' names may be used once each.
 MAX_USES = 2048
-PUT, GET = "put", "get"
-_KINDS = {wire.Put: PUT, wire.Get: GET}
+
+
+class _Use:
+    __slots__ = ("at", "count")
+
+    def __init__(self) -> None:
+        self.count, self.at = 0, 0.0
 
 
 class Users:
@@ -21,25 +25,32 @@ class Users:
     >>> users = Users()
     >>> users.note("p1", wire.Put(1, "default", 0, True, 0), now=3.0)
     >>> users.lose("p1", "rollout:0")
-    >>> list(users.of("put", "default", {}, now=5.0))
-    [User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True)]
+    >>> users.putters("default", {}, now=5.0)
+    (User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True),)
     """
 
     def __init__(self) -> None:
-        # By what is done, client and queue: how often, and when last.
-        self._uses: OrderedDict[tuple[str, str, QueueName], tuple[int, float]] = OrderedDict()
+        # By what is done, and by client and queue: how often, and when last.
+        self._uses: dict[type, OrderedDict[tuple[str, QueueName], _Use]] = {
+            wire.Put: OrderedDict(),
+            wire.Get: OrderedDict(),
+        }
         self._gone: OrderedDict[str, str] = OrderedDict()
 
     def note(self, client: str, operation: wire.OperationMessage, now: float) -> None:
-        """A client begins an operation."""
-        kind = _KINDS.get(type(operation))
-        if kind is None:
+        """A client begins an operation; of each one, so it takes no longer than it must."""
+        uses = self._uses.get(type(operation))
+        if uses is None:
             return
-        key = kind, client, wire.as_name(operation.queue)  # type: ignore[union-attr]
-        count, _ = self._uses.get(key, (0, 0.0))
-        self._uses[key] = count + 1, now
-        if not count and len(self._uses) > MAX_USES:
-            self._uses.popitem(last=False)
+        queue = operation.queue  # type: ignore[union-attr]
+        key = client, queue if type(queue) is str else wire.as_name(queue)
+        use = uses.get(key)
+        if use is None:
+            use = uses[key] = _Use()
+            if len(uses) > MAX_USES:
+                uses.popitem(last=False)
+        use.count += 1
+        use.at = now
 
     def lose(self, client: str, name: str) -> None:
         """A client has left, or is gone."""
@@ -47,17 +58,25 @@ class Users:
         if len(self._gone) > MAX_USES:
             self._gone.popitem(last=False)
 
-    def of(self, kind: str, queue: QueueName, names: dict[str, str], now: float) -> Iterator[User]:
-        """Those who put into a queue, or get from it; `names` are the names of the clients that are there."""
-        for (its_kind, client, its_queue), (count, at) in self._uses.items():
-            name = names.get(client) or self._gone.get(client, "")
-            if its_kind == kind and its_queue == queue and name:
-                yield User(name, count, now - at, client not in names)
+    def putters(self, queue: QueueName, names: dict[str, str], now: float) -> tuple[User, ...]:
+        """Those who put into a queue; `names` are the names of the clients that are there."""
+        return self._of(wire.Put, queue, names, now)
+
+    def getters(self, queue: QueueName, names: dict[str, str], now: float) -> tuple[User, ...]:
+        """Those who ask for items of a queue; likewise."""
+        return self._of(wire.Get, queue, names, now)
+
+    def _of(self, kind: type, queue: QueueName, names: dict[str, str], now: float) -> tuple[User, ...]:
+        return tuple(
+            User(name, use.count, now - use.at, client not in names)
+            for (client, its_queue), use in self._uses[kind].items()
+            if its_queue == queue and (name := names.get(client) or self._gone.get(client, ""))
+        )
 
     @property
     def queues(self) -> list[QueueName]:
         """The queues that were used last."""
-        return list(dict.fromkeys(queue for _, _, queue in self._uses))
+        return list(dict.fromkeys(queue for uses in self._uses.values() for _, queue in uses))
 
 
 def channel_note(
@@ -87,7 +106,7 @@ MAX_SHOWN = 32
 def _queue_note(
     queue: QueueName, found: wire.ExplainedQueue | None, users: Users, names: dict[str, str], now: float
 ) -> QueueNote:
-    putters, getters = (tuple(users.of(kind, queue, names, now)) for kind in (PUT, GET))
+    putters, getters = users.putters(queue, names, now), users.getters(queue, names, now)
     if found is None:
         return QueueNote(repr(queue), 0, 0, putters=putters, getters=getters)
     return QueueNote(

@@ -46,7 +46,7 @@ class Blocked:
     ends: Ends = field(default_factory=Ends)
 
 
-class Members(NamedTuple):
+class CollectiveMembers(NamedTuple):
     """The ranks of a group, by whether they are in a collective.
 
     Attributes:
@@ -119,18 +119,18 @@ class WaitGraph:
         return process in self.doing and process not in self.blocked and not is_idle(self.doing[process])
 
     @cached_property
-    def members(self) -> dict[str, Members]:
+    def members(self) -> dict[str, CollectiveMembers]:
         """The ranks of each group, by whether they are in a collective."""
-        found: dict[str, Members] = {}
+        found: dict[str, CollectiveMembers] = {}
         for name in (*self.present, *self.gone):
-            group = found.setdefault(name.rpartition(":")[0], Members({}, [], []))
+            group = found.setdefault(name.rpartition(":")[0], CollectiveMembers({}, [], []))
             inside = _collective_of(self.doing[name]) if name in self.doing else ""
             if inside:
                 group.inside[name] = inside
             else:
                 (group.outside if name in self.present else group.gone).append(name)
         for group in found.values():
-            group.outside.sort()
+            group.outside.sort(key=_place_of)
         return found
 
 
@@ -142,7 +142,8 @@ def is_idle(doing: Doing) -> bool:
 
 def graph_of(look: JobLook) -> WaitGraph:
     """The graph of what was found out by asking a job's processes."""
-    doing = {each.process: each for each in look.doing if not each.process.startswith(LOOKERS)}
+    found = sorted(look.doing, key=lambda each: _place_of(each.process))
+    doing = {each.process: each for each in found if not each.process.startswith(LOOKERS)}
     silent = {each.process: each for each in look.silent if each.state != "gone"}
     ended = {each.process: each.detail for each in look.silent if each.state == "gone"}
     gone = {**{each.process: each.reason for each in look.gone if each.process not in doing}, **ended}
@@ -154,6 +155,12 @@ def graph_of(look: JobLook) -> WaitGraph:
         if waits:
             blocked[process] = waits
     return WaitGraph(blocked, doing, silent, gone, channels)
+
+
+def _place_of(process: str) -> tuple[str, int]:
+    """Ranks in the order of their numbers."""
+    group, _, rank = process.rpartition(":")
+    return (group, int(rank)) if rank.isdecimal() else (process, 0)
 
 
 def _is_wait(wait: Wait | None) -> bool:

@@ -145,13 +145,20 @@ class _OwnTurns:
         self._refs: set[_OwnTurnRef] = set()
         self._sweep_due = False
 
-    def ask(self, turn: _OwnTurn, devices: tuple[str, ...], timeout_s: float) -> RequestFuture:
-        """Ask for devices; given back from then on as soon as `turn` is dropped."""
+    def watch(self, turn: _OwnTurn) -> int:
+        """Give it back as soon as `turn` is dropped; its number."""
         ref = _OwnTurnRef(turn, self._dropped.append)
         ref.number = _next_number()
         self._refs.add(ref)
         self._messenger.submit(self._sweep_later)
-        wanted = AskTurn(ref.number, devices, timeout_s)
+        return ref.number
+
+    def ask(self, number: int, devices: tuple[str, ...], timeout_s: float) -> RequestFuture:
+        """Ask for devices.
+
+        It knows the turn by its number only: who keeps a traceback from in here does not keep the devices.
+        """
+        wanted = AskTurn(number, devices, timeout_s)
         limit_s = min(FOREVER_S, timeout_s * (1 + GRACE_FRACTION) + _GRACE_S)
         return self._messenger.request(self._desk, ASK, wanted, timeout_s=limit_s, reply_type=None)
 
@@ -217,7 +224,7 @@ class DeviceLock:
         if self._turns is not None and self._devices:
             self._turn = _OwnTurn()
             try:
-                self._turns.ask(self._turn, self._devices, self._timeout_s).result()
+                self._turns.ask(self._turns.watch(self._turn), self._devices, self._timeout_s).result()
             except CommTimeout as error:
                 self._drop(self._turns)
                 raise DeviceLockTimeout(self._devices, error.waited_s) from error
