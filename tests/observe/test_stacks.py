@@ -117,8 +117,8 @@ def called_by(depth):
 def test_what_is_called_is_named_without_its_arguments():
     here = sys.modules[__name__]
     # Not in the statements of the assertions, which are rewritten.
-    found = [called_by(1), here.called_by(max(1, 0)), *map(called_by, [1])]
-    assert found == ["called_by", "here.called_by", "map"]
+    found = [called_by(1), here.called_by(max(1, 0)), *list(map(called_by, [1]))]
+    assert found == ["called_by", "here.called_by", "list"]
 
 
 def test_a_stack_of_nothing():
