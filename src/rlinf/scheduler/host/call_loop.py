@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from rlinf.scheduler.comm import WAIT_S, Messenger, Request
 from rlinf.scheduler.comm.cancellation import working_in
 from rlinf.scheduler.comm.promise import Promise
@@ -19,9 +21,7 @@ from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.host.timing import recording
-from rlinf.scheduler.observe.answering import with_calls
 from rlinf.scheduler.observe.notes import Doing
-from rlinf.scheduler.observe.stacks import task_stack
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Reservation: TypeAlias = Promise[Job | None]
@@ -89,10 +89,7 @@ class CallLoop:
 
     def add_to(self, doing: Doing) -> Doing:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
-        jobs = tuple(self._jobs.values())
-        tasks = (job.task for job in jobs if job.task is not None)
-        stacks = (task_stack(task.get_coro()) for task in tasks)
-        return with_calls((job.running for job in jobs), stacks, doing)
+        return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
 
     def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.threads import run_beside
-from rlinf.scheduler.observe.notes import ChannelNote, Doing, Enlist, RunningCall, Silent, Stack, TurnNote
+from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stack_file import offer_stacks
 from rlinf.scheduler.observe.stacks import Threads
@@ -97,21 +96,6 @@ class Doings:
 def _answer_look(request: Request) -> None:
     question: LookAt = request.head
     request.reply(look_at(question.process, question.known, question.stacks_s))
-
-
-def with_calls(calls: Iterable[RunningCall], stacks: Iterable[Stack], doing: Doing) -> Doing:
-    """Add the calls of a rank, and the stacks of those that run as tasks."""
-    return replace(doing, calls=tuple(calls), stacks=(*doing.stacks, *stacks))
-
-
-def with_channel(channel: ChannelNote, doing: Doing) -> Doing:
-    """Add a channel that a process holds."""
-    return replace(doing, channels=(*doing.channels, channel))
-
-
-def with_turns(turns: Iterable[TurnNote], doing: Doing) -> Doing:
-    """Add who has devices, and who waits for them."""
-    return replace(doing, turns=(*doing.turns, *turns))
 
 
 def silence(process: str, known: Enlist | None, detail: str) -> Silent:

@@ -22,9 +22,9 @@ from rlinf.scheduler.comm.waits import (
 )
 from rlinf.scheduler.observe.notes import ChannelNote, Doing, JobLook, Silent, Stack
 from rlinf.scheduler.observe.queue_waits import Ends, of_queue, some_names
+from rlinf.scheduler.observe.stacks import MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
-MAIN, TASK = "MainThread", "task"
 # Processes of this name only look at the job.
 LOOKERS = "rlinf-"
 

@@ -202,7 +202,7 @@ class _Asking:
 
     def _note(self, process_id: str, found: Silent) -> None:
         if process_id in self._missing:
-            self._silent[process_id] = found
+            self._silent[process_id] = replace(found, silent_s=self._session.silent_s(process_id))
             self._end_if_known()
 
     def _end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import sys
 import sysconfig
@@ -22,6 +23,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 _PYTHON = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 # Where PyTorch's collectives are called, whatever carries them out.
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_EVENT_LOOP = "asyncio/base_events.py"
+MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
 # Threads of this library's own, and of Ray's, say nothing about the job.
@@ -69,21 +72,30 @@ class Threads:
         # Not `threading.enumerate`: this thread would wait for a lock that an interrupted thread may hold.
         names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
         main, own = threading.main_thread().ident, threading.get_ident()
-        found = []
+        found: list[tuple[bool, Stack]] = []
         now = time.monotonic()
         for ident, frame in sys._current_frames().items():
             name = names.get(ident, f"thread {ident}")
+            frames = list(_outwards(frame))
+            found.extend((True, stack) for stack in _tasks_in(frames))
             if ident != own and not is_own_thread(name):
                 since = self._seen[ident][2] if ident in self._seen else now
-                stack = stack_of(name, _outwards(frame), now - since)
-                found.append((ident != main, stack))
+                found.append((ident != main, stack_of(name, frames, now - since)))
         found.sort(key=lambda each: each[0])
         return [stack for _, stack in found if stack.wait is None or stack.wait.kind != IDLE]
 
 
-def task_stack(coroutine: Any) -> Stack:
-    """The stack of a task of an event loop, given its coroutine."""
-    return stack_of("task", reversed(list(_inwards(coroutine))))
+def _tasks_in(frames: Iterable[FrameType]) -> Iterator[Stack]:
+    """The tasks of the event loop that a thread runs, those that say something."""
+    for frame in frames:
+        code = frame.f_code
+        if code.co_name == "run_forever" and code.co_filename.endswith(_EVENT_LOOP):
+            try:
+                tasks = asyncio.all_tasks(frame.f_locals.get("self"))
+            except RuntimeError:  # too many come and go
+                return
+            stacks = (stack_of(TASK, reversed(list(_inwards(task.get_coro())))) for task in tasks)
+            yield from (stack for stack in stacks if not all(each.is_library for each in stack.frames))
 
 
 def stack_of(name: str, frames: Iterable[FrameType], same_for_s: float = 0.0) -> Stack:
@@ -108,16 +120,16 @@ def callee_of(code: CodeType, last: int) -> str:
         code: of the function that calls.
         last: the offset of its present instruction.
     """
-    steps = list(dis.get_instructions(code))
-    now = next((step for step in steps if step.offset == last), None)
+    # While Python code is called, the offset is that of what the call keeps behind its instruction.
+    steps = [step for step in dis.get_instructions(code) if step.offset <= last]
+    now = steps[-1] if steps else None
     if now is None or now.positions is None or not now.opname.startswith(("CALL", "BEFORE_WITH")):
         return ""
     start = now.positions.lineno, now.positions.col_offset
     names = [
         str(step.argval)
         for step in steps
-        if step.offset < last
-        and step.opname.startswith("LOAD_")
+        if step.opname.startswith("LOAD_")
         and step.positions is not None
         and (step.positions.lineno, step.positions.col_offset) == start
         and isinstance(step.argval, str)

@@ -13,12 +13,13 @@ from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.observe import culprits as certainty
 from rlinf.scheduler.observe.culprits import Culprit, culprits_of
-from rlinf.scheduler.observe.graph import MAIN, TASK, Blocked, WaitGraph, graph_of
+from rlinf.scheduler.observe.graph import Blocked, WaitGraph, graph_of
 from rlinf.scheduler.observe.notes import Enlist, Frame, JobLook, Stack
 from rlinf.scheduler.observe.outside import birth_of, is_stopped, look_at
 from rlinf.scheduler.observe.queue_waits import some_names
 from rlinf.scheduler.observe.roll_call import ROLL_CALL, CallRoll
 from rlinf.scheduler.observe.stack_file import STACK_SIGNAL
+from rlinf.scheduler.observe.stacks import MAIN, TASK
 from rlinf.scheduler.observe.words import call_text, state_text, wait_text
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob

@@ -68,10 +68,11 @@ def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
 
 def _silent_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
     silent = graph.silent[name]
+    since = f" since {silent.silent_s:.0f} s" if silent.silent_s >= STANDS_S else ""
     if silent.state == "stopped":
-        return "stopped", silent.silent_s, f"{name} is stopped: {silent.detail}"
+        return "stopped", silent.silent_s, f"{name} is stopped{since}: {silent.detail}"
     where = place_of(silent.stacks[0]) if silent.stacks else ""
-    text = f"{name} does not answer: {silent.detail}" + (f"; it is in {where}" if where else "")
+    text = f"{name} does not answer{since}: {silent.detail}" + (f"; it is in {where}" if where else "")
     return where or "does not answer", silent.silent_s, text
 
 

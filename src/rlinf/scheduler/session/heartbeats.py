@@ -74,6 +74,10 @@ class Hearts:
         silent_s = self._pulse.told_silent_s(process_id, time.monotonic())
         return "" if silent_s is None else _stuck(silent_s)
 
+    def silent_s(self, process_id: str) -> float:
+        """For how long nothing was heard of a process, in seconds; from any thread."""
+        return self._pulse.silent_s(process_id, time.monotonic())
+
     def _forget(self, process_id: str) -> None:
         self._pulse.forget(process_id)
         self._overdue.pop(process_id, None)

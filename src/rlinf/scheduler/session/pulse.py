@@ -68,6 +68,11 @@ class Pulse:
         heard = self._heard.get(process_id)
         return now - heard.at if heard is not None and heard.told else None
 
+    def silent_s(self, process_id: str, now: float) -> float:
+        """For how long nothing was heard of a process, in seconds, told or not; 0 of one that is not known."""
+        heard = self._heard.get(process_id)
+        return now - heard.at if heard is not None else 0.0
+
     def forget(self, process_id: str) -> None:
         """A process is gone."""
         self._heard.pop(process_id, None)

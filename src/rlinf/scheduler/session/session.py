@@ -133,6 +133,10 @@ class Session:
         cut_off = self.messenger.cut_off(process_id)
         return cut_off or (self._hearts.why_silent(process_id) if self._hearts is not None else "")
 
+    def silent_s(self, process_id: str) -> float:
+        """For how long the home has heard nothing of a process, in seconds; 0 where this is not the home."""
+        return self._hearts.silent_s(process_id) if self._hearts is not None else 0.0
+
     @property
     def closed(self) -> bool:
         """Whether it has been left."""

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Request, RequestFuture
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
 from rlinf.scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
-from rlinf.scheduler.observe.answering import Doings, with_turns
+from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.turns import Turn, Turns
@@ -68,7 +69,7 @@ class DeviceDesk:
         session.service(Doings).add(self._add_to)
 
     def _add_to(self, doing: Doing) -> Doing:
-        return with_turns(self._turns.notes(time.monotonic()), doing)
+        return replace(doing, turns=tuple(self._turns.notes(time.monotonic())))
 
     def _on_ask(self, request: Request) -> None:
         wanted: AskTurn = request.head

@@ -1,0 +1,140 @@
+"""What threads and tasks are at, read off their stacks."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rlinf.scheduler import Channel
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf.scheduler.observe.notes import Enlist, Stack
+from rlinf.scheduler.observe.outside import birth_of, look_at
+from rlinf.scheduler.observe.stacks import Threads, callee_of, stack_of
+from rlinf.testing import LocalRuntime
+from waits import wait_until
+
+DEADLINE_S = 30.0
+
+
+@contextmanager
+def thread_in(function, *args):
+    """A thread that runs something until the block ends; gives what says where it is."""
+    name = f"thread-of-{function.__name__}"
+    thread = threading.Thread(target=function, args=args, name=name)
+    thread.start()
+    threads = Threads()
+    try:
+        yield lambda: next((stack for stack in threads.stacks() if stack.name == name), Stack(name, ()))
+    finally:
+        args[0].set() if isinstance(args[0], threading.Event) else args[0].set_result(None)
+        thread.join(DEADLINE_S)
+
+
+def stand(event):
+    event.wait(DEADLINE_S)
+
+
+@awaited(lambda local: Wait(OTHER, f"as {local['name']}"))
+def wait_as(promise, name):
+    promise.wait(DEADLINE_S)
+
+
+def fail_to_say(promise):
+    _ambiguous(promise)
+
+
+@awaited(lambda local: Wait(OTHER, local["not there"]))
+def _ambiguous(promise):
+    promise.wait(DEADLINE_S)
+
+
+def test_a_thread_stands_where_the_users_code_calls_something():
+    with thread_in(stand, threading.Event()) as look:
+        wait_until(lambda: any(frame.calls for frame in look().frames))
+        frame = next(frame for frame in look().frames if frame.calls)
+    assert (os.path.basename(frame.file), frame.function, frame.calls) == (
+        "test_stacks.py",
+        "stand",
+        "event.wait",
+    )
+
+
+def test_since_when_it_stands_there_is_known_once_somebody_has_looked():
+    with thread_in(stand, threading.Event()) as look:
+        wait_until(lambda: look().same_for_s > 0)
+        before, began = look().same_for_s, time.monotonic()
+        wait_until(lambda: time.monotonic() > began)
+        assert look().same_for_s > before
+
+
+def test_a_thread_waits_for_what_its_local_variables_say():
+    with thread_in(wait_as, Promise(), "somebody") as look:
+        wait_until(lambda: look().wait is not None)
+        assert look().wait.operation == "as somebody"
+
+
+def test_variables_that_are_not_there_say_nothing():
+    with thread_in(fail_to_say, Promise()) as look:
+        wait_until(lambda: len(look().frames) > 4)
+        assert look().wait is None
+
+
+def test_the_tasks_of_an_event_loop_are_seen():
+    async def awaiting(channel, seen):
+        getting = asyncio.ensure_future(take(channel))
+        while not seen():
+            await asyncio.sleep(0.001)
+        await channel.put("an item", async_op=True)
+        return await getting
+
+    async def take(channel):
+        return await channel.get(async_op=True)
+
+    def operations():
+        return [stack.wait.operation for stack in Threads().stacks() if stack.wait is not None]
+
+    def seen():
+        found = []
+        looking = threading.Thread(target=lambda: found.extend(operations()))
+        looking.start()
+        looking.join(DEADLINE_S)
+        return "get('awaited')" in found
+
+    with LocalRuntime():
+        assert asyncio.run(awaiting(Channel.create("awaited"), seen)) == "an item"
+
+
+def called_by(depth):
+    frame = sys._getframe(depth)
+    return callee_of(frame.f_code, frame.f_lasti)
+
+
+def test_what_is_called_is_named_without_its_arguments():
+    here = sys.modules[__name__]
+    # Not in the statements of the assertions, which are rewritten.
+    found = [called_by(1), here.called_by(max(1, 0)), *list(map(called_by, [1]))]
+    assert found == ["called_by", "here.called_by", "list"]
+
+
+def test_a_stack_of_nothing():
+    assert stack_of("task", []).frames == ()
+
+
+def test_a_process_that_has_ended_is_gone_and_another_ones_number_is_no_sign():
+    with LocalRuntime() as runtime:
+        own = runtime.messenger.endpoint
+        gone = look_at("actor:0", Enlist(own, os.getpid(), birth_of(os.getpid()) + 1, 1))
+        assert gone.state == "gone"
+        # It answers, so it is not asked; of one that has no handler no stacks are asked for.
+        stuck = look_at("actor:0", Enlist(own, os.getpid(), birth_of(os.getpid()), 0))
+        assert (stuck.state, stuck.stacks) == ("stuck", ())
+
+
+@pytest.mark.parametrize("pid", [0, 2**22 + 1])
+def test_a_number_that_no_process_has(pid):
+    assert birth_of(pid) == 0
