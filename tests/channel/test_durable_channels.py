@@ -543,10 +543,11 @@ def test_a_deleted_channel_leaves_nothing_behind(holders):
 
 
 def test_what_was_being_deleted_when_its_process_died_is_deleted(tmp_path, monkeypatch):
-    with LocalRuntime(), monkeypatch.context() as patched:
+    with LocalRuntime() as runtime, monkeypatch.context() as patched:
         patched.setattr(DurableChannel, "_on_freed", lambda *_: None)
         with pytest.raises(ChannelUnanswered):
-            Channel.create("deleted", durable=tmp_path / "journal").delete(timeout_s=0.2)
+            Channel.create("deleted", durable=tmp_path / "journal").delete(timeout_s=1.0)
+        runtime.messenger.close(0.0)  # as it dies: what is not deleted yet is not waited for
     with LocalRuntime():
         with pytest.raises(ChannelLost, match="is deleted now"):
             Channel.create("deleted", durable=tmp_path / "journal")

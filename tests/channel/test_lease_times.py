@@ -165,17 +165,18 @@ def test_a_shorter_time_shortens_no_lease(clock):
     assert num_leased() == 1
 
 
-def test_when_this_process_was_stopped_consumers_are_heard_first(clock):
+@pytest.mark.parametrize("stopped_s", [10.1, 60])
+def test_when_this_process_was_stopped_consumers_are_heard_first(clock, stopped_s):
     _, extend, num_leased = lend(clock)
-    clock.time += 60  # nothing ran
+    clock.time += stopped_s  # nothing ran
     late = min(clock.timers, key=lambda each: each.due)
     clock.timers.remove(late)
     late.callback()
     assert num_leased() == 1
     extend()  # is read now
-    clock.run_until(69)
+    clock.run_until(stopped_s + 9)
     assert num_leased() == 1
-    clock.run_until(71)
+    clock.run_until(stopped_s + 11)
     assert num_leased() == 0
 
 

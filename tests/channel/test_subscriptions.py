@@ -386,6 +386,14 @@ def test_members_that_want_different_things_are_told_what_there_is(backend):
         channel.subscribe("log").unsubscribe()
 
 
+def test_a_member_that_says_no_bound_in_bytes_takes_what_there_is(in_process):
+    channel = create(in_process)
+    with channel.subscribe("log", max_bytes=100):
+        channel.subscribe("log").unsubscribe()
+        with pytest.raises(ChannelArgumentError, match="at most 1024 items and 100 bytes"):
+            channel.subscribe("log", max_bytes=200)
+
+
 def test_it_needs_no_name_of_a_queue_and_stays_in_its_process(in_process):
     channel = create(in_process)
     with channel.subscribe("log") as seen:

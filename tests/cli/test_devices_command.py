@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from rlinf.cli import running
+from rlinf.cli import devices
 from rlinf.cli.main import app
 from rlinf.scheduler import cluster
 from rlinf.scheduler.engine import addresses
@@ -32,7 +32,7 @@ def test_an_address_where_nobody_answers_is_an_error_within_seconds(monkeypatch,
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(running, "ANSWER_S", 0.1)  # of the 120 s that the nodes may take
+    monkeypatch.setattr(devices, "ANSWER_S", 0.1)  # of the 120 s that the nodes may take
     done = CliRunner().invoke(app, ["devices", "--address", "127.0.0.1:1"])
     assert done.exit_code == 2
     assert "no Ray answers at 127.0.0.1:1 after 0.1 s" in done.stderr

@@ -132,8 +132,9 @@ def cut_and_mend(cluster, heard, group, seen):
 
 def hold_where_it_was_made(cluster, group, seen):
     """Large items go from the third host to the second, by a channel on the first; their producer dies in between."""
-    Channel.create("held")
-    producer = launch(cluster, "producer", 2, on_failure="ignore")
+    with cluster.starting():
+        Channel.create("held")
+        producer = launch(cluster, "producer", 2, on_failure="ignore")
     [pid] = producer.where().wait(DEADLINE_S)
     # What processes need to find each other is not counted.
     producer.put_large("held", 1).wait(DEADLINE_S)

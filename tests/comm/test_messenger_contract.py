@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler.comm import ClusterSecret, Messenger, framing
-from rlinf.scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, PeerDied
+from rlinf.scheduler.errors import ChannelTimeout, CodecError, CommError, CommTimeout, NotServed, PeerDied
 from rlinf.scheduler.host.ports import ReservedPort
 
 DEADLINE_S = 60.0
@@ -400,3 +400,28 @@ def test_a_signal_handler_that_asks_while_a_request_is_waited_for_gets_its_answe
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert answers == ["within"]
+
+
+def test_a_family_of_services_begins_with_the_first_request_for_one_of_them(pair):
+    client, server = pair
+    begun = []
+
+    def begin():
+        begun.append(threading.current_thread())
+        for name in ("late.one", "late.two"):
+            server.serve(name, lambda request: request.reply(request.head))
+
+    server.serve_when_asked("late", begin)
+    for name in ("late.two", "late.one"):
+        assert client.request(server.endpoint, name, name).result(DEADLINE_S).head == name
+    with pytest.raises(NotServed, match=r"late\.three"):
+        client.request(server.endpoint, "late.three", None).result(DEADLINE_S)
+    assert len(begun) == 1
+    assert begun[0] is not threading.main_thread()
+
+
+def test_a_family_of_services_that_cannot_begin_fails_the_request(pair):
+    client, server = pair
+    server.serve_when_asked("late", lambda: int("none"))
+    with pytest.raises(ValueError, match="invalid literal"):
+        client.request(server.endpoint, "late.one", None).result(DEADLINE_S)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from test_api_reference import documented, members
 
+from rlinf.cli import devices
 from rlinf.scheduler import Channel, errors
 from rlinf.scheduler.channel.arrival_watch import ARRIVAL_S
 from rlinf.scheduler.channel.connection import RESTART_S
@@ -77,6 +78,7 @@ def test_fixed_waits_are_those_of_the_code():
         "clients of a durable channel that do not come back when another process holds it are lost": RETURN_S,
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
+        "a Ray that does not answer where `rlinf devices` asks for it": devices.ANSWER_S,
         "a node whose raylet does not answer is told of": TOLD_AFTER_S,
         "a node whose raylet does not answer is gone": GRACE_S,
         "a driver whose Ray has lost its head leaves the job": MAX_HEADLESS_S,

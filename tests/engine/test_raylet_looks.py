@@ -7,7 +7,7 @@ import pytest
 
 from fake_gcs import SETTINGS, listening
 from rlinf.scheduler.engine import lost_nodes
-from rlinf.scheduler.engine.lost_nodes import HEAD, NodeLooks, ask_raylets
+from rlinf.scheduler.engine.lost_nodes import HEAD, NodeLooks, ask_raylets, check_patience
 
 
 @pytest.fixture
@@ -37,3 +37,12 @@ def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
     assert seen.gone == {"ended": "its raylet ended"}
     assert set(seen.silent) == {"stopped", HEAD}
     assert set(seen.answering) == {"answers"}
+
+
+@pytest.mark.parametrize(("unreachable_after_s", "threshold"), [(30.0, None), (65.0, None), (180.0, 14)])
+def test_who_wants_to_wait_longer_for_a_node_than_ray_does_is_told_how(
+    caplog, unreachable_after_s, threshold
+):
+    check_patience(unreachable_after_s)  # by Ray's own limits: five looks, of 13 s each
+    assert ("gives a node up that has not answered for 65 s" in caplog.text) == (threshold is not None)
+    assert (f'"health_check_failure_threshold": {threshold}' in caplog.text) == (threshold is not None)

@@ -3,15 +3,17 @@
 import os
 import queue
 import sys
+from functools import partial
 
 import pytest
 import ray
+from ray.experimental.internal_kv import _internal_kv_list
 from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf.scheduler.engine.engine import variables_lacking
 from rlinf.scheduler.engine.node import copying
-from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.errors import ConfigError, LaunchTimeout
 from rlinf.scheduler.events import WorkerStarted
 from rlinf.scheduler.worker.processes import Processes
 
@@ -95,6 +97,17 @@ def test_what_nodes_of_somebody_elses_do_not_start_with_is_given_to_each_process
     monkeypatch.setattr(ray_cluster.session.service(Processes), "_lack", {})
     own = [found[0] for found in seen(ray_cluster, NodePlacementStrategy([0]), name)]
     assert own == [copying.OF_A_PROCESS[name].replace("${GLIBC_TUNABLES}", copying.of_a_node({})[name])]
+
+
+def test_what_a_rank_is_to_host_stays_with_ray_neither_after_a_launch_nor_after_one_that_is_given_up(
+    ray_cluster,
+):
+    left = partial(_internal_kv_list, "host:", namespace="rlinf")
+    with Probe.create_group().launch(ray_cluster, NodePlacementStrategy([0])):
+        assert left() == []
+    with pytest.raises(LaunchTimeout):
+        Probe.create_group().launch(ray_cluster, NodePlacementStrategy([0, 1]), launch_timeout_s=0.001)
+    assert left() == []
 
 
 def test_ranks_copy_large_memory_around_the_cache(all_visible):

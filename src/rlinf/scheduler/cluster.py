@@ -36,7 +36,7 @@ from rlinf.scheduler.engine.engine import (
     simulate_nodes,
     wait_for_nodes,
 )
-from rlinf.scheduler.engine.lost_nodes import NodeLooks, num_lost_nodes
+from rlinf.scheduler.engine.lost_nodes import NodeLooks, check_patience, num_lost_nodes
 from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
 from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
@@ -426,6 +426,8 @@ def _join_as_driver(
     engine: RayEngine, restore_signals: Callable[[], None], reports: list[NodeReport], config: ClusterConfig
 ) -> Session:
     crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
+    if crosses_machines:
+        check_patience(config.unreachable_after_s)
     session = Session(
         ClusterSecret.generate(),
         DRIVER_NAME,

@@ -83,6 +83,18 @@ def test_a_port_that_is_taken_is_told_before_anything_is_started(machine, tmp_pa
     assert not (tmp_path / "said").exists()
 
 
+def test_a_port_of_rays_workers_is_refused_unless_they_get_others(machine, tmp_path):
+    with pytest.raises(
+        ClusterError, match="port 16379 is one of those that Ray gives its workers, 10002 to 19999"
+    ):
+        start_node(NodeOptions(ip="127.0.0.9", port=16379), machine)
+    assert not (tmp_path / "said").exists()
+    options = NodeOptions(
+        ip="127.0.0.9", port=16379, extra=("--min-worker-port=20000", "--max-worker-port=30000")
+    )
+    stop_node(start_node(options, machine).record)
+
+
 def test_a_mode_that_the_user_has_set_otherwise_is_told(machine):
     with pytest.raises(ClusterError, match="RAY_AUTH_MODE=disabled is set here, and a Ray of mode 'token'"):
         start_node(HEAD, {**machine, "RAY_AUTH_MODE": "disabled"})

@@ -19,30 +19,80 @@
 - `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's
 - `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
 - `wire.py`: what the two say to each other
-- `spec.py`: what a channel is, as data
+- `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise
 - `starting.py`: how the process that holds one is started
 """
 
 from __future__ import annotations
 
-from rlinf.scheduler.channel.batch import Batch, GroupBatch, ShardBatch
-from rlinf.scheduler.channel.checkpoint import Checkpoint, load_job
-from rlinf.scheduler.channel.client import Channel
-from rlinf.scheduler.channel.dead_letter import DeadLetter
-from rlinf.scheduler.channel.durable import DurableChannel
-from rlinf.scheduler.channel.lease import Lease, LeaseContext
-from rlinf.scheduler.channel.lease_loop import LeaseLoop
-from rlinf.scheduler.channel.opening import HeldChannel, host_channel, open_channel
-from rlinf.scheduler.channel.report import ChannelReport, ChannelUser, QueueReport, Waiting
-from rlinf.scheduler.channel.request import ChannelRequest, RequestLoop
-from rlinf.scheduler.channel.saving import SAVE_TIMEOUT_S, Restorable, save_job
-from rlinf.scheduler.channel.server import ChannelServer
-from rlinf.scheduler.channel.shard import Shard, ShardLease
-from rlinf.scheduler.channel.slot import Slot
-from rlinf.scheduler.channel.spec import ChannelRef, ChannelSpec, ChannelStats, channels_of, unheld_channels
-from rlinf.scheduler.channel.starting import StartChannel, Starter
-from rlinf.scheduler.channel.subscription import Subscription
-from rlinf.scheduler.queueing import QueueDepth
+from typing import TYPE_CHECKING
+
+from rlinf.scheduler.lazy import loader
+
+if TYPE_CHECKING:  # each is loaded by those who use it only
+    from rlinf.scheduler.channel.batch import Batch, GroupBatch, ShardBatch
+    from rlinf.scheduler.channel.checkpoint import Checkpoint, load_job
+    from rlinf.scheduler.channel.client import Channel
+    from rlinf.scheduler.channel.dead_letter import DeadLetter
+    from rlinf.scheduler.channel.durable import DurableChannel
+    from rlinf.scheduler.channel.lease import Lease, LeaseContext
+    from rlinf.scheduler.channel.lease_loop import LeaseLoop
+    from rlinf.scheduler.channel.opening import HeldChannel, host_channel, open_channel
+    from rlinf.scheduler.channel.report import ChannelReport, ChannelUser, QueueReport, Waiting
+    from rlinf.scheduler.channel.request import ChannelRequest, RequestLoop
+    from rlinf.scheduler.channel.saving import SAVE_TIMEOUT_S, Restorable, save_job
+    from rlinf.scheduler.channel.server import ChannelServer
+    from rlinf.scheduler.channel.shard import Shard, ShardLease
+    from rlinf.scheduler.channel.slot import Slot
+    from rlinf.scheduler.channel.spec import (
+        ChannelRef,
+        ChannelSpec,
+        ChannelStats,
+        channels_of,
+        unheld_channels,
+    )
+    from rlinf.scheduler.channel.starting import StartChannel, Starter
+    from rlinf.scheduler.channel.subscription import Subscription
+    from rlinf.scheduler.queueing import QueueDepth
+
+_MODULES = {
+    "Batch": "rlinf.scheduler.channel.batch",
+    "Channel": "rlinf.scheduler.channel.client",
+    "ChannelRef": "rlinf.scheduler.channel.spec",
+    "ChannelReport": "rlinf.scheduler.channel.report",
+    "ChannelRequest": "rlinf.scheduler.channel.request",
+    "ChannelServer": "rlinf.scheduler.channel.server",
+    "ChannelSpec": "rlinf.scheduler.channel.spec",
+    "ChannelStats": "rlinf.scheduler.channel.spec",
+    "ChannelUser": "rlinf.scheduler.channel.report",
+    "Checkpoint": "rlinf.scheduler.channel.checkpoint",
+    "DeadLetter": "rlinf.scheduler.channel.dead_letter",
+    "DurableChannel": "rlinf.scheduler.channel.durable",
+    "GroupBatch": "rlinf.scheduler.channel.batch",
+    "HeldChannel": "rlinf.scheduler.channel.opening",
+    "Lease": "rlinf.scheduler.channel.lease",
+    "LeaseContext": "rlinf.scheduler.channel.lease",
+    "LeaseLoop": "rlinf.scheduler.channel.lease_loop",
+    "QueueDepth": "rlinf.scheduler.queueing",
+    "QueueReport": "rlinf.scheduler.channel.report",
+    "RequestLoop": "rlinf.scheduler.channel.request",
+    "Restorable": "rlinf.scheduler.channel.saving",
+    "SAVE_TIMEOUT_S": "rlinf.scheduler.channel.saving",
+    "Shard": "rlinf.scheduler.channel.shard",
+    "ShardBatch": "rlinf.scheduler.channel.batch",
+    "ShardLease": "rlinf.scheduler.channel.shard",
+    "Slot": "rlinf.scheduler.channel.slot",
+    "StartChannel": "rlinf.scheduler.channel.starting",
+    "Starter": "rlinf.scheduler.channel.starting",
+    "Subscription": "rlinf.scheduler.channel.subscription",
+    "Waiting": "rlinf.scheduler.channel.report",
+    "channels_of": "rlinf.scheduler.channel.spec",
+    "host_channel": "rlinf.scheduler.channel.opening",
+    "load_job": "rlinf.scheduler.channel.checkpoint",
+    "open_channel": "rlinf.scheduler.channel.opening",
+    "save_job": "rlinf.scheduler.channel.saving",
+    "unheld_channels": "rlinf.scheduler.channel.spec",
+}
 
 __all__ = [
     "SAVE_TIMEOUT_S",
@@ -82,3 +132,6 @@ __all__ = [
     "save_job",
     "unheld_channels",
 ]
+
+
+__getattr__ = loader(globals(), _MODULES)

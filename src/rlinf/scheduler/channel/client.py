@@ -28,6 +28,7 @@ from rlinf.scheduler.channel.arguments import (
     or_forever,
 )
 from rlinf.scheduler.channel.connection import DELETE_TIMEOUT_S
+from rlinf.scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf.scheduler.channel.getting import Getting
 from rlinf.scheduler.channel.inspecting import Inspecting
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
@@ -35,10 +36,8 @@ from rlinf.scheduler.channel.producer import Producer
 from rlinf.scheduler.channel.saving import Restorable, Saving, file_to_restore
 from rlinf.scheduler.channel.slot import Slot
 from rlinf.scheduler.channel.spec import (
-    SUCCESSOR_S,
     ChannelRef,
     ChannelSpec,
-    Survives,
     address_of,
     channels_of,
     inherited_channel,
@@ -62,7 +61,6 @@ from rlinf.scheduler.queueing import GroupName, QueueName
 from rlinf.scheduler.session import Session, SideBySide, current_session
 from rlinf.scheduler.wording import did_you_mean, list_names
 
-CONNECT_TIMEOUT_S = 120.0
 # What a subscription does that has no room for an item, and for how many it has room unless it is said.
 WHEN_FULL = ("drop_oldest", "wait")
 TAP_ITEMS = 1024

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.deadlines import SUCCESSOR_S, Survives
 from rlinf.scheduler.comm.directory import AWAITED, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.errors import ChannelExists, ChannelNotFound
@@ -19,8 +20,6 @@ from rlinf.scheduler.session import Session
 # Under which key of a directory's entry a channel says what it is.
 KIND = "channel"
 HOLDS_NODE, HOLDS_CHANNEL = HOLDS = ("node", "channel")
-SUCCESSOR_S = 30.0
-Survives = Literal["machine", "process"]
 # What is said at the creation, and holds for the whole life of a channel, whichever process holds it.
 _FOR_LIFE = ("name", "maxsize", "max_bytes", "producers", "successor_s", "max_attempts", "max_leased")
 

@@ -106,6 +106,7 @@ class Messenger:
         self.ports = ports
         self.directory = directory
         self._services: dict[str, _Service] = {}
+        self._unbegun: dict[str, Callable[[], object]] = {}
         self._busy: list[Callable[[], bool]] = []
         self._next_id = itertools.count(1).__next__
         self._forked = False
@@ -168,6 +169,15 @@ class Messenger:
         if self._services.setdefault(service, entry := _Service(handler, message_type)) is not entry:
             message = f"service '{service}' is served already"
             raise ValueError(message)
+
+    def serve_when_asked(self, family: str, begin: Callable[[], object]) -> None:
+        """Call `begin`, which serves them, once somebody asks for one of the services of a family.
+
+        Args:
+            family: what their names begin with, up to the first point.
+            begin: called on the I/O thread, once; what it raises fails the request.
+        """
+        self._unbegun[family] = begin
 
     def unserve(self, service: str) -> None:
         """Stop serving `service`; later requests for it fail."""
@@ -466,11 +476,11 @@ class Messenger:
         request = Request(peer, ident, None, message.frames)
         if ident:
             peer.incoming[ident] = request
-        service = self._services.get(name)
-        if service is None:
-            request.fail(NotServed(self.name, name, sorted(self._services)))
-            return
         try:
+            service = self._services.get(name) or self._begun(name)
+            if service is None:
+                request.fail(NotServed(self.name, name, sorted(self._services)))
+                return
             request.head = decode_head(head, service.message_type)
             service.handler(request)
         except msgspec.ValidationError as error:
@@ -482,6 +492,13 @@ class Messenger:
         except Exception as error:
             if not request.fail(error):
                 logger.exception("service '%s' failed on a notice", name)
+
+    def _begun(self, name: str) -> _Service | None:
+        """The service of that name, if it is of a family that begins now."""
+        begin = self._unbegun.pop(name.partition(".")[0], None)
+        if begin is not None:
+            begin()
+        return self._services.get(name)
 
 
 def _is_idle(line: PeerLine) -> bool:

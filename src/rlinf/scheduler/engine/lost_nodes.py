@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
+import math
 import random
 import select
 import socket
@@ -13,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rlinf.scheduler.engine.authentication import host_and_port
 from rlinf.scheduler.engine.gcs_question import GREETING
+from rlinf.scheduler.wording import seconds_text
 
 # So many raylets are looked at each time, and this long.
 _MAX_LOOKS = 64
@@ -28,6 +32,23 @@ _ENDED = "its raylet ended"
 Address = tuple[str, int]
 # Its own: what users draw after a seed does not depend on it.
 _dice = random.Random()  # noqa: S311 - not for secrets
+_log = logging.getLogger(__name__)
+
+
+def check_patience(unreachable_after_s: float) -> None:
+    """Warn where nodes are to be waited for that Ray itself does not wait for so long: it ends all that they run."""
+    look_s = (Config.health_check_period_ms() + Config.health_check_timeout_ms()) / 1000
+    limit_s = look_s * Config.health_check_failure_threshold()
+    if unreachable_after_s <= limit_s:
+        return
+    threshold = math.ceil(unreachable_after_s / look_s)
+    _log.warning(
+        "cluster.unreachable_after_s is %s, but this Ray gives a node up that has not answered for %s; to wait longer, "
+        "start its head with `rlinf node start --head -- --system-config='{\"health_check_failure_threshold\": %d}'`",
+        seconds_text(unreachable_after_s),
+        seconds_text(limit_s),
+        threshold,
+    )
 
 
 @dataclass(frozen=True, slots=True)

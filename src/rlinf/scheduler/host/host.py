@@ -30,7 +30,7 @@ from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, t
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
-from rlinf.scheduler.mailbox import open_mailbox
+from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.profiling import serve_profiles
 from rlinf.scheduler.planning import Topology
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerHost:
-    """The Ray actor of every worker. Its one method returns when the worker is stopped.
+    """What the process of every worker runs. Its one method returns when the worker is stopped.
 
     That the call is still pending is what tells the launching process that the worker lives: Ray ends
     it with an error as soon as the process is gone.
@@ -105,7 +105,7 @@ class Hosting:
         if output is not None:
             output.follow(self.session)
         # Now: who finds this worker by its name may send to it.
-        self.session.service(open_mailbox)
+        open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
         self.session.service(Doings).add(self.calls.add_to)
         # Also when nobody can reach this process any more.

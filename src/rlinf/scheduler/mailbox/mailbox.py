@@ -16,7 +16,6 @@ from rlinf.scheduler.mailbox.mailing import Mailing
 from rlinf.scheduler.mailbox.members import Groups, parse_members
 from rlinf.scheduler.mailbox.outbox import Outbox
 from rlinf.scheduler.mailbox.records import TensorType
-from rlinf.scheduler.session import Session
 
 DEFAULT_LIMIT_BYTES = 256 << 20
 
@@ -243,11 +242,6 @@ class Mailbox:
             wait_for_return=wait_for_return,
         )
         return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
-
-
-def open_mailbox(session: Session) -> Mailbox:
-    """The mailbox of a session; `session.service(open_mailbox)` is always the same."""
-    return Mailbox(session.messenger, session.directory, session.name)
 
 
 def _load(letter: Letter) -> Any:

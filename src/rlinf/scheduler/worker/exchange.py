@@ -6,20 +6,21 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
-from rlinf.scheduler.channel import Channel, Restorable
-from rlinf.scheduler.channel.client import CONNECT_TIMEOUT_S
-from rlinf.scheduler.channel.spec import SUCCESSOR_S, Survives
+from rlinf.scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.handle import Later, Now, Seconds
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.keywords import explains_arguments
-from rlinf.scheduler.mailbox import Groups, Mailbox, open_mailbox
+from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, current_session
-from rlinf.scheduler.weights import open_weights
 
-if TYPE_CHECKING:  # loaded by those who use it only
+if TYPE_CHECKING:  # each is loaded by those who use it only: a rank is to start at once
     import torch
+
+    from rlinf.scheduler.channel import Channel, Restorable
+    from rlinf.scheduler.mailbox import Groups, Mailbox
+    from rlinf.scheduler.weights import Weights
 
 Source: TypeAlias = tuple[str, SupportsIndex] | None
 
@@ -294,7 +295,7 @@ class Exchange:
             WeightsError: the version does not grow, or some value is neither tensor nor array.
             NameTaken: another living worker publishes under that name.
         """
-        current_session().service(open_weights).publish(name, state_dict, version)
+        _weights().publish(name, state_dict, version)
 
     @overload
     def fetch_weights(
@@ -347,11 +348,7 @@ class Exchange:
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
-        handle = (
-            current_session()
-            .service(open_weights)
-            .fetch(name, into, min_version=min_version, timeout_s=timeout_s)
-        )
+        handle = _weights().fetch(name, into, min_version=min_version, timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
     @overload
@@ -458,6 +455,8 @@ class Exchange:
             ChannelExists: a channel of that name is there already.
             CheckpointError: what it is restored from cannot be read, or breaks its bounds.
         """
+        from rlinf.scheduler.channel import Channel  # noqa: PLC0415 - see above
+
         return Channel.create(
             channel_name,
             maxsize=maxsize,
@@ -487,7 +486,15 @@ class Exchange:
         Raises:
             ChannelNotFound: no channel of that name at the deadline.
         """
+        from rlinf.scheduler.channel import Channel  # noqa: PLC0415 - see above
+
         return Channel.connect(channel_name, timeout_s=timeout_s)
+
+
+def _weights() -> Weights:
+    from rlinf.scheduler.weights import open_weights  # noqa: PLC0415 - see above
+
+    return current_session().service(open_weights)
 
 
 def _room_s(async_op: bool) -> float:

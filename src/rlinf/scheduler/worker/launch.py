@@ -297,6 +297,7 @@ class _Launch:
     def undo(self) -> None:
         for rank in self._ranks:
             rank.process.kill()
+        self._processes.forget([rank.process for rank in self._ranks if rank.endpoint is None])
 
     def declare_dead(self) -> None:
         for rank in self._ranks:

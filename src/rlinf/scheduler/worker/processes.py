@@ -17,8 +17,8 @@ from ray.util.placement_group import PlacementGroup
 from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf.scheduler.errors import DeviceHeld
+from rlinf.scheduler.host.errand import HostActor, leave, withdraw
 from rlinf.scheduler.host.force import kill_process
-from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.protocol import HostSpec
 from rlinf.scheduler.planning import Node
@@ -51,7 +51,7 @@ class Processes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._host_class = ray.remote(WorkerHost)
+        self._host_class = ray.remote(HostActor)
         self._holds = DeviceHolds()
         # What each launch counts on, whoever of them took it.
         self._relied: list[set[tuple[str, str]]] = []
@@ -158,6 +158,12 @@ class Processes:
             self._lack.update(variables_lacking())
         return self._lack.get(node_id, {})
 
+    def forget(self, processes: Sequence[HostProcess]) -> None:
+        """Leave nothing behind for processes that were ended before they began."""
+        for process in processes:
+            if isinstance(process, RayProcess):
+                process.withdraw()
+
     def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
         """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
@@ -170,16 +176,23 @@ class RayProcess:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._actor_id: str = actor._actor_id.hex()
 
     def run(self, spec: HostSpec) -> Future[None]:
         """As `HostProcess.run`; the error is Ray's."""
-        ended: Future[None] = self._actor.run.remote(spec).future()
+        leave(self._actor_id, spec)
+        ended: Future[None] = self._actor.run.remote().future()
         return ended
 
     def kill(self) -> None:
         """As `HostProcess.kill`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
             ray.kill(self._actor, no_restart=True)
+
+    def withdraw(self) -> None:
+        """It was ended before it began: nothing stays behind for it."""
+        with contextlib.suppress(RayError, RuntimeError, ValueError):
+            withdraw(self._actor_id)
 
 
 def _refusal(wait_s: float) -> str:

@@ -23,11 +23,12 @@ from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.exchange import Exchange
-from rlinf.scheduler.worker.group import GroupBuilder
 from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
+
+    from rlinf.scheduler.worker.group import GroupBuilder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +79,9 @@ class Worker(Exchange):
         Raises:
             CallArgumentError: `__init__` does not take them.
         """
+        # A rank launches nothing, mostly; what can takes longer to import than all else.
+        from rlinf.scheduler.worker.group import GroupBuilder  # noqa: PLC0415
+
         return GroupBuilder(cast(type[T], cls), args, kwargs)
 
     @property

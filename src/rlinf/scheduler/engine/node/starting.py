@@ -37,6 +37,9 @@ _USAGE_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 
 _SHOWN_LINES = 12
 _ASKED_S = 2.0
+# Unless `ray start` is told otherwise, which it does not look at before it has started half of a node.
+_WORKER_PORTS = range(10002, 20000)
+_WORKER_PORT_OPTIONS = ("--min-worker-port", "--max-worker-port", "--worker-port-list")
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
@@ -131,6 +134,13 @@ def _check_not_here(options: NodeOptions) -> None:
 def _authentication(options: NodeOptions, environment: Mapping[str, str]) -> str:
     if options.address is not None:
         return authentication_at(options.address, environment, options.timeout_s)
+    moved = any(argument.startswith(_WORKER_PORT_OPTIONS) for argument in options.extra)
+    if options.port in _WORKER_PORTS and not moved:
+        raise ClusterError(
+            f"port {options.port} is one of those that Ray gives its workers, {_WORKER_PORTS[0]} to "
+            f"{_WORKER_PORTS[-1]}: choose another port (--port), or other ones for them (--min-worker-port, "
+            "--max-worker-port)"
+        )
     there = ask_gcs(options.ip, options.port, None, _ASKED_S)
     if there is not GcsAnswer.NOBODY:
         what = "something" if there is GcsAnswer.NOT_RAY else "a Ray"
