@@ -14,6 +14,7 @@ NOT_NEEDED = (
     "omegaconf",
     "pydantic",
     "ray.cluster_utils",
+    "pdb",
     "rlinf.scheduler.channel.client",
     "rlinf.scheduler.channel.server",
     "rlinf.scheduler.config",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pdb
 import platform
 import socket
 import sys
@@ -63,27 +62,8 @@ class Breakpoints:
         os.write(2, f"{self._name} {what}\n".encode())
 
 
-class _SocketPdb(pdb.Pdb):
-    """A debugger on a connection; when that ends, the program goes on."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(True)
-        self._connection = connection
-        reader, writer = connection.makefile("r"), connection.makefile("w")
-        super().__init__(stdin=reader, stdout=writer, nosigint=True, readrc=False)
-        self.prompt = "(rlinf) "
-
-    def do_continue(self, arg: str) -> bool | None:
-        """Go on, without a debugger."""
-        done = super().do_continue(arg)
-        with suppress(OSError, ValueError):
-            self.stdout.flush()
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-        return done
-
-    do_c = do_cont = do_quit = do_q = do_exit = do_EOF = do_continue  # noqa: N815
-
-
 def _debug(connection: socket.socket, frame: FrameType) -> None:
-    _SocketPdb(connection).set_trace(frame)
+    # Few ranks ever need it.
+    from rlinf.scheduler.host.socket_pdb import SocketPdb  # noqa: PLC0415
+
+    SocketPdb(connection).set_trace(frame)

@@ -33,6 +33,11 @@ class Culprit:
     certainty: int
     cycle: tuple[str, ...] = ()
 
+    @property
+    def since(self) -> float:
+        """Another name of `since_s`."""
+        return self.since_s
+
 
 def culprits_of(graph: WaitGraph) -> list[Culprit]:
     """The ends of all chains of waits, the most probable culprit first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rlinf.scheduler.observe.notes import Enlist, Silent
@@ -35,11 +36,19 @@ def look_at(process: str, known: Enlist, within_s: float = STACKS_S) -> Silent:
     word, detail = _STATES.get(state, (STUCK, f"the kernel calls its state {state}"))
     if sleeps_in and state in "DS":
         detail = f"{detail}, in {sleeps_in}"
+    if word == STUCK:
+        detail += _how_busy()
     # A signal that it does not catch would end it.
     if word != STUCK or state == "D" or within_s <= 0 or not _catches(known.pid, known.stack_signal):
         return Silent(process, known.pid, word, detail)
     stacks = stacks_by_signal(known.endpoint, known.pid, known.stack_signal, within_s)
     return Silent(process, known.pid, word, detail, stacks=tuple(stacks))
+
+
+def _how_busy() -> str:
+    """That this machine is so busy that a healthy process may not have come to its answer; "" if it is not."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f", or has not had its turn: the load is {load:.0f} on {cores} cores" if load > 2 * cores else ""
 
 
 def is_stopped(pid: int) -> bool:
