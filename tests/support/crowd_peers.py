@@ -45,8 +45,8 @@ def be_many(pipe, secret, tcp, ref, first, count):
     pipe.recv()
     puts = [peer.put((first + i, b"x" * 100 * i), async_op=True) for i, peer in enumerate(peers)]
     for handle in puts:
-        handle.wait(30)
-    items = [handle.wait(30) for handle in [peer.get(async_op=True) for peer in peers]]
+        handle.wait(200)
+    items = [handle.wait(200) for handle in [peer.get(async_op=True) for peer in peers]]
     pipe.send([(number, len(data)) for number, data in items])
     try:
         pipe.recv()

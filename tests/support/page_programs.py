@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlinf.scheduler import Channel, WorkerGroup
+from rlinf.scheduler.channel import channels_of
+from rlinf.scheduler.session import current_or_none
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
@@ -91,8 +93,9 @@ def printed_here(program, folder):
 
 
 def _end(values):
-    values = list(values)
-    for channel in (value for value in values if isinstance(value, Channel)):
-        channel.delete()
     for group in {value.name: value for value in values if isinstance(value, WorkerGroup)}.values():
         group.terminate()
+    # Also those that no name of the program's stands for any more.
+    session = current_or_none()
+    for name in channels_of(session) if session is not None else ():
+        Channel.connect(name).delete()
