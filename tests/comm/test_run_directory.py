@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from rlinf.scheduler.comm.rundir import (
+    DEBUGGER_NAME,
     JOB_NAME,
     MAX_NAMES,
     MIN_STALE_AGE_S,
     SOCKET_NAME,
+    STACKS_NAME,
     RunDirectory,
     living_drivers,
 )
@@ -77,6 +79,18 @@ def test_what_somebody_puts_into_a_living_directory_is_not_removed_with_it():
     (directory.path / "notes").touch()
     directory.close()
     assert (directory.path / "notes").exists()
+
+
+def test_what_the_parts_of_a_process_put_there_goes_with_it(parent):
+    kept = (STACKS_NAME, DEBUGGER_NAME, JOB_NAME, "c7")
+    directory = RunDirectory()
+    for name in kept:
+        (directory.path / name).touch()
+    dead = make_old(make(parent / "dead", "lock", *kept))
+    directory.close()
+    RunDirectory().close()
+    assert not directory.path.exists()
+    assert not dead.exists()
 
 
 @pytest.mark.parametrize("foreign", ["link", "wide", "file"])

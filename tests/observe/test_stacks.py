@@ -11,10 +11,12 @@ import pytest
 
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.rundir import STACKS_NAME
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.observe.notes import Enlist, Stack
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stacks import Threads, callee_of, stack_of
+from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
@@ -119,6 +121,13 @@ def test_what_is_called_is_named_without_its_arguments():
     # Not in the statements of the assertions, which are rewritten.
     found = [called_by(1), here.called_by(max(1, 0)), *list(map(called_by, [1]))]
     assert found == ["called_by", "here.called_by", "list"]
+
+
+def test_a_process_that_leaves_its_job_leaves_no_file_of_stacks():
+    with LocalRuntime():
+        directory = current_session().messenger.run_directory
+        assert (directory / STACKS_NAME).exists()
+    assert not directory.exists()
 
 
 def test_a_stack_of_nothing():

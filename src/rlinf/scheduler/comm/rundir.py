@@ -20,9 +20,14 @@ SOCKET_NAME = "s"
 LOCK_NAME = "lock"
 # What a driver says of its job; see `session.job_file`.
 JOB_NAME = "job"
+# What a process writes its stacks to when it is asked by a signal; see `observe.stack_file`.
+STACKS_NAME = "stacks"
+# Where a process that stands at a breakpoint is debugged; see `host.breakpoints`.
+DEBUGGER_NAME = "debugger"
 # Sockets of channels that this process holds follow it with their number.
 SHORTCUTS_NAME = "c"
 _SHORTCUTS = re.compile(SHORTCUTS_NAME + "[0-9]+")
+_OURS = frozenset({SOCKET_NAME, LOCK_NAME, JOB_NAME, STACKS_NAME, DEBUGGER_NAME})
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
 # So many names of the common directory are tried before a process takes one of its own.
@@ -148,7 +153,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a directory that holds what we put there and nothing else."""
     names = {entry.name for entry in path.iterdir()}
-    if all(name in (SOCKET_NAME, LOCK_NAME, JOB_NAME) or _SHORTCUTS.fullmatch(name) for name in names):
+    if all(name in _OURS or _SHORTCUTS.fullmatch(name) for name in names):
         for name in names:
             (path / name).unlink()
         path.rmdir()

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_NAME = "debugger"
+from rlinf.scheduler.comm.rundir import DEBUGGER_NAME
+
 # How long a breakpoint waits for somebody.
 WAIT_S = 600.0
 
@@ -24,7 +25,7 @@ def serve_breakpoints(name: str, directory: Path) -> None:
         directory: its own, which only its user can enter.
     """
     if "PYTHONBREAKPOINT" not in os.environ and sys.breakpointhook is sys.__breakpointhook__:
-        sys.breakpointhook = Breakpoints(name, directory / _NAME)
+        sys.breakpointhook = Breakpoints(name, directory / DEBUGGER_NAME)
 
 
 class Breakpoints:

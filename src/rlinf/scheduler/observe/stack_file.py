@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.rundir import STACKS_NAME
 from rlinf.scheduler.observe.notes import Frame, Stack
 from rlinf.scheduler.observe.stacks import is_library, is_own
 
 STACK_SIGNAL = signal.SIGRTMAX - 5
-_NAME = "stacks"
 _SETTLED_S = 0.02
 MAX_BYTES = 1 << 20
 
@@ -38,7 +38,9 @@ def offer_stacks(directory: Path) -> int:
     if _descriptor < 0 and signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL:
         return 0
     try:
-        descriptor = os.open(directory / _NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            directory / STACKS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         os.write(descriptor, f"{threading.main_thread().ident:x}\n".encode())
         faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)
     except (OSError, RuntimeError, ValueError):
@@ -51,7 +53,7 @@ def offer_stacks(directory: Path) -> int:
 
 def stacks_by_signal(endpoint: Endpoint, pid: int, number: int, within_s: float) -> list[Stack]:
     """The stacks of another process of this machine, its main thread's first; none if it writes none in time."""
-    path = Path(endpoint.unix_path).parent / _NAME
+    path = Path(endpoint.unix_path).parent / STACKS_NAME
     try:
         begin = path.stat().st_size
         os.kill(pid, number)
