@@ -73,9 +73,8 @@ def test_what_fails_while_a_reason_is_sought_takes_the_place_of_nothing(monkeypa
         raise CommError("it cannot be asked")
 
     monkeypatch.setattr(reasons.Reasons, "reason", fail)
-    with LocalRuntime(), pytest.raises(ResultTimeout):
-        with reasons.explaining(current_session(), 1.0):
-            raise ResultTimeout("actor.train()", 1.0, ["actor:1"])
+    with LocalRuntime(), pytest.raises(ResultTimeout), reasons.explaining(current_session(), 1.0):
+        raise ResultTimeout("actor.train()", 1.0, ["actor:1"])
 
 
 @pytest.mark.parametrize(
