@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import weights_peers
-from rlinf.scheduler.comm.replication import publication, reading
+from rlinf.scheduler.comm.replication import publication, publisher, reading
 from weights_job import DEADLINE_S, count_replicas, wait_until
 from weights_peers import numbers_in, state
 
@@ -74,6 +74,7 @@ def busy(job, monkeypatch, held_up):
     """
     hold_up, go_on = held_up
     monkeypatch.setattr(publication, "COPIES_AT_ONCE", 1)
+    monkeypatch.setattr(publisher, "SLOW_S", DEADLINE_S)
     with contextlib.ExitStack() as stack:
 
         def start(replica):
@@ -97,6 +98,7 @@ def busy(job, monkeypatch, held_up):
 def test_who_copied_from_a_replica_that_died_or_stopped_gets_it_from_another(job, monkeypatch, busy, number):
     monkeypatch.setattr(reading, "COPY_TIMEOUT_S", 1.0)
     start, _ = busy
+    monkeypatch.setattr(publisher, "SLOW_S", 1.0)
 
     def replica():
         job.start(weights_peers.signal_itself_when_it_is_asked, "rollout:0", number, machine="there")
