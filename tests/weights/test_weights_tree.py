@@ -74,13 +74,13 @@ def busy(job, monkeypatch, held_up):
     """
     hold_up, go_on = held_up
     monkeypatch.setattr(publication, "COPIES_AT_ONCE", 1)
-    monkeypatch.setattr(publisher, "SLOW_S", DEADLINE_S)
     with contextlib.ExitStack() as stack:
 
-        def start(replica):
+        def start(replica, slow_s):
             """Let this become a replica, and then keep the publisher busy; the publisher, and whom it sends to."""
             actor = job.member("actor:0")
             actor.publish("policy", state(1), 1)
+            monkeypatch.setattr(publisher, "SLOW_S", slow_s)
             replica()
             slow = job.member("slow:0", "slow")
             hold_up(slow)
@@ -98,12 +98,11 @@ def busy(job, monkeypatch, held_up):
 def test_who_copied_from_a_replica_that_died_or_stopped_gets_it_from_another(job, monkeypatch, busy, number):
     monkeypatch.setattr(reading, "COPY_TIMEOUT_S", 1.0)
     start, _ = busy
-    monkeypatch.setattr(publisher, "SLOW_S", 1.0)
 
     def replica():
         job.start(weights_peers.signal_itself_when_it_is_asked, "rollout:0", number, machine="there")
 
-    start(replica)
+    start(replica, 1.0)
     reader, into = job.member("rollout:1", "elsewhere"), state(-1)
     handle = reader.fetch("policy", into, timeout_s=DEADLINE_S)
     # The publisher is busy, too, with one that takes too long: that one makes room.
@@ -129,7 +128,7 @@ def test_who_no_longer_wants_what_it_copies_makes_room_for_the_next(job, busy):
         first = job.member("rollout:0", "there")
         first.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait()
 
-    _, sent = start(replica)
+    _, sent = start(replica, DEADLINE_S)
     held, asked = threading.Event(), threading.Event()
     there = job.messengers["rollout:0"]
     when_ready = there.parcels.when_ready
