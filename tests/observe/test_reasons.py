@@ -106,13 +106,15 @@ with LocalRuntime():
 
 def test_a_driver_elsewhere_is_not_taken_for_the_process_of_its_number_here():
     with LocalRuntime(), subprocess.Popen(["sleep", "60"]) as stopped:
-        os.kill(stopped.pid, signal.SIGSTOP)
-        wait_until(lambda: is_stopped(stopped.pid))
-        job = find_job(os.getpid())
-        elsewhere = replace(job, pid=stopped.pid, home=replace(job.home, machine_id="elsewhere"))
-        with pytest.raises(CommError):
-            why_of_job(elsewhere, "rlinf-test")
-        stopped.kill()
+        try:
+            os.kill(stopped.pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(stopped.pid))
+            job = find_job(os.getpid())
+            elsewhere = replace(job, pid=stopped.pid, home=replace(job.home, machine_id="elsewhere"))
+            with pytest.raises(CommError):
+                why_of_job(elsewhere, "rlinf-test")
+        finally:
+            stopped.kill()
 
 
 def test_ctrl_c_says_what_the_driver_waited_for():
