@@ -9,10 +9,12 @@ import sys
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from rlinf.scheduler import Channel
 from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, CommError, ResultTimeout
 from rlinf.scheduler.observe import reasons
+from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.why import why_of_job
 from rlinf.scheduler.session import current_session
 from rlinf.scheduler.session.job_file import find_job
@@ -100,6 +102,19 @@ with LocalRuntime():
     print("ready", flush=True)
     trajectories.get_batch(batch_weight=8)
 """
+
+
+def test_a_driver_elsewhere_is_not_taken_for_the_process_of_its_number_here():
+    with LocalRuntime(), subprocess.Popen(["sleep", "60"]) as stopped:
+        try:
+            os.kill(stopped.pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(stopped.pid))
+            job = find_job(os.getpid())
+            elsewhere = replace(job, pid=stopped.pid, home=replace(job.home, machine_id="elsewhere"))
+            with pytest.raises(CommError):
+                why_of_job(elsewhere, "rlinf-test")
+        finally:
+            stopped.kill()
 
 
 def test_ctrl_c_says_what_the_driver_waited_for():

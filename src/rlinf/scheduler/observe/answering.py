@@ -12,7 +12,7 @@ import msgspec
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stack_file import offer_stacks
@@ -95,7 +95,7 @@ class Doings:
 
     def _on_look_at(self, request: Request) -> None:
         # Not here: it waits for what the other process writes.
-        run_beside(_answer_look, request)
+        run_beside_in_time(self._messenger.call_later, _answer_look, request)
 
 
 def _answer_look(request: Request) -> None:

@@ -12,11 +12,11 @@ import msgspec
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelTimeout, CommError, ResultTimeout
 from rlinf.scheduler.observe.notes import JobLook
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.observe.why import why_of
+from rlinf.scheduler.observe.why import Answers
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -54,18 +54,19 @@ class Reasoner:
 
     def __init__(self, session: Session) -> None:
         self._roll_call = session.service(RollCall)
+        self._answers = session.service(Answers)
+        self._call_later = session.messenger.call_later
         session.messenger.serve(REASON, self._on_ask, AskReason)
 
     def _on_ask(self, request: Request) -> None:
         asked: AskReason = request.head
         # What is asked has to be back before the one who asked gives up; and nobody is disturbed for it.
         wanted = CallRoll(0.8 * asked.within_s, MAX_AGE_S, by_signal=False)
-        self._roll_call.call(wanted, partial(run_beside, _answer, request))
+        self._roll_call.call(wanted, partial(run_beside_in_time, self._call_later, self._answer, request))
 
-
-def _answer(request: Request, look: JobLook) -> None:
-    # On a thread of its own: of a thousand ranks it takes a while.
-    request.reply(why_of(look).about(request.head.process))
+    def _answer(self, request: Request, look: JobLook) -> None:
+        # On a thread of its own: of a thousand ranks it takes a while.
+        request.reply(self._answers.of(look).about(request.head.process))
 
 
 class Reasons:
