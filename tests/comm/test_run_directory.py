@@ -82,7 +82,7 @@ def test_what_somebody_puts_into_a_living_directory_is_not_removed_with_it():
 
 
 def test_what_the_parts_of_a_process_put_there_goes_with_it(parent):
-    kept = (STACKS_NAME, DEBUGGER_NAME, JOB_NAME, "c7")
+    kept = (STACKS_NAME, f"{DEBUGGER_NAME}4194304-1", JOB_NAME, "c7")
     directory = RunDirectory()
     for name in kept:
         (directory.path / name).touch()

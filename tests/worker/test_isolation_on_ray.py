@@ -7,14 +7,16 @@ from functools import partial
 
 import pytest
 import ray
-from ray.experimental.internal_kv import _internal_kv_list
+from ray.experimental.internal_kv import _internal_kv_list, _internal_kv_put
 from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf.scheduler.engine.engine import variables_lacking
 from rlinf.scheduler.engine.node import copying
-from rlinf.scheduler.errors import ConfigError, LaunchTimeout
+from rlinf.scheduler.errors import ClusterError, ConfigError, LaunchTimeout
 from rlinf.scheduler.events import WorkerStarted
+from rlinf.scheduler.host import errand
+from rlinf.scheduler.host.errand import withdraw, withdraw_all, withdraw_of_dead_jobs
 from rlinf.scheduler.worker.processes import Processes
 
 pytestmark = pytest.mark.ray
@@ -108,6 +110,27 @@ def test_what_a_rank_is_to_host_stays_with_ray_neither_after_a_launch_nor_after_
     with pytest.raises(LaunchTimeout):
         Probe.create_group().launch(ray_cluster, NodePlacementStrategy([0, 1]), launch_timeout_s=0.001)
     assert left() == []
+
+
+def test_what_a_driver_left_that_was_killed_in_its_launch_goes_with_the_next_job(ray_cluster):
+    of_living = f"host:{ray.get_runtime_context().get_job_id()}:a rank that is being started".encode()
+    for key in (of_living, b"host:ffffff7f:a rank of a driver that is dead"):
+        _internal_kv_put(key, b"its spec", namespace="rlinf")
+    withdraw_of_dead_jobs()
+    try:
+        assert _internal_kv_list("host:", namespace="rlinf") == [of_living]
+    finally:
+        withdraw_all(ray.get_runtime_context().get_job_id())
+    assert _internal_kv_list("host:", namespace="rlinf") == []
+
+
+def test_without_a_ray_nothing_is_taken_back_and_nothing_raised(ray_cluster, monkeypatch):
+    monkeypatch.setattr(errand, "internal_kv_get_gcs_client", lambda: None)
+    withdraw(["a rank"])
+    withdraw_all("01000000")
+    withdraw_of_dead_jobs()
+    with pytest.raises(ClusterError, match="not connected to Ray"):
+        errand.leave("a rank", None)
 
 
 def test_ranks_copy_large_memory_around_the_cache(all_visible):

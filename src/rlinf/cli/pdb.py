@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import os
+import select
 import socket
-import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlinf.cli.exits import WRONG_QUESTION
+
+_STDIN = 0
 
 
 def pdb(
@@ -24,14 +27,34 @@ def pdb(
         except OSError as error:
             typer.echo(f"{path}: no rank is at a breakpoint there: {error.strerror or error}", err=True)
             raise typer.Exit(WRONG_QUESTION) from error
-        threading.Thread(target=_send, args=(connection,), daemon=True).start()
-        with contextlib.suppress(KeyboardInterrupt):
-            while data := connection.recv(4096):
-                typer.echo(data.decode(errors="replace"), nl=False)
+        # The rank is gone, or Ctrl-C.
+        with contextlib.suppress(OSError, KeyboardInterrupt):
+            _talk(connection)
 
 
-def _send(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        for line in sys.stdin:
-            connection.sendall(line.encode())
-        connection.shutdown(socket.SHUT_WR)
+def _talk(connection: socket.socket) -> None:
+    """Carry what is typed and what is answered until the rank ends it.
+
+    By one thread: one that reads the terminal could not be ended.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    awaited: list[int] = [connection.fileno(), _STDIN]
+    while True:
+        ready, _, _ = select.select(awaited, [], [])
+        if connection.fileno() in ready:
+            data = connection.recv(4096)
+            typer.echo(decoder.decode(data, final=not data), nl=False)
+            if not data:
+                return
+        elif typed := _typed():
+            connection.sendall(typed)
+        else:
+            awaited.remove(_STDIN)
+            connection.shutdown(socket.SHUT_WR)
+
+
+def _typed() -> bytes:
+    try:
+        return os.read(_STDIN, 4096)
+    except OSError:  # the terminal is gone
+        return b""

@@ -22,18 +22,18 @@ LOCK_NAME = "lock"
 JOB_NAME = "job"
 # What a process writes its stacks to when it is asked by a signal; see `observe.stack_file`.
 STACKS_NAME = "stacks"
-# Where a process that stands at a breakpoint is debugged; see `host.breakpoints`.
-DEBUGGER_NAME = "debugger"
+# Where a thread that stands at a breakpoint is debugged; its process's id and a number follow. See `host.breakpoints`.
+DEBUGGER_NAME = "d"
 # Sockets of channels that this process holds follow it with their number.
 SHORTCUTS_NAME = "c"
-_SHORTCUTS = re.compile(SHORTCUTS_NAME + "[0-9]+")
-_OURS = frozenset({SOCKET_NAME, LOCK_NAME, JOB_NAME, STACKS_NAME, DEBUGGER_NAME})
+_NUMBERED = re.compile(f"{SHORTCUTS_NAME}[0-9]+|{DEBUGGER_NAME}[0-9]+-[0-9]+")
+_OURS = frozenset({SOCKET_NAME, LOCK_NAME, JOB_NAME, STACKS_NAME})
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
 # So many names of the common directory are tried before a process takes one of its own.
 MAX_NAMES = 8
 # sun_path holds 108 bytes with the closing zero; mkdtemp adds 8 letters to a prefix.
-_MAX_PARENT_BYTES = 107 - len("/12345678/") - len(f"{SHORTCUTS_NAME}123456")
+_MAX_PARENT_BYTES = 107 - len("/12345678/") - len(f"{DEBUGGER_NAME}4194304-12345")
 
 
 class RunDirectory:
@@ -153,7 +153,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a directory that holds what we put there and nothing else."""
     names = {entry.name for entry in path.iterdir()}
-    if all(name in _OURS or _SHORTCUTS.fullmatch(name) for name in names):
+    if all(name in _OURS or _NUMBERED.fullmatch(name) for name in names):
         for name in names:
             (path / name).unlink()
         path.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import socket
@@ -9,9 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.comm.rundir import DEBUGGER_NAME
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.host.socket_pdb import SocketPdb
 
 # How long a breakpoint waits for somebody.
 WAIT_S = 600.0
@@ -25,7 +29,7 @@ def serve_breakpoints(name: str, directory: Path) -> None:
         directory: its own, which only its user can enter.
     """
     if "PYTHONBREAKPOINT" not in os.environ and sys.breakpointhook is sys.__breakpointhook__:
-        sys.breakpointhook = Breakpoints(name, directory / DEBUGGER_NAME)
+        sys.breakpointhook = Breakpoints(name, directory)
 
 
 class Breakpoints:
@@ -33,34 +37,60 @@ class Breakpoints:
 
     Args:
         name: the rank's.
-        path: of the socket.
+        directory: where its sockets lie while they are waited at.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, directory: Path) -> None:
         self._name = name
-        self._path = path
+        self._directory = directory
+        self._numbers = itertools.count(1)
 
     def __call__(self, *_args: Any, **_options: Any) -> None:
         """Wait for somebody who debugs, and let them; without one go on after a while."""
         frame = sys._getframe(1)
+        if (debugger := _attached()) is not None:
+            debugger.stop_again(frame)
+            return
         where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        # Its own: another thread of this process, or one that it has forked, may be at a breakpoint too.
+        path = self._directory / f"{DEBUGGER_NAME}{os.getpid()}-{next(self._numbers)}"
+        try:
+            connection = self._wait_at(path, where)
+        except TimeoutError:
+            self._tell(f"goes on from {where}: nobody came within {WAIT_S:.0f} s")
+        except OSError as error:
+            self._tell(f"goes on from {where}, no debugger can wait at {path}: {error.strerror or error}")
+        else:
+            _debug(connection, frame)
+
+    def _wait_at(self, path: Path, where: str) -> socket.socket:
         with suppress(OSError):
-            self._path.unlink()
+            path.unlink()  # of a process that was killed and had this one's id
         with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(self._path))
-            listening.listen(1)
-            listening.settimeout(WAIT_S)
-            self._tell(f"is at a breakpoint in {where}: on {platform.node()}, run `rlinf pdb {self._path}`")
+            listening.bind(str(path))
             try:
-                connection, _ = listening.accept()
-            except TimeoutError:
-                self._tell(f"goes on from {where}: nobody came within {WAIT_S:.0f} s")
-                return
-        _debug(connection, frame)
+                listening.listen(1)
+                listening.settimeout(WAIT_S)
+                self._tell(f"is at a breakpoint in {where}: on {platform.node()}, run `rlinf pdb {path}`")
+                return listening.accept()[0]
+            finally:
+                with suppress(OSError):
+                    path.unlink()
 
     def _tell(self, what: str) -> None:
         # As a debugger of its own would: to where the rank's output goes.
-        os.write(2, f"{self._name} {what}\n".encode())
+        with suppress(OSError):
+            os.write(2, f"{self._name} {what}\n".encode())
+
+
+def _attached() -> SocketPdb | None:
+    """The debugger of this thread that somebody has not ended yet."""
+    if sys.gettrace() is None:
+        return None
+    from rlinf.scheduler.host.socket_pdb import SocketPdb  # noqa: PLC0415
+
+    tracing = getattr(sys.gettrace(), "__self__", None)
+    return tracing if isinstance(tracing, SocketPdb) and not tracing.is_over else None
 
 
 def _debug(connection: socket.socket, frame: FrameType) -> None:

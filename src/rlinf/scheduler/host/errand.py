@@ -6,16 +6,26 @@ and which takes it longer than to join the job.
 
 from __future__ import annotations
 
+import logging
 import pickle
+from collections.abc import Iterable
+from typing import Any
 
 import ray
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.protocol import HostSpec
 
 _NAMESPACE = b"rlinf"
+_PREFIX = "host:"
+# So long Ray's head may take to answer: where a launch needs it, and where something is only tidied up.
+_ANSWER_S, _TIDY_S = 30.0, 2.0
+# With so many letters the id of an actor ends: the id of its job.
+_JOB_LETTERS = 8
+
+_log = logging.getLogger(__name__)
 
 
 class HostActor:
@@ -32,23 +42,67 @@ class HostActor:
 
 
 def leave(actor_id: str, spec: HostSpec) -> None:
-    """Leave for an actor what it is to host; before its `run` is called."""
-    _internal_kv_put(_key(actor_id), pickle.dumps(spec), namespace=_NAMESPACE)
+    """Leave for an actor what it is to host; before its `run` is called.
+
+    Raises:
+        ClusterError: this process has left Ray; Ray raises its own where its head does not answer.
+    """
+    _store().internal_kv_put(_key(actor_id), pickle.dumps(spec), True, _NAMESPACE, timeout=_ANSWER_S)
 
 
-def withdraw(actor_id: str) -> None:
-    """Take back what was left for an actor that has not begun."""
-    _internal_kv_del(_key(actor_id), namespace=_NAMESPACE)
+def withdraw(actor_ids: Iterable[str]) -> None:
+    """Take back what was left for actors that have not begun; where Ray does not answer it stays, without an error."""
+    _delete(map(_key, actor_ids), by_prefix=False)
+
+
+def withdraw_all(job_id: str) -> None:
+    """Take back what was left for any actor of a Ray job; raises nothing, as `withdraw`."""
+    _delete([_job_key(job_id)], by_prefix=True)
+
+
+def withdraw_of_dead_jobs() -> None:
+    """Take back what drivers left that were killed in a launch; raises nothing, as `withdraw`."""
+    try:
+        store = _store()
+        keys = store.internal_kv_keys(_PREFIX.encode(), _NAMESPACE, timeout=_TIDY_S)
+        jobs = {key.decode().split(":")[1] for key in keys}
+        if jobs:
+            known = store.get_all_job_info(timeout=_TIDY_S).items()
+            jobs -= {job_id.hex() for job_id, job in known if not job.is_dead}
+    except Exception as error:  # noqa: BLE001 - only tidied up
+        _log.debug("what ended jobs have left with Ray is not known: %s", error)
+    else:
+        _delete(map(_job_key, jobs), by_prefix=True)
 
 
 def _take(actor_id: str) -> HostSpec:
-    left = _internal_kv_get(_key(actor_id), namespace=_NAMESPACE)
+    left = _store().internal_kv_get(_key(actor_id), _NAMESPACE, timeout=_ANSWER_S)
     if left is None:
         raise ClusterError(f"nothing was left for actor {actor_id} to host: its launch was given up")
-    withdraw(actor_id)
+    withdraw([actor_id])
     spec: HostSpec = pickle.loads(left)
     return spec
 
 
+def _delete(keys: Iterable[bytes], *, by_prefix: bool) -> None:
+    try:
+        for key in keys:
+            _store().internal_kv_del(key, by_prefix, _NAMESPACE, timeout=_TIDY_S)
+    except Exception as error:  # noqa: BLE001 - whatever Ray raises
+        # After the first one: each further key would be waited for as long.
+        _log.debug("what was left for hosts stays with Ray: %s", error)
+
+
+def _store() -> Any:
+    client = internal_kv_get_gcs_client()
+    if client is None:
+        raise ClusterError("this process is not connected to Ray any more")
+    return client
+
+
 def _key(actor_id: str) -> bytes:
-    return f"host:{actor_id}".encode()
+    return _job_key(actor_id[-_JOB_LETTERS:]) + actor_id.encode()
+
+
+def _job_key(job_id: str) -> bytes:
+    return f"{_PREFIX}{job_id}:".encode()

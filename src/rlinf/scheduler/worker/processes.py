@@ -17,7 +17,7 @@ from ray.util.placement_group import PlacementGroup
 from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf.scheduler.errors import DeviceHeld
-from rlinf.scheduler.host.errand import HostActor, leave, withdraw
+from rlinf.scheduler.host.errand import HostActor, leave, withdraw, withdraw_all, withdraw_of_dead_jobs
 from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.protocol import HostSpec
@@ -60,6 +60,8 @@ class Processes:
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
+            withdraw_of_dead_jobs()
+            session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 
     @property
     def _nodes(self) -> tuple[Node, ...]:
@@ -160,9 +162,7 @@ class Processes:
 
     def forget(self, processes: Sequence[HostProcess]) -> None:
         """Leave nothing behind for processes that were ended before they began."""
-        for process in processes:
-            if isinstance(process, RayProcess):
-                process.withdraw()
+        withdraw(process.actor_id for process in processes if isinstance(process, RayProcess))
 
     def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
         """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
@@ -172,15 +172,19 @@ class Processes:
 
 
 class RayProcess:
-    """A process that hosts one rank, as Ray's actor."""
+    """A process that hosts one rank, as Ray's actor.
+
+    Attributes:
+        actor_id: Ray's, hexadecimal.
+    """
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._actor_id: str = actor._actor_id.hex()
+        self.actor_id: str = actor._actor_id.hex()
 
     def run(self, spec: HostSpec) -> Future[None]:
         """As `HostProcess.run`; the error is Ray's."""
-        leave(self._actor_id, spec)
+        leave(self.actor_id, spec)
         ended: Future[None] = self._actor.run.remote().future()
         return ended
 
@@ -188,11 +192,6 @@ class RayProcess:
         """As `HostProcess.kill`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
             ray.kill(self._actor, no_restart=True)
-
-    def withdraw(self) -> None:
-        """It was ended before it began: nothing stays behind for it."""
-        with contextlib.suppress(RayError, RuntimeError, ValueError):
-            withdraw(self._actor_id)
 
 
 def _refusal(wait_s: float) -> str:
