@@ -6,17 +6,20 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, ResultTimeout
+from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, CommError, ResultTimeout
 from rlinf.scheduler.observe import reasons
 from rlinf.scheduler.observe.why import why_of_job
+from rlinf.scheduler.session import current_session
 from rlinf.scheduler.session.job_file import find_job
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
+DEADLINE_S = 30.0
 WHY = "get_batch('trajectories', 8): 3 of 8 are there"
 
 
@@ -40,6 +43,38 @@ def test_who_polls_asks_nobody():
     with LocalRuntime(), pytest.raises(BatchTimeout) as caught:
         waiting_for_a_batch(timeout_s=0.1)
     assert caught.value.why == ""
+
+
+def test_a_stuck_io_thread_neither_delays_nor_replaces_what_ended_the_wait(monkeypatch):
+    monkeypatch.setattr(reasons, "INTERRUPTED_S", 0.05)
+    freed, told = threading.Event(), []
+    with LocalRuntime():
+        session = current_session()
+        session.messenger.submit(lambda: freed.wait(DEADLINE_S))
+        late, interrupted = ResultTimeout("actor.train()", 1.0, ["actor:1"]), KeyboardInterrupt()
+
+        def explain():
+            reasons.explain(session, late, 1.0, 1.05)
+            monkeypatch.setattr(reasons, "ASK_EVERY_S", 0.0)
+            reasons.explain(session, interrupted, None, 2.0)
+            told.append(freed.is_set())
+
+        explaining = threading.Thread(target=explain)
+        explaining.start()
+        wait_until(lambda: told)
+        freed.set()
+        explaining.join(DEADLINE_S)
+    assert told == [False]
+    assert (late.why, getattr(interrupted, "__notes__", [])) == ("", [])
+
+
+def test_what_fails_while_a_reason_is_sought_takes_the_place_of_nothing(monkeypatch):
+    def fail(*_):
+        raise CommError("it cannot be asked")
+
+    monkeypatch.setattr(reasons.Reasons, "reason", fail)
+    with LocalRuntime(), pytest.raises(ResultTimeout), reasons.explaining(current_session(), 1.0):
+        raise ResultTimeout("actor.train()", 1.0, ["actor:1"])
 
 
 @pytest.mark.parametrize(
