@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -329,7 +329,18 @@ class Peer:
 
 
 # To make one for a union of types takes ten times as long as to decode with it.
-_decoder_of = lru_cache(maxsize=None)(msgspec.msgpack.Decoder)
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+# One thread at a time makes them: what a type consists of is looked up in Python code, meanwhile others would find half
+# of it, in C code that takes it for the whole.
+_making = threading.RLock()
+
+
+def _decoder_of(type_: Any) -> msgspec.msgpack.Decoder[Any]:
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        with _making:
+            decoder = _decoders.setdefault(type_, msgspec.msgpack.Decoder(type_))
+    return decoder
 
 
 def decode_head(head: msgspec.Raw, type_: Any) -> Any:
