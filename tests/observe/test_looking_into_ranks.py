@@ -17,6 +17,7 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import Stalled, WorkerPrinted
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.observe import roll_call
+from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
 from rlinf.scheduler.session import set_current
 from waits import wait_until
@@ -86,6 +87,7 @@ def test_who_asks_while_all_are_asked_gets_what_is_found_then(job, group):
 
     os.kill(pid, signal.SIGSTOP)
     try:
+        wait_until(lambda: is_stopped(pid))
         job.session.messenger.submit(ask)
         wait_until(lambda: len(found) == 3)
     finally:

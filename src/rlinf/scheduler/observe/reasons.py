@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelTimeout, CommError, ResultTimeout
 from rlinf.scheduler.observe.notes import JobLook
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.observe.why import Answers
+from rlinf.scheduler.observe.why import Conclusions
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -54,7 +54,7 @@ class Reasoner:
 
     def __init__(self, session: Session) -> None:
         self._roll_call = session.service(RollCall)
-        self._answers = session.service(Answers)
+        self._conclusions = session.service(Conclusions)
         self._call_later = session.messenger.call_later
         session.messenger.serve(REASON, self._on_ask, AskReason)
 
@@ -66,7 +66,7 @@ class Reasoner:
 
     def _answer(self, request: Request, look: JobLook) -> None:
         # On a thread of its own: of a thousand ranks it takes a while.
-        request.reply(self._answers.of(look).about(request.head.process))
+        request.reply(self._conclusions.of(look).about(request.head.process))
 
 
 class Reasons:

@@ -12,7 +12,7 @@ from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.events import Stalled
 from rlinf.scheduler.observe.notes import ChannelNote, JobLook, Waiter
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.observe.why import WITHIN_S, Answers
+from rlinf.scheduler.observe.why import WITHIN_S, Conclusions
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import seconds_text
 
@@ -53,7 +53,7 @@ class StallDesk:
     def __init__(self, session: Session) -> None:
         self._bus = session.bus
         self._call_later = session.messenger.call_later
-        self._answers = session.service(Answers)
+        self._conclusions = session.service(Conclusions)
         self._roll_call = session.service(RollCall)
         session.messenger.serve(STALL, self._on_stall, Stall)
 
@@ -63,7 +63,7 @@ class StallDesk:
         self._roll_call.call(CallRoll(WITHIN_S, MAX_AGE_S, by_signal=False), done)
 
     def _tell(self, stall: Stall, look: JobLook) -> None:
-        found = self._answers.of(look)
+        found = self._conclusions.of(look)
         short = "\n".join(found.about(process) for process in stall.processes[:MAX_TOLD])
         why = f"{short}\n{found}"
         what, since = stall.channel or stall.group, seconds_text(stall.waited_s)

@@ -153,7 +153,7 @@ def why_of(look: JobLook) -> Why:
     return Why(graph, tuple(culprits_of(graph)), look.took_s)
 
 
-class Answers:
+class Conclusions:
     """What there is to say of the last look, found out once, however many ask; a service of the job's home.
 
     Args:
