@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import numpy as np
 import pytest
 from durable_roles import hold
@@ -27,6 +28,8 @@ from rlinf.scheduler.channel import (
 )
 from rlinf.scheduler.channel.checkpoint import read_channel
 from rlinf.scheduler.channel.journal import Journal
+from rlinf.scheduler.channel.journal_records import Came, JournaledTurn
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
     ChannelClosed,
@@ -34,6 +37,7 @@ from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelNotFound,
     ChannelUnanswered,
+    CommError,
     LeaseExpired,
 )
 from rlinf.testing import LocalRuntime
@@ -41,6 +45,8 @@ from scarce_threads import refuse_thread
 from waits import wait_until
 
 DEADLINE_S = 30.0
+# No client says this.
+UNKNOWN = msgspec.Raw(msgspec.msgpack.encode([99]))
 _numbers = itertools.count()
 
 
@@ -571,6 +577,36 @@ def test_a_journal_of_another_version_is_refused_with_what_to_do(holders, tmp_pa
             Channel.create(holders.name, durable=holders.folder).put("item")
     with pytest.raises(ChannelJournalError, match=r"was written by version 0\.0\.1 of this library"):
         holders.start()
+
+
+def test_a_journal_with_messages_of_another_shape_is_refused(holders):
+    holders.start().put("item")
+    holders.kill()
+    journal = Journal(holders.folder, holders.name)
+    turns = [msgspec.msgpack.decode(block.head, type=JournaledTurn) for block in list(journal.read())[2:]]
+    turn = next(turn for turn in turns if any(isinstance(record, Came) for record in turn.records))
+    for record in turn.records:
+        if isinstance(record, Came):
+            record.sizes = []
+            record.words = msgspec.structs.replace(record.words, head=UNKNOWN)
+    journal.append(msgspec.msgpack.encode(turn), [])
+    journal.close()
+    with pytest.raises(ChannelJournalError, match="cannot be read"):
+        holders.start()
+
+
+def test_a_client_that_says_what_cannot_be_read_hears_so_and_harms_no_journal(holders):
+    channel = holders.start()
+    channel.put("item")
+    shell = channel._connection()._shell
+    answer = Promise()
+    holders.runtime.messenger.submit(
+        lambda: shell._line.ask(UNKNOWN, DEADLINE_S).add_done_callback(answer.set_result)
+    )
+    with pytest.raises(CommError, match="another shape"):
+        answer.result(DEADLINE_S).result(0)
+    holders.restart()
+    assert drain(channel, 1) == ["item"]
 
 
 def test_a_process_that_is_stopped_and_killed_leaves_its_channel_to_the_next(holders):

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.errors import ChannelError, CommError
@@ -65,6 +66,25 @@ def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_
             gets.pop(2).wait()
         assert [get.wait() for get in gets] == [0, 1, 3, 4, 5, 6, 7]
         assert channel.get_nowait() == 2
+
+
+def test_an_item_that_its_caller_has_is_not_given_to_another_whatever_goes_wrong_then(monkeypatch):
+    tell, num_told = Deliveries.tell, []
+
+    def fails_once(deliveries, operation):
+        num_told.append(operation)
+        if len(num_told) == 1:
+            raise MemoryError
+        tell(deliveries, operation)
+
+    with LocalRuntime():
+        channel = Channel.create("items")
+        channel.put(0)
+        monkeypatch.setattr(Deliveries, "tell", fails_once)
+        assert channel.get(async_op=True, timeout_s=DEADLINE_S).wait() == 0
+        channel.put(1)
+        assert channel.get(timeout_s=DEADLINE_S) == 1
+        assert num_told
 
 
 def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):

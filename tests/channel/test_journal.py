@@ -97,7 +97,7 @@ def test_something_whole_far_behind_a_damaged_length_is_found(tmp_path, filling)
     assert read(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"RLINF", b"something else altogether", b"RLINFCH\x01"])
+@pytest.mark.parametrize("content", [b"", b"RLINF", b"something else altogether", b"RLINFCH\x02"])
 def test_what_is_no_journal_is_refused(tmp_path, content):
     (tmp_path / "journal").write_bytes(content)
     with pytest.raises(ChannelJournalError):

@@ -180,6 +180,45 @@ def test_when_this_process_was_stopped_consumers_are_heard_first(clock, stopped_
     assert num_leased() == 0
 
 
+def ring_late(clock, late_s):
+    """Nothing runs for so long beyond what is due next."""
+    late = min((each for each in clock.timers if each.callback), key=lambda each: each.due)
+    clock.timers.remove(late)
+    clock.time = late.due + late_s
+    late.callback()
+
+
+def test_a_process_that_is_always_late_puts_off_the_end_of_a_lease_no_more_than_twice(clock):
+    _, _, num_leased = lend(clock)
+    ring_late(clock, 0.1)
+    ring_late(clock, 0.1)
+    assert num_leased() == 1
+    assert round(clock.time - 100, 3) == 10.7
+    ring_late(clock, 0.1)
+    assert num_leased() == 0
+
+
+def test_each_extension_of_a_lease_may_be_put_off_anew(clock):
+    _, extend, num_leased = lend(clock)
+    for _ in range(3):
+        ring_late(clock, 0.1)
+        ring_late(clock, 0.1)
+        extend()
+    ring_late(clock, 0.1)
+    assert num_leased() == 1
+
+
+def test_a_desk_that_goes_on_knows_how_often_an_end_was_put_off(clock):
+    desk, _, num_leased = lend(clock)
+    ring_late(clock, 0.1)
+    ring_late(clock, 0.1)
+    dues = desk.dues
+    desk.close()
+    desk.resume(dues)
+    ring_late(clock, 0.1)
+    assert num_leased() == 0
+
+
 def test_after_the_end_no_clock_rings(clock):
     desk, _, num_leased = lend(clock)
     desk.close()

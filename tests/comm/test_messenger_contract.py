@@ -422,6 +422,15 @@ def test_a_family_of_services_begins_with_the_first_request_for_one_of_them(pair
 
 def test_a_family_of_services_that_cannot_begin_fails_the_request(pair):
     client, server = pair
-    server.serve_when_asked("late", lambda: int("none"))
+    numbers = ["none", "7"]
+
+    def begin():
+        number = int(numbers.pop(0))
+        server.serve("late.one", lambda request: request.reply(number))
+
+    server.serve_when_asked("late", begin)
+    with pytest.raises(NotServed, match=r"it serves .*late\.\*"):
+        client.request(server.endpoint, "early", None).result(DEADLINE_S)
     with pytest.raises(ValueError, match="invalid literal"):
         client.request(server.endpoint, "late.one", None).result(DEADLINE_S)
+    assert client.request(server.endpoint, "late.one", None).result(DEADLINE_S).head == 7

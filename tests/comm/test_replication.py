@@ -84,6 +84,34 @@ def test_what_copied_from_a_replica_of_a_former_life_frees_no_place_of_its_new_o
     assert publication.ask(g) == [Refer(g.ticket, d.process_id, keep=True)]
 
 
+def test_machines_that_take_too_long_make_room_for_others_and_are_replicas_when_they_have_it():
+    publication = Publication("a", replicated=True)
+    b, c, d, e, f = readers_of("bcdef")
+    for reader in (b, c, d, e, f):
+        publication.ask(reader)
+    assert publication.overdue(b.process_id) == [Give(d.ticket, keep=True)]
+    assert publication.overdue(b.process_id) == publication.overdue("nobody") == []
+    assert publication.kept(b.process_id) == [
+        Refer(e.ticket, b.process_id, keep=True),
+        Refer(f.ticket, b.process_id, keep=True),
+    ]
+    assert publication.lost(c.process_id) == []
+    assert publication.overdue(b.process_id) == []
+
+
+def test_nobody_copies_any_more_from_who_was_too_slow_but_its_own_machine():
+    publication = Publication("a", replicated=True)
+    b, c, d, e, again = readers_of("bcdeb")
+    publication.ask(b)
+    publication.kept(b.process_id)
+    publication.ask(c)
+    assert publication.spare(b.process_id) == publication.spare("nobody") == []
+    assert publication.ask(d) == [Give(d.ticket, keep=True)]
+    assert publication.ask(again) == [Refer(again.ticket, b.process_id, keep=False)]
+    assert publication.ready() == [b.process_id]
+    assert publication.ask(e) == []
+
+
 @pytest.mark.parametrize("machines", [1, 10, 1000])
 def test_it_reaches_all_machines_in_a_time_that_grows_with_the_logarithm_of_their_number(machines):
     publication = Publication("a", replicated=True)

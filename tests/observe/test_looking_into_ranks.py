@@ -16,6 +16,8 @@ from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import Stalled, WorkerPrinted
 from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.observe import roll_call
+from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
 from rlinf.scheduler.session import set_current
 from waits import wait_until
 
@@ -73,7 +75,29 @@ def test_the_stack_of_a_rank_that_works_and_of_one_that_is_idle(group, tmp_path)
     assert re.search(r"Hanging\.work", str(works))
 
 
-def test_the_stack_of_a_rank_whose_interpreter_is_held_and_of_one_that_is_stopped(group, tmp_path):
+def test_who_asks_while_all_are_asked_gets_what_is_found_then(job, group):
+    (pid,) = group.execute_on(0).where().wait(DEADLINE_S)
+    roll, found = job.session.service(RollCall), []
+
+    def ask():
+        roll._last = None
+        for _ in range(3):
+            roll.call(CallRoll(within_s=DEADLINE_S, max_age_s=DEADLINE_S), found.append)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        job.session.messenger.submit(ask)
+        wait_until(lambda: len(found) == 3)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "actor:0" in [each.process for each in found[0].silent]
+    assert found[0] is found[1] is found[2]
+
+
+def test_the_stack_of_a_rank_whose_interpreter_is_held_and_of_one_that_is_stopped(
+    group, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(roll_call, "SIGNAL_AFTER_S", 0.0)  # as when two of its heartbeats are missing
     os.mkfifo(gate := tmp_path / "gate")
     (pid,) = group.execute_on(0).where().wait(DEADLINE_S)
     held = group.execute_on(1).hold_the_interpreter(str(gate))

@@ -6,17 +6,22 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+from msgspec.structs import replace
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, ResultTimeout
+from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, CommError, ResultTimeout
 from rlinf.scheduler.observe import reasons
+from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.why import why_of_job
+from rlinf.scheduler.session import current_session
 from rlinf.scheduler.session.job_file import find_job
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
+DEADLINE_S = 30.0
 WHY = "get_batch('trajectories', 8): 3 of 8 are there"
 
 
@@ -42,6 +47,38 @@ def test_who_polls_asks_nobody():
     assert caught.value.why == ""
 
 
+def test_a_stuck_io_thread_neither_delays_nor_replaces_what_ended_the_wait(monkeypatch):
+    monkeypatch.setattr(reasons, "INTERRUPTED_S", 0.05)
+    freed, told = threading.Event(), []
+    with LocalRuntime():
+        session = current_session()
+        session.messenger.submit(lambda: freed.wait(DEADLINE_S))
+        late, interrupted = ResultTimeout("actor.train()", 1.0, ["actor:1"]), KeyboardInterrupt()
+
+        def explain():
+            reasons.explain(session, late, 1.0, 1.05)
+            monkeypatch.setattr(reasons, "ASK_EVERY_S", 0.0)
+            reasons.explain(session, interrupted, None, 2.0)
+            told.append(freed.is_set())
+
+        explaining = threading.Thread(target=explain)
+        explaining.start()
+        wait_until(lambda: told)
+        freed.set()
+        explaining.join(DEADLINE_S)
+    assert told == [False]
+    assert (late.why, getattr(interrupted, "__notes__", [])) == ("", [])
+
+
+def test_what_fails_while_a_reason_is_sought_takes_the_place_of_nothing(monkeypatch):
+    def fail(*_):
+        raise CommError("it cannot be asked")
+
+    monkeypatch.setattr(reasons.Reasons, "reason", fail)
+    with LocalRuntime(), pytest.raises(ResultTimeout), reasons.explaining(current_session(), 1.0):
+        raise ResultTimeout("actor.train()", 1.0, ["actor:1"])
+
+
 @pytest.mark.parametrize(
     "error",
     [ResultTimeout("actor.train()", 3.0, ["actor:1"]), ChannelTimeout("c", "q", "get", 1.5, "0 items")],
@@ -65,6 +102,19 @@ with LocalRuntime():
     print("ready", flush=True)
     trajectories.get_batch(batch_weight=8)
 """
+
+
+def test_a_driver_elsewhere_is_not_taken_for_the_process_of_its_number_here():
+    with LocalRuntime(), subprocess.Popen(["sleep", "60"]) as stopped:
+        try:
+            os.kill(stopped.pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(stopped.pid))
+            job = find_job(os.getpid())
+            elsewhere = replace(job, pid=stopped.pid, home=replace(job.home, machine_id="elsewhere"))
+            with pytest.raises(CommError):
+                why_of_job(elsewhere, "rlinf-test")
+        finally:
+            stopped.kill()
 
 
 def test_ctrl_c_says_what_the_driver_waited_for():

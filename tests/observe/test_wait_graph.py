@@ -272,6 +272,20 @@ def test_who_only_looks_is_not_told_of():
     found = why(waits("rlinf-why:12", recv("b:0")), idle("b:0"))
     assert found.culprit is None
     assert "rlinf-why" not in json.dumps(found.to_dict())
+    assert why(silent=(Silent("rlinf-channels:7", 7, "stopped"),)).culprit is None
+
+
+def test_a_group_may_be_called_almost_as_who_only_looks():
+    found = why(waits("a:0", recv("rlinf-rollout:0")), works("rlinf-rollout:0"))
+    assert found.culprit.address == "rlinf-rollout:0"
+
+
+def test_nobody_stands_in_a_call_for_longer_than_it_runs():
+    """Each of its calls was at the same line when somebody looked."""
+    short = why(waits("a:0", recv("b:0")), works("b:0", since_s=0.5, same_for_s=400.0))
+    assert "b:0 runs generate() since 0 s, now in reward.py:31" in short.headline
+    longer = why(waits("a:0", recv("b:0")), works("b:0", since_s=3.0, same_for_s=400.0))
+    assert "b:0 stands in reward.py:31 (time.sleep) since 3 s" in longer.headline
 
 
 def test_it_is_data_too():

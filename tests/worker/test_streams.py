@@ -41,6 +41,16 @@ class Player(Worker):
             await asyncio.sleep(0)
             self.ended.append("beside")
 
+    async def leave_slowly(self):
+        try:
+            while True:
+                yield None
+        finally:
+            self.ended.append("leaving")
+            while not self.gate.is_set():
+                await asyncio.sleep(0.001)
+            self.ended.append("left")
+
     def count_to_rank(self):
         yield from range(self.rank + 1)
 
@@ -136,6 +146,19 @@ def test_the_generators_end_when_nobody_wants_their_values_any_more(group, count
     wait_until(lambda: all(worker.ended for worker in group.workers))
     assert group.echo(2).wait(DEADLINE_S) == [2, 2]
     wait_until(lambda: not any(loop._jobs for loop in group.loops))
+
+
+def test_a_generator_that_is_ended_twice_comes_to_its_end(group):
+    stream = group.leave_slowly()
+    next(stream)
+    stream.close()
+    wait_until(lambda: all(worker.ended for worker in group.workers))
+    stream.close()
+    assert group.echo(1).wait(DEADLINE_S) == [1, 1]  # the ranks have heard of it
+    for worker in group.workers:
+        worker.gate.set()
+    wait_until(lambda: not any(loop._jobs for loop in group.loops))
+    assert [worker.ended for worker in group.workers] == [["leaving", "left"]] * 2
 
 
 def test_a_generator_that_waits_in_the_library_ends_too(group):

@@ -305,7 +305,8 @@ class Cluster:
         """Who waits for whom, for how long and why, the most probable culprit first, with the stacks of who waits.
 
         Every process answers from its I/O thread, also if its main thread is blocked; one that does not is looked at
-        from outside. It moves no item and stops nobody.
+        from outside, and has to write its stacks if it is silent for five seconds. It moves no item, and stops nobody
+        who answers.
 
             print(cluster.why())
 

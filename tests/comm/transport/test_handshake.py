@@ -4,7 +4,13 @@ import pytest
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.transport import handshake
-from rlinf.scheduler.comm.transport.handshake import HEADER_BYTES, NONCE_BYTES, SECURE, HandshakeError
+from rlinf.scheduler.comm.transport.handshake import (
+    HEADER_BYTES,
+    NONCE_BYTES,
+    PROTOCOL_VERSION,
+    SECURE,
+    HandshakeError,
+)
 from rlinf.scheduler.comm.transport.identity import Identity
 from rlinf.scheduler.comm.transport.peer_session import Hello, PeerSession, Verdict, Welcome
 
@@ -88,17 +94,20 @@ def test_with_encryption_nothing_is_said_in_the_clear_but_proofs(secret):
 
 
 def test_another_version_is_refused_by_both_and_both_are_named(secret, monkeypatch):
+    this, other = PROTOCOL_VERSION, PROTOCOL_VERSION + 1
     old = identity(secret)
     steps = Side(handshake.dial(old, "x", lambda: HELLO, encrypts=False))
     first = steps.go_on()
-    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 3)
+    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     acceptor = Side(handshake.accept(identity(secret), take, lambda: None, encrypts=False))
     acceptor.go_on()
     answer = acceptor.feed(first)
-    assert str(acceptor.error) == "it speaks version 2 of the protocol, and this process version 3"
-    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 2)
+    assert (
+        str(acceptor.error) == f"it speaks version {this} of the protocol, and this process version {other}"
+    )
+    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", PROTOCOL_VERSION)
     steps.feed(answer)
-    assert str(steps.error) == "it speaks version 3 of the protocol, and this process version 2"
+    assert str(steps.error) == f"it speaks version {other} of the protocol, and this process version {this}"
     assert steps.error.final
     assert len(answer) == HEADER_BYTES
 

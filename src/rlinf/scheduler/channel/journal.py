@@ -33,7 +33,7 @@ from rlinf.scheduler.errors import ChannelJournalError
 
 logger = Reporter(__name__)
 
-MAGIC = b"RLINFCH\x02"
+MAGIC = b"RLINFCH\x03"
 _HEADER = struct.Struct("<QII")
 _LENGTH = struct.Struct("<I")
 # The kernel takes so many pieces at once.

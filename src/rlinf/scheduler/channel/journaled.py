@@ -52,6 +52,8 @@ RETURN_S = 30.0
 EARLY_S = 1e-3
 # What nobody waits for is written with what comes next, or so much later.
 LAZY_S = 0.05
+# Where messages go that cannot be read; it is not served.
+UNREADABLE = "a message of another shape"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -173,6 +175,8 @@ class JournaledOutside:
         self._submitted: deque[Callable[[], None]] = deque()
         self._pending: list[Record] = []
         self._pending_frames: list[Buffer] = []
+        # What was said, for each of those that have come.
+        self._heads: deque[Any] = deque()
         self._commit_due = self._lazy_due = False
         self._looking: list[tuple[Request, durable_wire.FindServer]] = []
         # Those that are connected, and what is to be sent to them.
@@ -282,8 +286,14 @@ class JournaledOutside:
     # -- what it comes to again ------------------------------------------------------------------
 
     def replay(self, turn: JournaledTurn, frames: memoryview) -> None:
-        """Tell the server what an earlier process was told."""
-        self._apply(turn, turn.pieces(frames))
+        """Tell the server what an earlier process was told.
+
+        Raises:
+            msgspec.DecodeError: it was told so in another version of what clients say.
+        """
+        came = (record for record in turn.records if isinstance(record, Came))
+        heads = deque(self._read_head(record.words) for record in came)
+        self._apply(turn, turn.pieces(frames), heads)
 
     def look(self) -> tuple[WorldRecord, list[list[list[Buffer]]]]:
         """What is here between two turns, and the frames of what is kept for each client."""
@@ -357,10 +367,22 @@ class JournaledOutside:
             )
             self._on_look_up(request, message)
         elif client in self._present and self.streams.take(client, message.number):
+            words = message.words
+            try:
+                self._heads.append(self._read_head(words))
+            except msgspec.DecodeError as error:
+                # What is written down can be read: by this version, and again by whoever holds the channel next.
+                logger.warning("'%s' said to '%s' what cannot be read: %s", client, words.service, error)
+                words = Words(words.kind, words.ident, UNREADABLE, words.head)
+                self._heads.append(None)
             sizes = [len(frame) for frame in request.frames]
             self._pending_frames.extend(request.frames)
-            came = Came(client, message.number, message.heard, message.words, sizes)
+            came = Came(client, message.number, message.heard, words, sizes)
             self._note(came, lazily=not message.waits)
+
+    def _read_head(self, words: Words) -> Any:
+        _, message_type = self._services.get(words.service, (None, Any))
+        return decode_head(words.head, message_type)
 
     def _on_look_up(self, request: Request, look_up: durable_wire.FindServer) -> None:
         client = request.peer_id
@@ -446,6 +468,7 @@ class JournaledOutside:
             return
         records, self._pending = self._pending, []
         frames, self._pending_frames = self._pending_frames, []
+        heads, self._heads = self._heads, deque()
         if records:
             turn = JournaledTurn(self._clock_base + time.monotonic(), records)
             try:
@@ -453,7 +476,7 @@ class JournaledOutside:
             except OSError as error:
                 self._on_failed(error)
                 return
-            self._apply(turn, frames)
+            self._apply(turn, frames, heads)
         if self.withholds:
             return
         looking, self._looking = self._looking, []
@@ -463,7 +486,7 @@ class JournaledOutside:
         if records and not self._stopped:
             self._on_turn()
 
-    def _apply(self, turn: JournaledTurn, frames: list[Buffer]) -> None:
+    def _apply(self, turn: JournaledTurn, frames: list[Buffer], heads: deque[Any]) -> None:
         self._now = turn.now
         position = 0
         for record in turn.records:
@@ -472,8 +495,9 @@ class JournaledOutside:
                     its_frames = frames[position : position + len(record.sizes)]
                     position += len(record.sizes)
                     self._to_tell[record.client] = None
+                    head = heads.popleft()
                     if self.streams.apply(record.client, record.number, record.heard):
-                        self._hand_on(record, its_frames)
+                        self._hand_on(record, head, its_frames)
                 case Fired(name, args):
                     self._ring((name, *args))
                 case ClientJoined():
@@ -495,15 +519,15 @@ class JournaledOutside:
                 self._lose(client)
         self.epoch, self.job = opened.epoch, opened.job
 
-    def _hand_on(self, came: Came, frames: list[Buffer]) -> None:
+    def _hand_on(self, came: Came, head: Any, frames: list[Buffer]) -> None:
         service = came.words.service
-        handler, message_type = self._services.get(service, (None, None))
+        handler, _ = self._services.get(service, (None, None))
         request = JournaledRequest(self, came, frames)
         if handler is None:
             request.fail(CommError(f"the channel's server does not serve '{service}'"))
             return
+        request.head = head
         try:
-            request.head = decode_head(came.words.head, message_type)
             handler(request)
         except Exception as error:
             if not request.fail(error):

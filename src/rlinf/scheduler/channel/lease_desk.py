@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.outside import Outside
@@ -14,8 +14,15 @@ from rlinf.scheduler.queueing import ChannelState, Instruction, Item, StartClock
 
 # A clock that rings so much later than it should says more about this process than about a consumer.
 LATE_S = 0.05
-# So long it then reads what consumers have said meanwhile.
-READ_S = 0.5
+# So long it then reads what consumers have said meanwhile; and if it was stopped again, what lies there after that.
+# Then the time is over, however busy this process is.
+DEFERRALS_S = (0.5, 0.0)
+
+
+class _Clock(NamedTuple):
+    due: float
+    num_deferred: int
+    timer: Timer
 
 
 class LeaseDesk:
@@ -39,44 +46,45 @@ class LeaseDesk:
         self._state = state
         self._carry_out = carry_out
         self._bring = bring
-        self._clocks: dict[int, tuple[float, Timer]] = {}
+        self._clocks: dict[int, _Clock] = {}
 
     def keep_time(self, instruction: StartClock | StopClock) -> None:
         """Start a clock, or stop it."""
         generation = instruction.generation
-        due, timer = self._clocks.get(generation, (0.0, None))
+        clock = self._clocks.get(generation)
         if isinstance(instruction, StartClock):
-            when = self._messenger.now() + instruction.after_s
-            if when <= due:
+            if clock is not None and self._messenger.now() + instruction.after_s <= clock.due:
                 return
-            lapse = partial(self._lapse, generation)
-            self._clocks[generation] = when, self._messenger.call_later(instruction.after_s, lapse)
+            self._start(generation, instruction.after_s)
         else:
             self._clocks.pop(generation, None)
-        if timer is not None:
-            timer.cancel()
+        if clock is not None:
+            clock.timer.cancel()
+
+    def _start(self, generation: int, after_s: float, num_deferred: int = 0) -> None:
+        due = self._messenger.now() + after_s
+        timer = self._messenger.call_later(after_s, partial(self._lapse, generation))
+        self._clocks[generation] = _Clock(due, num_deferred, timer)
 
     def _lapse(self, generation: int) -> None:
-        due, _ = self._clocks.pop(generation)
-        now = self._messenger.now()
-        if now - due > LATE_S:
+        due, num_deferred, _ = self._clocks.pop(generation)
+        if self._messenger.now() - due > LATE_S and num_deferred < len(DEFERRALS_S):
             # It was this process that was stopped: what consumers have said meanwhile is still to be read.
-            timer = self._messenger.call_later(READ_S, partial(self._lapse, generation))
-            self._clocks[generation] = now + READ_S, timer
+            self._start(generation, DEFERRALS_S[num_deferred], num_deferred + 1)
         else:
             self._carry_out(self._state.lapse(generation))
 
     @property
-    def dues(self) -> dict[int, float]:
-        """When the time of each lease and delay is over, by the clock of `messenger`."""
-        return {generation: due for generation, (due, _) in self._clocks.items()}
+    def dues(self) -> dict[int, tuple[float, int]]:
+        """When the time of each lease and delay is over, by the clock of `messenger`; how often that was put off."""
+        return {generation: (clock.due, clock.num_deferred) for generation, clock in self._clocks.items()}
 
-    def resume(self, dues: dict[int, float]) -> None:
+    def resume(self, dues: dict[int, tuple[float, int]]) -> None:
         """Keep the time of leases that another desk has begun."""
-        for generation, due in dues.items():
+        for generation, (due, num_deferred) in dues.items():
             left_s = max(0.0, due - self._messenger.now())
             timer = self._messenger.call_later(left_s, partial(self._lapse, generation))
-            self._clocks[generation] = due, timer
+            self._clocks[generation] = _Clock(due, num_deferred, timer)
 
     def answer(self, request: Request) -> None:
         """Hear what a client says of a lease or of a dead letter."""
@@ -134,8 +142,8 @@ class LeaseDesk:
 
     def close(self) -> None:
         """Stop every clock."""
-        for _, timer in self._clocks.values():
-            timer.cancel()
+        for clock in self._clocks.values():
+            clock.timer.cancel()
         self._clocks.clear()
 
 

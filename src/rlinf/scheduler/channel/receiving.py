@@ -27,7 +27,7 @@ class Receiving:
         messenger: this process's.
         channel: its name, for reports.
         leases: keeps what is on lease alive, also while it is on its way.
-        on_items: called with the ticket of an operation whose items are here.
+        on_items: called with the ticket of an operation whose items were fetched.
         resend: asks for the items of an operation once more, by way of the channel's process.
         flush: sends what has gathered.
     """
@@ -49,19 +49,23 @@ class Receiving:
         self._flush = flush
         self._fetches: dict[int, Fetching] = {}
 
-    def receive(self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]) -> None:
-        """Receive what was delivered to an operation; whatever else is raised, the items cannot be had."""
+    def receive(
+        self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]
+    ) -> Delivery | None:
+        """Receive what was delivered to an operation; whatever is raised, the items cannot be had.
+
+        Returns: the items; None if they come later: then `on_items` is called.
+        """
         try:
             held = [HeldAt.from_frames(part) or part for part in parts]
             if any(isinstance(part, HeldAt) for part in held):
                 self._fetch(operation, answer, held)
-                return
-            items = Delivery.of(answer, map(self._messenger.parcels.receive, parts))
+                return None
+            return Delivery.of(answer, map(self._messenger.parcels.receive, parts))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
             self._resend(answer.ticket)
-            return
-        self._on_items(answer.ticket, items)
+            return None
 
     def stop(self, ticket: int) -> Fetching | None:
         """Nobody wants the items of an operation any more; what was fetched of them until now."""

@@ -22,6 +22,7 @@ from rlinf.scheduler.channel.sender import OperationSender
 from rlinf.scheduler.channel.shortcut import Shortcut, ShortcutRequest, dial
 from rlinf.scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
@@ -536,11 +537,15 @@ class ClientShell:
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
             return
         try:
-            self._receiving.receive(self._operations[answer.ticket], answer, parts)
+            items = self._receiving.receive(self._operations[answer.ticket], answer, parts)
         except Exception as error:  # the other answers in this message are not to wait in vain
             logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
             self._answer(answer.ticket, self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
             self._outbox.append((wire.Withdraw(answer.ticket), ()))
+            return
+        if items is not None:
+            # Its caller may have them before anything goes wrong here: then they are not given to another one.
+            run_guarded(self._on_items, answer.ticket, items)
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
         self._carry_out(self._state.delivered(ticket, items))

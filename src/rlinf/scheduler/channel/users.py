@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
@@ -25,8 +28,8 @@ class Users:
     >>> users = Users()
     >>> users.note("p1", wire.Put(1, "default", 0, True, 0), now=3.0)
     >>> users.lose("p1", "rollout:0")
-    >>> users.putters("default", {}, now=5.0)
-    (User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True),)
+    >>> users.by_queue({}, now=5.0)["default"].putters
+    [User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True)]
     """
 
     def __init__(self) -> None:
@@ -49,6 +52,8 @@ class Users:
             use = uses[key] = _Use()
             if len(uses) > MAX_USES:
                 uses.popitem(last=False)
+        else:
+            uses.move_to_end(key)
         use.count += 1
         use.at = now
 
@@ -58,25 +63,27 @@ class Users:
         if len(self._gone) > MAX_USES:
             self._gone.popitem(last=False)
 
-    def putters(self, queue: QueueName, names: dict[str, str], now: float) -> tuple[User, ...]:
-        """Those who put into a queue; `names` are the names of the clients that are there."""
-        return self._of(wire.Put, queue, names, now)
+    def by_queue(self, names: dict[str, str], now: float) -> dict[QueueName, UsersOfQueue]:
+        """Who used which queue; `names` are the names of the clients that are there."""
+        found: dict[QueueName, UsersOfQueue] = {}
+        for kind, uses in self._uses.items():
+            for (client, queue), use in uses.items():
+                of_queue = found.setdefault(queue, UsersOfQueue([], []))
+                of_queue.last_s = min(of_queue.last_s, now - use.at)
+                name = names.get(client) or self._gone.get(client, "")
+                if name:
+                    who = of_queue.putters if kind is wire.Put else of_queue.getters
+                    who.append(User(name, use.count, now - use.at, client not in names))
+        return found
 
-    def getters(self, queue: QueueName, names: dict[str, str], now: float) -> tuple[User, ...]:
-        """Those who ask for items of a queue; likewise."""
-        return self._of(wire.Get, queue, names, now)
 
-    def _of(self, kind: type, queue: QueueName, names: dict[str, str], now: float) -> tuple[User, ...]:
-        return tuple(
-            User(name, use.count, now - use.at, client not in names)
-            for (client, its_queue), use in self._uses[kind].items()
-            if its_queue == queue and (name := names.get(client) or self._gone.get(client, ""))
-        )
+@dataclass(slots=True)
+class UsersOfQueue:
+    """Who has put into a queue, who has asked for its items, and how long ago somebody did so last, in seconds."""
 
-    @property
-    def queues(self) -> list[QueueName]:
-        """The queues that were used last."""
-        return list(dict.fromkeys(queue for uses in self._uses.values() for _, queue in uses))
+    putters: list[User]
+    getters: list[User]
+    last_s: float = math.inf
 
 
 def channel_note(
@@ -92,21 +99,35 @@ def channel_note(
         now: the present moment, on the channel's clock.
     """
     reported = {wire.as_name(queue.depth.name): queue for queue in found.queues}
+    used = users.by_queue(names, now)
+    unused = UsersOfQueue([], [])
+    every = dict.fromkeys([*reported, *used])
+    told = {queue for queue, each in reported.items() if each.waiting or each.held}
+    told.update(
+        heapq.nsmallest(
+            MAX_SHOWN,
+            (queue for queue in every if queue not in told),
+            key=lambda queue: _rank(reported.get(queue), used.get(queue, unused)),
+        )
+    )
     queues = (
-        _queue_note(queue, reported.get(queue), users, names, now)
-        for queue in dict.fromkeys([*reported, *users.queues[-MAX_SHOWN:]])
+        _queue_note(queue, reported.get(queue), used.get(queue, unused)) for queue in every if queue in told
     )
     return ChannelNote(name, found.held_by, tuple(queues), found.producers)
 
 
-# Of queues in which nothing is and nobody waits, so many are told of.
+# Of queues at which nobody waits, so many are told of.
 MAX_SHOWN = 32
 
 
-def _queue_note(
-    queue: QueueName, found: wire.ExplainedQueue | None, users: Users, names: dict[str, str], now: float
-) -> QueueNote:
-    putters, getters = users.putters(queue, names, now), users.getters(queue, names, now)
+def _rank(found: wire.ExplainedQueue | None, users: UsersOfQueue) -> tuple[bool, float]:
+    """First those whose items nobody gets, then those used last."""
+    is_left = found is not None and found.depth.num_items > 0 and not users.getters
+    return not is_left, users.last_s
+
+
+def _queue_note(queue: QueueName, found: wire.ExplainedQueue | None, users: UsersOfQueue) -> QueueNote:
+    putters, getters = tuple(users.putters), tuple(users.getters)
     if found is None:
         return QueueNote(repr(queue), 0, 0, putters=putters, getters=getters)
     return QueueNote(

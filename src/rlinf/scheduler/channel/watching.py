@@ -9,11 +9,13 @@ from functools import partial
 from msgspec.structs import replace
 
 from rlinf.scheduler.channel.spec import ChannelSpec
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.notes import ChannelNote, Doing
 from rlinf.scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
 from rlinf.scheduler.session import Session
 
+_log = Reporter(__name__)
 Note = Callable[[], ChannelNote | None]
 
 
@@ -60,8 +62,15 @@ class _StallWatch:
     def _look(self) -> None:
         if self.is_over or self._session.messenger.why_closed:
             return
+        try:
+            self._tell()
+        except Exception:  # noqa: BLE001 - whatever it is: the next look may go well
+            _log.exception("channel '%s': who waits there could not be found out", self._name)
+        finally:
+            self._begin()
+
+    def _tell(self) -> None:
         note = self._note()
         for late in () if note is None else self._waiters.late(note, time.monotonic()):
             stall = Stall("", self._name, late.operation, (late.process,), late.since_s)
             tell_stall(self._session, stall)
-        self._begin()

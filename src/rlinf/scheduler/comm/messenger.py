@@ -175,7 +175,8 @@ class Messenger:
 
         Args:
             family: what their names begin with, up to the first point.
-            begin: called on the I/O thread, once; what it raises fails the request.
+            begin: called on the I/O thread until it succeeds; what it raises fails the request, and the next one
+                calls it again.
         """
         self._unbegun[family] = begin
 
@@ -479,7 +480,7 @@ class Messenger:
         try:
             service = self._services.get(name) or self._begun(name)
             if service is None:
-                request.fail(NotServed(self.name, name, sorted(self._services)))
+                request.fail(NotServed(self.name, name, self._served()))
                 return
             request.head = decode_head(head, service.message_type)
             service.handler(request)
@@ -495,10 +496,16 @@ class Messenger:
 
     def _begun(self, name: str) -> _Service | None:
         """The service of that name, if it is of a family that begins now."""
-        begin = self._unbegun.pop(name.partition(".")[0], None)
+        family = name.partition(".")[0]
+        begin = self._unbegun.get(family)
         if begin is not None:
             begin()
+            self._unbegun.pop(family, None)
         return self._services.get(name)
+
+    def _served(self) -> list[str]:
+        """The services there are, and `family.*` for those that begin when one of them is asked for."""
+        return sorted([*self._services, *(f"{family}.*" for family in self._unbegun)])
 
 
 def _is_idle(line: PeerLine) -> bool:

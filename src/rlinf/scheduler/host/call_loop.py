@@ -105,6 +105,8 @@ class CallLoop:
             self._cancel(job)
 
     def _cancel(self, job: Job) -> None:
+        if job.scope.cancelled:
+            return  # once: a task that is cancelled again is interrupted in what it does on its way out
         job.scope.cancel()
         if job.claim():
             job.request.reply(protocol.Cancelled())

@@ -11,7 +11,8 @@ from typing import TypeAlias
 import msgspec
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stack_file import offer_stacks
@@ -25,6 +26,7 @@ LOOK_AT = "job.look_at"
 ENLIST = "job.enlist"
 # So often a process notes where its threads are.
 LOOK_S = 2.0
+_log = Reporter(__name__)
 
 
 class LookAt(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +74,10 @@ class Doings:
         """What this process is at."""
         doing = Doing(self._session.name, os.getpid(), platform.node(), stacks=tuple(self._threads.stacks()))
         for addition in tuple(self._additions.values()):
-            doing = addition(doing)
+            try:
+                doing = addition(doing)
+            except Exception:  # noqa: BLE001 - of one part: the others have something to say
+                _log.exception("what a part of this process is at could not be told")
         return doing
 
     def _begin(self) -> None:
@@ -82,15 +87,15 @@ class Doings:
 
     def _look(self) -> None:
         if not self._messenger.why_closed:
-            self._threads.look()
             self._messenger.call_later(LOOK_S, self._look)
+            self._threads.look()
 
     def _on_ask(self, request: Request) -> None:
         request.reply(self.now())
 
     def _on_look_at(self, request: Request) -> None:
         # Not here: it waits for what the other process writes.
-        run_beside(_answer_look, request)
+        run_beside_in_time(self._messenger.call_later, _answer_look, request)
 
 
 def _answer_look(request: Request) -> None:

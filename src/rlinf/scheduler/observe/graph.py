@@ -25,8 +25,8 @@ from rlinf.scheduler.observe.queue_waits import Ends, of_queue, some_names
 from rlinf.scheduler.observe.stacks import MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
-# Processes of this name only look at the job.
-LOOKERS = "rlinf-"
+# Processes that only look at the job, by name without their numbers: the commands' (`rlinf why`, `rlinf channels`).
+LOOKERS = ("rlinf-why", "rlinf-channels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,10 @@ def is_idle(doing: Doing) -> bool:
 def graph_of(look: JobLook) -> WaitGraph:
     """The graph of what was found out by asking a job's processes."""
     found = sorted(look.doing, key=lambda each: _place_of(each.process))
-    doing = {each.process: each for each in found if not each.process.startswith(LOOKERS)}
-    silent = {each.process: each for each in look.silent if each.state != "gone"}
+    doing = {each.process: each for each in found if not _only_looks(each.process)}
+    silent = {
+        each.process: each for each in look.silent if each.state != "gone" and not _only_looks(each.process)
+    }
     ended = {each.process: each.detail for each in look.silent if each.state == "gone"}
     gone = {**{each.process: each.reason for each in look.gone if each.process not in doing}, **ended}
     channels = {channel.name: channel for each in doing.values() for channel in each.channels}
@@ -155,6 +157,10 @@ def graph_of(look: JobLook) -> WaitGraph:
         if waits:
             blocked[process] = waits
     return WaitGraph(blocked, doing, silent, gone, channels)
+
+
+def _only_looks(process: str) -> bool:
+    return process.rpartition(":")[0] in LOOKERS
 
 
 def _place_of(process: str) -> tuple[str, int]:

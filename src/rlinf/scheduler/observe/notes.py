@@ -114,7 +114,7 @@ class ChannelNote(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         name: the channel's.
         held_by: that process's name; "" if nobody holds it now.
-        queues: those that hold something, are waited for, or were used last.
+        queues: those at which somebody waits or has something, and some others: whose items nobody gets, or used last.
         producers: who has still something to put, where producers are counted.
     """
 

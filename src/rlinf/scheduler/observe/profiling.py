@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.observe.stacks import is_own_thread
 from rlinf.scheduler.session import Session
 
@@ -49,7 +49,11 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
 
 def serve_profiles(session: Session) -> None:
     """Let this process be profiled by whoever asks."""
-    session.messenger.serve(PROFILE, lambda request: run_beside(_answer, request), TakeProfile)
+
+    def begin(request: Request) -> None:
+        run_beside_in_time(session.messenger.call_later, _answer, request)
+
+    session.messenger.serve(PROFILE, begin, TakeProfile)
 
 
 def _answer(request: Request) -> None:

@@ -10,11 +10,13 @@ from functools import partial
 import msgspec
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelTimeout, CommError, ResultTimeout
 from rlinf.scheduler.observe.notes import JobLook
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.observe.why import why_of
+from rlinf.scheduler.observe.why import Answers
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -28,6 +30,7 @@ MAX_AGE_S = 1.0
 LATE_FRACTION, MIN_LATE_S, MAX_LATE_S = 0.1, 0.25, 2.0
 # How long Ctrl-C may be held up; another one ends that.
 INTERRUPTED_S = 1.0
+_log = Reporter(__name__)
 
 
 class AskReason(msgspec.Struct, frozen=True, array_like=True):
@@ -51,22 +54,23 @@ class Reasoner:
 
     def __init__(self, session: Session) -> None:
         self._roll_call = session.service(RollCall)
+        self._answers = session.service(Answers)
+        self._call_later = session.messenger.call_later
         session.messenger.serve(REASON, self._on_ask, AskReason)
 
     def _on_ask(self, request: Request) -> None:
         asked: AskReason = request.head
         # What is asked has to be back before the one who asked gives up; and nobody is disturbed for it.
         wanted = CallRoll(0.8 * asked.within_s, MAX_AGE_S, by_signal=False)
-        self._roll_call.call(wanted, partial(run_beside, _answer, request))
+        self._roll_call.call(wanted, partial(run_beside_in_time, self._call_later, self._answer, request))
 
-
-def _answer(request: Request, look: JobLook) -> None:
-    # On a thread of its own: of a thousand ranks it takes a while.
-    request.reply(why_of(look).about(request.head.process))
+    def _answer(self, request: Request, look: JobLook) -> None:
+        # On a thread of its own: of a thousand ranks it takes a while.
+        request.reply(self._answers.of(look).about(request.head.process))
 
 
 class Reasons:
-    """Asks why this process waits; a service of its session."""
+    """Asks why this process waits; one for each session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -83,14 +87,17 @@ class Reasons:
             session.home, REASON, AskReason(session.name, within_s), timeout_s=within_s, reply_type=str
         )
         try:
-            text: str = asked.result().head
-        except CommError:
+            # By this thread's clock, too: the I/O thread may be what is stuck.
+            text: str = asked.result(within_s).head
+        except (CommError, TimeoutError):
             return ""
         return text
 
 
 def explain(session: Session | None, error: BaseException, limit_s: float | None, waited_s: float) -> None:
     """Add to what ended a wait why it did not end by itself: to a deadline, and to the driver's Ctrl-C.
+
+    It only ever adds text: what fails on the way is logged, and takes the place of nothing.
 
     Args:
         session: this process's.
@@ -100,6 +107,15 @@ def explain(session: Session | None, error: BaseException, limit_s: float | None
     """
     if session is None or session.closed:
         return
+    try:
+        _explain(session, error, limit_s, waited_s)
+    except Exception as failure:
+        if raised_by_signal_handler(failure):
+            raise
+        _log.exception("why a wait ended could not be found out")
+
+
+def _explain(session: Session, error: BaseException, limit_s: float | None, waited_s: float) -> None:
     if isinstance(error, ChannelTimeout | ResultTimeout):
         if limit_s is not None and limit_s >= ASK_FROM_S:
             late_s = min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * limit_s))
@@ -124,7 +140,11 @@ def explaining(
 
 
 def _reasons(session: Session) -> Reasons:
-    return session.service(Reasons)
+    # Not `service`, which waits for the I/O thread: that may be what is stuck.
+    found = session.fact(Reasons)
+    if found is None:
+        session.provide(Reasons, found := Reasons(session))
+    return found
 
 
 def _is_home(session: Session) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Endpoint, Reply, Request
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.observe.answering import DOING, ENLIST, LOOK_AT, Doings, LookAt, silence
 from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook, Silent
 from rlinf.scheduler.observe.outside import STACKS_S, look_at
@@ -22,6 +22,11 @@ from rlinf.scheduler.session import Session
 ROLL_CALL = "job.roll_call"
 # Who has not answered by then is looked at from outside, at the latest.
 PATIENCE_S = 0.5
+# Who asks while all are asked already joins in, also if that ends later than was allowed, by such a part of it.
+JOIN_SLACK = 0.2
+# A process that was heard of less long ago, in seconds, is sent no signal: two of its heartbeats have to be missing.
+# Were it only late, its threads might run while the signal's handler walks their stacks, which could end it.
+SIGNAL_AFTER_S = 5.0
 # So many that are gone are remembered.
 MAX_GONE = 64
 
@@ -33,7 +38,7 @@ class CallRoll(msgspec.Struct, frozen=True, array_like=True):
         within_s: how long that may take, in seconds; who has not answered then is told of as silent.
         max_age_s: an answer that another one got so long ago will do, in seconds.
         names: only these processes; all, if there are none.
-        by_signal: whether a process that does not answer is sent a signal to write its stacks.
+        by_signal: whether a process that is silent for `SIGNAL_AFTER_S` is sent a signal to write its stacks.
     """
 
     within_s: float
@@ -56,6 +61,8 @@ class RollCall:
         self._enlisted: dict[str, tuple[str, Enlist]] = {}
         self._gone: OrderedDict[str, tuple[str, str, float]] = OrderedDict()
         self._last: tuple[float, JobLook] | None = None
+        # The newest look at all that is under way.
+        self._present: _Asking | None = None
         messenger.serve(ENLIST, self._on_enlist, Enlist)
         messenger.serve(ROLL_CALL, self._on_call, CallRoll)
         messenger.on_peer_lost(self._on_lost)
@@ -66,25 +73,33 @@ class RollCall:
         if self._last is not None and not wanted.names and now - self._last[0] <= wanted.max_age_s:
             done(self._last[1])
             return
+        if self._present is not None and self._present.serves(wanted, now):
+            self._present.waiters.append(done)
+            return
         asked = {
             process_id: known
             for process_id, known in self._enlisted.items()
             if not wanted.names or known[0] in wanted.names
         }
         everybody = [known for _, known in self._enlisted.values()]
-        found = partial(self._on_found, wanted, done)
-        asking = _Asking(self._session, asked, everybody, wanted, found)
+        asking = _Asking(self._session, asked, everybody, wanted, self._on_found)
+        asking.waiters.append(done)
+        if not wanted.names:
+            self._present = asking
         if not wanted.names or self._session.name in wanted.names:
             asking.doing.append(self._doings.now())
         asking.begin()
 
-    def _on_found(self, wanted: CallRoll, done: Callable[[JobLook], None], look: JobLook) -> None:
+    def _on_found(self, asking: _Asking, look: JobLook) -> None:
         now = time.monotonic()
+        if self._present is asking:
+            self._present = None
         gone = tuple(Gone(name, reason, now - at) for name, reason, at in self._gone.values())
         look = replace(look, gone=gone, home=self._session.name)
-        if not wanted.names:
+        if not asking.wanted.names:
             self._last = now, look
-        done(look)
+        for done in asking.waiters:
+            done(look)
 
     def _on_call(self, request: Request) -> None:
         self.call(request.head, lambda look: _reply(request, look))
@@ -106,7 +121,12 @@ def _reply(request: Request, look: JobLook) -> None:
 
 
 class _Asking:
-    """One time that all are asked."""
+    """One time that all are asked.
+
+    Attributes:
+        wanted: by whom it was begun,
+        waiters: and who is told what was found.
+    """
 
     def __init__(
         self,
@@ -114,19 +134,30 @@ class _Asking:
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
         wanted: CallRoll,
-        done: Callable[[JobLook], None],
+        done: Callable[[_Asking, JobLook], None],
     ) -> None:
+        self.wanted = wanted
+        self.waiters: list[Callable[[JobLook], None]] = []
         self.doing: list[Doing] = []
         self._session = session
         self._messenger = session.messenger
         self._began = time.monotonic()
         self._within_s = wanted.within_s
-        self._stacks_s = STACKS_S if wanted.by_signal else 0.0
         self._everybody = everybody
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
         self._looked = False
-        self._done: Callable[[JobLook], None] | None = done
+        self._done: Callable[[_Asking, JobLook], None] | None = done
+
+    def serves(self, wanted: CallRoll, now: float) -> bool:
+        """Whether what it finds will do for another one who asks now."""
+        late_s = self._began + self._within_s - (now + wanted.within_s)
+        return (
+            not wanted.names
+            and now - self._began <= wanted.max_age_s
+            and late_s <= JOIN_SLACK * wanted.within_s
+            and (self.wanted.by_signal or not wanted.by_signal)
+        )
 
     def begin(self) -> None:
         for process_id, (_, known) in list(self._missing.items()):
@@ -162,12 +193,18 @@ class _Asking:
             if cut_off := self._messenger.cut_off(process_id):
                 self._note(process_id, silence(name, known, cut_off))
             elif known.endpoint.machine_id == here:
-                run_beside(self._look_from_here, process_id, name, known)
+                looking = self._look_from_here, process_id, name, known, self._stacks_s(process_id)
+                run_beside_in_time(self._messenger.call_later, *looking)
             else:
                 self._look_from_there(process_id, name, known)
 
-    def _look_from_here(self, process_id: str, name: str, known: Enlist) -> None:
-        found = look_at(name, known, self._stacks_s)
+    def _stacks_s(self, process_id: str) -> float:
+        """How long to wait for the stacks of a process that does not answer; 0: it is not asked for them."""
+        is_silent = self._session.silent_s(process_id) >= SIGNAL_AFTER_S
+        return STACKS_S if self.wanted.by_signal and is_silent else 0.0
+
+    def _look_from_here(self, process_id: str, name: str, known: Enlist, stacks_s: float) -> None:
+        found = look_at(name, known, stacks_s)
         self._messenger.submit(partial(self._note, process_id, found))
 
     def _look_from_there(self, process_id: str, name: str, known: Enlist) -> None:
@@ -180,7 +217,7 @@ class _Asking:
         asked = self._messenger.request(
             neighbour,
             LOOK_AT,
-            LookAt(name, known, self._stacks_s),
+            LookAt(name, known, self._stacks_s(process_id)),
             timeout_s=self._within_s,
             reply_type=Silent,
         )
@@ -212,4 +249,4 @@ class _Asking:
         for process_id, (name, known) in self._missing.items():
             self._silent.setdefault(process_id, silence(name, known, "it does not answer"))
         took_s = time.monotonic() - self._began
-        done(JobLook(tuple(self.doing), tuple(self._silent.values()), took_s=took_s))
+        done(self, JobLook(tuple(self.doing), tuple(self._silent.values()), took_s=took_s))

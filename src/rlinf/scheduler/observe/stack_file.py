@@ -1,7 +1,9 @@
 """Stacks of a process that does not answer: a signal has it write them to a file, whatever keeps its interpreter.
 
-The handler is `faulthandler`'s, in C: it takes no lock and runs no Python. A system call that the signal finds goes on
-after it. The file lies in the process's private run directory.
+The handler is `faulthandler`'s, in C: it takes no lock and runs no Python. It walks the frames of all threads without
+the GIL: were one of them to run Python meanwhile, the process might crash. So the signal goes only to who has been
+silent for a while. A system call that it finds goes on after it, but for those that are never restarted (`nanosleep`,
+`poll`, `epoll_wait`): they fail with EINTR. The file lies in the process's private run directory.
 """
 
 from __future__ import annotations

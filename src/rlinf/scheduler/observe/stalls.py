@@ -8,11 +8,11 @@ import msgspec
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.events import Stalled
 from rlinf.scheduler.observe.notes import ChannelNote, JobLook, Waiter
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.observe.why import WITHIN_S, why_of
+from rlinf.scheduler.observe.why import WITHIN_S, Answers
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import seconds_text
 
@@ -52,15 +52,18 @@ class StallDesk:
 
     def __init__(self, session: Session) -> None:
         self._bus = session.bus
+        self._call_later = session.messenger.call_later
+        self._answers = session.service(Answers)
         self._roll_call = session.service(RollCall)
         session.messenger.serve(STALL, self._on_stall, Stall)
 
     def _on_stall(self, notice: Request) -> None:
-        done = partial(run_beside, self._tell, notice.head)
-        self._roll_call.call(CallRoll(WITHIN_S, MAX_AGE_S), done)
+        done = partial(run_beside_in_time, self._call_later, self._tell, notice.head)
+        # Nobody asked for it: so nobody is disturbed.
+        self._roll_call.call(CallRoll(WITHIN_S, MAX_AGE_S, by_signal=False), done)
 
     def _tell(self, stall: Stall, look: JobLook) -> None:
-        found = why_of(look)
+        found = self._answers.of(look)
         short = "\n".join(found.about(process) for process in stall.processes[:MAX_TOLD])
         why = f"{short}\n{found}"
         what, since = stall.channel or stall.group, seconds_text(stall.waited_s)

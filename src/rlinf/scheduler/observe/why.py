@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from rlinf.scheduler.comm.endpoint import local_machine_id
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.observe import culprits as certainty
@@ -151,6 +153,26 @@ def why_of(look: JobLook) -> Why:
     return Why(graph, tuple(culprits_of(graph)), look.took_s)
 
 
+class Answers:
+    """What there is to say of the last look, found out once, however many ask; a service of the job's home.
+
+    Args:
+        session: the home's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        del session
+        self._lock = threading.Lock()
+        self._last: tuple[JobLook, Why] | None = None
+
+    def of(self, look: JobLook) -> Why:
+        """`why_of`; it may take a while, so not on the I/O thread."""
+        with self._lock:
+            if self._last is None or self._last[0] is not look:
+                self._last = look, why_of(look)
+            return self._last[1]
+
+
 @awaited(lambda _local: Wait(IDLE, "what the job is at"))
 def ask_job(
     session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = (), max_age_s: float = 0.0
@@ -184,7 +206,15 @@ def why_of_job(job: RunningJob, name: str, within_s: float = WITHIN_S) -> Why:
     """The same of a job whose driver runs on this machine, asked as a process called `name` that only looks.
 
     A driver that does not answer is looked at from outside: then there is nothing to say of the others.
+
+    Raises:
+        CommError: it cannot be reached.
+        ClusterError: it does not answer, and its process is not to be seen from here.
     """
+    if job.home.machine_id != local_machine_id():
+        # Of a container, say, whose files are seen here: its number means another process, or none.
+        with job.attach(name) as session:
+            return why(session, within_s)
     if not is_stopped(job.pid):
         with job.attach(name) as session, suppress(ClusterError):
             return why(session, within_s)

@@ -57,6 +57,8 @@ def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
     same_for_s = stack.same_for_s if stack is not None else 0.0
     call = f"{running[0].method}()" if running else ""
     since_s = running[0].since_s or 0.0 if running else 0.0
+    if running:  # it cannot stand in a call for longer than that runs: an earlier one was at the same line
+        same_for_s = min(same_for_s, max(each.since_s or 0.0 for each in running))
     if where and same_for_s >= STANDS_S:
         inside = f", in {call}" if call else ""
         return where, same_for_s, f"{name} stands in {where} since {same_for_s:.0f} s{inside}"

@@ -173,7 +173,7 @@ class Fetch(Transfer):
         there = "none" if self._heard == NO_VERSION else f"version {self._heard}"
         wanted = "any version" if self._min_version == NO_VERSION else f"version {self._min_version} or newer"
         newer = self._heard < self._min_version or self._heard == NO_VERSION
-        coming = "" if newer else ", and on its way to this machine"
+        coming = "" if newer else ", and on its way to this machine, or waits for its turn"
         return f"{wanted}; {there} is published{coming}"
 
 

@@ -26,6 +26,7 @@ from rlinf.testing.simulation.world import Violation
 WEIGHTS = "weights"
 NUM_MACHINES = 4
 NONE = -1
+SLOW_US = 500_000
 MAX_WRITE_US = 50_000
 
 
@@ -35,6 +36,7 @@ class Ask(NamedTuple):
     ticket: int
     avoid: str
     missed: int
+    was_to_keep: bool
 
 
 class Stop(NamedTuple):
@@ -122,9 +124,9 @@ class Publisher:
             return
         self.host.world.note(self.host.name, "hears", sender, type(message).__name__, *message)
         match message:
-            case Ask(ticket, avoid, missed):
+            case Ask(ticket, avoid, missed, was_to_keep):
                 if avoid and missed == self.version:
-                    self._avoid(avoid, sender)
+                    self._avoid(avoid, sender, was_to_keep=was_to_keep)
                 self._ask(sender, ticket)
             case Stop(ticket):
                 self.asking.pop(ticket, None)
@@ -144,17 +146,21 @@ class Publisher:
         self.asking[ticket] = process
         self._follow(self.publication.ask(Reader(ticket, process, machine_of(process))))
 
-    def _avoid(self, process: str, reader: str) -> None:
+    def _avoid(self, process: str, reader: str, *, was_to_keep: bool) -> None:
         self._follow(self.publication.lost(process))
         if process not in self._gone:
             self.host.send(process, WEIGHTS, Drop(self.version))
-        if self.publication.is_copying(reader):
-            self._follow(self.publication.lost(reader))
+        if was_to_keep:
+            self._lose_copying(reader)
+
+    def _lose_copying(self, process: str) -> None:
+        if self.publication.is_copying(process):
+            self._follow(self.publication.lost(process))
 
     def _hear_of_replica(self, sender: str, version: int, written: bool) -> None:
         if version != self.version or not written:
             if version == self.version:
-                self._follow(self.publication.lost(sender))
+                self._lose_copying(sender)
             if written:
                 self.host.send(sender, WEIGHTS, Drop(version))
             return
@@ -163,9 +169,16 @@ class Publisher:
             self.host.send(sender, WEIGHTS, Drop(version))
         self._follow(instructions or [])
 
+    def _overdue(self, publication: Publication, process: str) -> None:
+        instructions = publication.overdue(process)
+        if publication is self.publication:
+            self._follow(instructions)
+
     def _follow(self, instructions: list[PublicationInstruction]) -> None:
         for instruction in instructions:
             reader = self.asking.pop(instruction.ticket)
+            if instruction.keep:
+                self.host.later(SLOW_US, self._overdue, self.publication, reader)
             match instruction:
                 case Give(ticket, keep):
                     self.host.send(reader, WEIGHTS, Here(ticket, self.version, keep))
@@ -288,7 +301,7 @@ class WeightsReader(Users):
             self.host.send(process, WEIGHTS, Copy(ticket, version))
 
     def _ask(self, ticket: int, avoid: str, missed: int) -> None:
-        self._copying.pop(ticket, None)
+        was_to_keep = self._copying.pop(ticket, None) is not None
         call = self.calls[ticket]
         if call.outcome or call.items is not None:
             return
@@ -296,7 +309,7 @@ class WeightsReader(Users):
         if self._publisher.host.name in self._gone:
             self._over(ticket, Ending.LOST)
         else:
-            self._send_publisher(Ask(ticket, avoid, missed))
+            self._send_publisher(Ask(ticket, avoid, missed, was_to_keep))
 
     def _written(self, ticket: int, version: int) -> None:
         self.kept.add(version)

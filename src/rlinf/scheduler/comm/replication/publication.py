@@ -49,7 +49,7 @@ class _Source:
     Attributes:
         process_id: which one.
         copies: so many copy from it now.
-        lost: it is none any more.
+        lost: it is none any more; those that copy from it may end.
     """
 
     process_id: str
@@ -70,6 +70,7 @@ class _Replica:
     process_id: str
     copies_from: _Source
     serves: _Source | None = None
+    is_overdue: bool = False
 
 
 class Publication:
@@ -130,7 +131,7 @@ class Publication:
             return None
         replica = self._replicas[machine_id]
         if replica.serves is None:
-            self._change_copies(replica.copies_from, -1)
+            self._make_room(replica)
             replica.serves = _Source(process_id)
             self._free[0][replica.serves] = None
         readers = list(self._waiting.get(machine_id, ()))
@@ -146,13 +147,31 @@ class Publication:
             return []
         replica = self._replicas.pop(machine_id)
         if replica.serves is None:
-            self._change_copies(replica.copies_from, -1)
+            self._make_room(replica)
         else:
-            replica.serves.lost = True
-            for sources in self._free:
-                sources.pop(replica.serves, None)
+            self._close(replica.serves)
         if machine_id in self._waiting:
             self._unserved[machine_id] = None
+        return self._start_copies()
+
+    def overdue(self, process_id: str) -> list[PublicationInstruction]:
+        """A process takes longer to copy than it may: it makes room for the next machine.
+
+        It stays the replica of its machine, for it may be slow and not stopped; its machine goes on waiting for it.
+        """
+        machine_id = self._machines.get(process_id)
+        replica = None if machine_id is None else self._replicas[machine_id]
+        if replica is None or replica.serves is not None:
+            return []
+        self._make_room(replica)
+        return self._start_copies()
+
+    def spare(self, process_id: str) -> list[PublicationInstruction]:
+        """No more machines copy from a replica, which was too slow; for its own machine it stays what it is."""
+        machine_id = self._machines.get(process_id)
+        replica = None if machine_id is None else self._replicas[machine_id]
+        if replica is not None and replica.serves is not None:
+            self._close(replica.serves)
         return self._start_copies()
 
     def is_copying(self, process_id: str) -> bool:
@@ -183,6 +202,16 @@ class Publication:
                 else Give(reader.ticket, keep=True)
             )
         return out
+
+    def _close(self, source: _Source) -> None:
+        source.lost = True
+        for sources in self._free:
+            sources.pop(source, None)
+
+    def _make_room(self, replica: _Replica) -> None:
+        if not replica.is_overdue:
+            replica.is_overdue = True
+            self._change_copies(replica.copies_from, -1)
 
     def _change_copies(self, source: _Source, by: int) -> None:
         if not source.lost:

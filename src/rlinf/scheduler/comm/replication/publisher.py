@@ -16,6 +16,9 @@ from rlinf.scheduler.comm.replication.records import AnswerKind, Drop, Kept, Key
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 
+# A machine that has not copied after so long makes room for another: it may have stopped.
+SLOW_S, SLOW_BYTES_PER_S = 2.0, 100 << 20
+
 
 class _OpenQuestion(NamedTuple):
     """A reader's question that is not answered."""
@@ -130,17 +133,32 @@ class Publisher:
             settled(False)
 
     def _refer(self, published: _Published, question: _OpenQuestion, at: Endpoint, *, keep: bool) -> None:
+        size_bytes = published.parcel.size_bytes
         if not keep:
-            question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at))
+            question.request.reply(ReaderAnswer(AnswerKind.AT, published.key, at, size_bytes))
             return
         settled = partial(self._on_settled, published, question, keep)
-        answer = ReaderAnswer(AnswerKind.FROM, published.key, at, published.parcel.size_bytes)
-        if not question.request.reply(answer, settled=settled):
+        if not question.request.reply(
+            ReaderAnswer(AnswerKind.FROM, published.key, at, size_bytes), settled=settled
+        ):
             settled(False)
 
     def _on_settled(self, published: _Published, question: _OpenQuestion, keep: bool, taken: bool) -> None:
-        if keep and not taken:
-            self._lose(published, question.want.reader.process_id)
+        if not keep:
+            return
+        process_id = question.want.reader.process_id
+        if not taken:
+            self._lose_copying(published, process_id)
+            return
+        # From now on it can stop without anybody's notice, and would keep others from copying.
+        overdue = partial(self._overdue, published.key, process_id)
+        self._messenger.call_later(SLOW_S + published.parcel.size_bytes / SLOW_BYTES_PER_S, overdue)
+
+    def _overdue(self, key: Key, process_id: str) -> None:
+        # By its key: what is released meanwhile gives its memory back.
+        published = self._published.get(key)
+        if published is not None:
+            self._follow(published, published.publication.overdue(process_id))
 
     def _withdraw(self, published: _Published, ticket: int) -> None:
         published.questions.pop(ticket, None)
@@ -155,7 +173,7 @@ class Publisher:
             request.reply(False)
         elif kept.at is None:
             request.reply(False)
-            self._lose(published, request.peer_id)
+            self._lose_copying(published, request.peer_id)
         else:
             published.replicas[request.peer_id] = kept.at
             instructions = published.publication.kept(request.peer_id)
@@ -166,12 +184,20 @@ class Publisher:
 
     def _avoid(self, published: _Published, want: Want) -> None:
         """A reader could not get it from that replica; so it is none itself, if it was to copy from there."""
-        replica = published.replicas.get(want.avoid)
-        if replica is not None:
-            self._messenger.notify(replica, f"{self._service}.drop", Drop(published.key))
-        self._lose(published, want.avoid)
-        if published.publication.is_copying(want.reader.process_id):
-            self._lose(published, want.reader.process_id)
+        if want.was_late and want.was_to_keep:
+            self._follow(published, published.publication.spare(want.avoid))
+        else:
+            replica = published.replicas.get(want.avoid)
+            if replica is not None:
+                self._messenger.notify(replica, f"{self._service}.drop", Drop(published.key))
+            self._lose(published, want.avoid)
+        if want.was_to_keep:
+            self._lose_copying(published, want.reader.process_id)
+
+    def _lose_copying(self, published: _Published, process_id: str) -> None:
+        # Another of its questions may have made it a replica that has the object.
+        if published.publication.is_copying(process_id):
+            self._lose(published, process_id)
 
     def _lose(self, published: _Published, process_id: str) -> None:
         published.replicas.pop(process_id, None)

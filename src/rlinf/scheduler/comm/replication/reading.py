@@ -13,11 +13,11 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication.records import AnswerKind, Copy, Key, ReaderAnswer, Want
 from rlinf.scheduler.comm.replication.replicas import Replicas
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import SharedMemoryUnreadable
+from rlinf.scheduler.errors import CommTimeout, SharedMemoryUnreadable
 
-# How long another machine's replica may take: it may have stopped, and who reads would be stopped with it. The slowest
-# links of clusters carry ten times as much.
-COPY_TIMEOUT_S, COPY_BYTES_PER_S = 10.0, 10 << 20
+# How long a replica may take: it may have stopped, and who reads would be stopped with it. The slowest links of
+# clusters carry ten times as much as the one, and sockets of one machine as the other.
+COPY_TIMEOUT_S, COPY_BYTES_PER_S, LOCAL_BYTES_PER_S = 10.0, 10 << 20, 100 << 20
 
 
 class Reading:
@@ -89,32 +89,37 @@ class Reading:
             self._keep(answer.key, reply.result().frames)
         elif answer.kind is AnswerKind.FROM and answer.at is not None:
             self._copying = answer.key
-            timeout_s = COPY_TIMEOUT_S + answer.size_bytes / COPY_BYTES_PER_S
-            self._ask_replica(answer.at, answer.key, timeout_s)
+            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / COPY_BYTES_PER_S)
         elif answer.at is not None:
-            self._ask_replica(answer.at, answer.key)
+            self._ask_replica(answer.at, answer.key, COPY_TIMEOUT_S + answer.size_bytes / LOCAL_BYTES_PER_S)
         else:
             self._receive(answer.key, reply.result().frames, self.start)
 
-    def _ask_replica(self, replica: Endpoint, key: Key, timeout_s: float | None = None) -> None:
+    def _ask_replica(self, replica: Endpoint, key: Key, timeout_s: float) -> None:
         head = Copy(self._publisher.process_id, key, self._want)
         self._asked = self._messenger.request(
             replica, f"{self._replicas.service}.copy", head, timeout_s=timeout_s, reply_type=ReaderAnswer
         )
-        self._asked.add_done_callback(partial(self._replica_answered, replica, key))
+        self._asked.add_done_callback(partial(self._replica_answered, replica, key, timeout_s))
 
-    def _replica_answered(self, replica: Endpoint, key: Key, reply: Promise[Reply]) -> None:
+    def _replica_answered(self, replica: Endpoint, key: Key, timeout_s: float, reply: Promise[Reply]) -> None:
         if self._over or reply.cancelled():
             return
         keeps, self._copying = self._copying is not None, None
-        failed = reply.exception() is not None
-        if failed or reply.result().head.kind is AnswerKind.GONE:
-            self._want = Want(self._messenger.endpoint, avoid=replica.process_id, avoid_number=key.number)
+        error = reply.exception()
+        if error is not None or reply.result().head.kind is AnswerKind.GONE:
+            self._want = Want(
+                self._messenger.endpoint,
+                avoid=replica.process_id,
+                avoid_number=key.number,
+                was_late=isinstance(error, CommTimeout),
+                was_to_keep=keeps,
+            )
             self.start()
         elif keeps:
             self._keep(key, reply.result().frames)
         else:
-            self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key))
+            self._receive(key, reply.result().frames, lambda: self._ask_replica(replica, key, timeout_s))
 
     def _keep(self, key: Key, frames: list[Buffer]) -> None:
         self._replicas.keep(self._publisher, key, frames, lambda arrived: self._end(key, arrived))

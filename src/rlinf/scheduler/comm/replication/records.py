@@ -33,6 +33,8 @@ class Want(msgspec.Struct, array_like=True):
         unreadable: why it could not open what it was sent; "" if it could.
         avoid: a process that should have had the object and did not.
         avoid_number: the object's number.
+        was_late: that process has not answered in time; it may have the object, and be slow.
+        was_to_keep: what the reader was to copy from there was for its machine.
     """
 
     reader: Endpoint
@@ -40,6 +42,8 @@ class Want(msgspec.Struct, array_like=True):
     unreadable: str = ""
     avoid: str = ""
     avoid_number: int = NOTHING_HEARD
+    was_late: bool = False
+    was_to_keep: bool = False
 
 
 class AnswerKind(IntEnum):
@@ -60,7 +64,7 @@ class ReaderAnswer(msgspec.Struct, array_like=True):
         kind: see `AnswerKind`.
         key: what was found; of WAIT, what is there.
         at: of AT and FROM: where the replica is.
-        size_bytes: of FROM: of the object.
+        size_bytes: of AT and FROM: of the object.
     """
 
     kind: AnswerKind
