@@ -18,12 +18,16 @@ from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.engine.ending import THREADS_GRACE_S
 from rlinf.scheduler.engine.guard import LEFT_GRACE_S
+from rlinf.scheduler.host.breakpoints import WAIT_S
+from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
+from rlinf.scheduler.observe.reasons import INTERRUPTED_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
 from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
 from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
+from rlinf.scheduler.worker.profile import SENDING_S
 from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
 from rlinf.scheduler.worker.supervision import (
     KILLED_WITHIN_S,
@@ -94,6 +98,11 @@ def test_fixed_waits_are_those_of_the_code():
         "a rank whose connection is gone and of whose process Ray says nothing is dead": UNSAID_GRACE_S,
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,
         "a rank that is to come back is started, whether or not the one before is seen to end": ENDED_WITHIN_S,
+        "a `breakpoint()` in a rank to which nobody comes goes on": WAIT_S,
+        "`group.profile(seconds)` takes what has come by then after its `seconds`": SENDING_S,
+        "a Ctrl-C is held up by the look for what was waited for": INTERRUPTED_S,
+        "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
+        "a Ray that does not let a job tidy up what it left for its ranks": TIDY_S,
     }
 
 

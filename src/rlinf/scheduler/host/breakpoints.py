@@ -97,4 +97,4 @@ def _debug(connection: socket.socket, frame: FrameType) -> None:
     # Few ranks ever need it.
     from rlinf.scheduler.host.socket_pdb import SocketPdb  # noqa: PLC0415
 
-    SocketPdb(connection).set_trace(frame)
+    SocketPdb(connection, __name__).set_trace(frame)

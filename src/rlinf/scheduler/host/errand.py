@@ -21,7 +21,7 @@ from rlinf.scheduler.host.protocol import HostSpec
 _NAMESPACE = b"rlinf"
 _PREFIX = "host:"
 # So long Ray's head may take to answer: where a launch needs it, and where something is only tidied up.
-_ANSWER_S, _TIDY_S = 30.0, 2.0
+LEFT_WITHIN_S, TIDY_S = 30.0, 2.0
 # With so many letters the id of an actor ends: the id of its job.
 _JOB_LETTERS = 8
 
@@ -47,7 +47,7 @@ def leave(actor_id: str, spec: HostSpec) -> None:
     Raises:
         ClusterError: this process has left Ray; Ray raises its own where its head does not answer.
     """
-    _store().internal_kv_put(_key(actor_id), pickle.dumps(spec), True, _NAMESPACE, timeout=_ANSWER_S)
+    _store().internal_kv_put(_key(actor_id), pickle.dumps(spec), True, _NAMESPACE, timeout=LEFT_WITHIN_S)
 
 
 def withdraw(actor_ids: Iterable[str]) -> None:
@@ -64,10 +64,10 @@ def withdraw_of_dead_jobs() -> None:
     """Take back what drivers left that were killed in a launch; raises nothing, as `withdraw`."""
     try:
         store = _store()
-        keys = store.internal_kv_keys(_PREFIX.encode(), _NAMESPACE, timeout=_TIDY_S)
+        keys = store.internal_kv_keys(_PREFIX.encode(), _NAMESPACE, timeout=TIDY_S)
         jobs = {key.decode().split(":")[1] for key in keys}
         if jobs:
-            known = store.get_all_job_info(timeout=_TIDY_S).items()
+            known = store.get_all_job_info(timeout=TIDY_S).items()
             jobs -= {job_id.hex() for job_id, job in known if not job.is_dead}
     except Exception as error:  # noqa: BLE001 - only tidied up
         _log.debug("what ended jobs have left with Ray is not known: %s", error)
@@ -76,7 +76,7 @@ def withdraw_of_dead_jobs() -> None:
 
 
 def _take(actor_id: str) -> HostSpec:
-    left = _store().internal_kv_get(_key(actor_id), _NAMESPACE, timeout=_ANSWER_S)
+    left = _store().internal_kv_get(_key(actor_id), _NAMESPACE, timeout=LEFT_WITHIN_S)
     if left is None:
         raise ClusterError(f"nothing was left for actor {actor_id} to host: its launch was given up")
     withdraw([actor_id])
@@ -87,7 +87,7 @@ def _take(actor_id: str) -> HostSpec:
 def _delete(keys: Iterable[bytes], *, by_prefix: bool) -> None:
     try:
         for key in keys:
-            _store().internal_kv_del(key, by_prefix, _NAMESPACE, timeout=_TIDY_S)
+            _store().internal_kv_del(key, by_prefix, _NAMESPACE, timeout=TIDY_S)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises
         # After the first one: each further key would be waited for as long.
         _log.debug("what was left for hosts stays with Ray: %s", error)

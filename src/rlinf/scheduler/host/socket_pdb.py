@@ -9,23 +9,25 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-# Never stopped in: who steps into `breakpoint()` wants to see their own code.
-_OWN = ("rlinf.scheduler.host.breakpoints", __name__)
-
 
 class SocketPdb(pdb.Pdb):
     """A debugger on a connection; when that ends, the program goes on.
+
+    Args:
+        connection: of whoever debugs.
+        hook: the module of what `breakpoint()` calls: who steps into that wants to see their own code.
 
     Attributes:
         is_over: nobody debugs here any more.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, hook: str) -> None:
         connection.setblocking(True)
         self._connection = connection
         self._reader = connection.makefile("r", encoding="utf-8", errors="replace")
         self._writer = connection.makefile("w", encoding="utf-8", errors="replace")
-        super().__init__(stdin=self._reader, stdout=self._writer, nosigint=True, readrc=False, skip=_OWN)
+        own = (hook, __name__)
+        super().__init__(stdin=self._reader, stdout=self._writer, nosigint=True, readrc=False, skip=own)
         self.prompt = "(rlinf) "
         self.is_over = False
         # Python keeps the breaks of all debuggers of a process in one table, and a new one takes what is there.
