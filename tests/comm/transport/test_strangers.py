@@ -250,7 +250,8 @@ def test_another_version_of_the_protocol_is_named_to_who_dials_it(
         connection.sendall(_HEADER.pack(MAGIC, 77, transport == "tcp") + bytes(32))
         answer = read_to_the_end(connection)
     assert answer == HEADERS[transport]
-    until(lambda: "it speaks version 77 of the protocol, and this process version 2" in caplog.text)
+    said = f"it speaks version 77 of the protocol, and this process version {PROTOCOL_VERSION}"
+    until(lambda: said in caplog.text)
     friend()
 
 
