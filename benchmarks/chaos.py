@@ -214,13 +214,20 @@ class Chaos:
                 self._stopped.setdefault(victim, now + self._dice.uniform(0, 3 * TTL_S))
             else:
                 os.kill(victim.pid, signal.SIGINT)
-                victim.join(DRAIN_S)
+                self._let_end(victim)
                 self._interrupted.add(victim.name)
                 self._start(self._living.pop(victim))
             self._outcome.events[what] += 1
             if now >= next_look:
                 next_look = now + 1.0
                 self._outcome.memory.append(_memory_of(self._holder.pid))
+
+    def _let_end(self, victim: Any) -> None:
+        """Wait for one that was interrupted; it may wait for one that is stopped, which goes on in its time."""
+        deadline = time.monotonic() + DRAIN_S
+        while victim.is_alive() and time.monotonic() < deadline:
+            self._wake(time.monotonic())
+            victim.join(0.1)
 
     def _hears(self, victim: Any) -> bool:
         """Whether a process can be interrupted: it runs, and has begun its work."""
