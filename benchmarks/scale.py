@@ -45,7 +45,7 @@ from rlinf.testing import LocalRuntime
 NODES = (10, 100, 1000)
 A_NODE = 8
 # Of benchmarks/launch.py, of the largest number of ranks that it ran here; docs/performance.md has the table.
-LAUNCH_CPU_S, LAUNCH_MIB = 1.56, 69
+LAUNCH_CPU_S, LAUNCH_MIB = 0.76, 53
 CORES_A_NODE = 64
 MESSAGES = 20_000
 CLIENTS = 64
