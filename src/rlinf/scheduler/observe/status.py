@@ -5,7 +5,7 @@ The terminal view, the page and the metrics are three renderings of it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -218,7 +218,14 @@ class WeightsStatus:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event of the job: when (in seconds since 1970), its class's name, it in words, and "info", "warning" or "error"."""
+    """An event of the job.
+
+    Attributes:
+        at_s: when it happened, in seconds since 1970.
+        kind: its class, e.g. "WorkerLost".
+        text: it in words.
+        level: "info", "warning" or "error".
+    """
 
     at_s: float
     kind: str
@@ -285,5 +292,5 @@ class JobStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        data: dict[str, Any] = msgspec.to_builtins(asdict(self))
+        data: dict[str, Any] = msgspec.to_builtins(self)
         return data
