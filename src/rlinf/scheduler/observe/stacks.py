@@ -28,8 +28,8 @@ _EVENT_LOOP = "asyncio/base_events.py"
 MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
-# Threads of this library's own, and of Ray's, say nothing about the job.
 _CALL_THREADS = "rlinf-call-"
+# Threads of this library's own, and of Ray's, say nothing about the job.
 _OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "ray_", "AsyncIO Thread")
 
 

@@ -11,13 +11,13 @@ class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
     """Memory of one device that a process has initialised, all in bytes.
 
     Attributes:
-        visible_index: the device's number among those that the process sees.
+        index: the device's number on its node; of a process that is no rank, among those that it sees.
         reserved_bytes: what this process's PyTorch has reserved.
         used_bytes: what all processes use.
         total_bytes: how much there is.
     """
 
-    visible_index: int
+    index: int
     reserved_bytes: int
     used_bytes: int
     total_bytes: int
