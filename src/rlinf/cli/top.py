@@ -64,10 +64,16 @@ def _chosen(pid: int | None, every: bool) -> list[RunningJob]:
 
 
 def _show_once(sessions: list[Session], every: bool, as_json: bool) -> None:
+    from rlinf.scheduler.errors import CommError  # noqa: PLC0415
     from rlinf.scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
 
-    asked = [begin_status(session) for session in sessions]
-    found = [received(each) for each in asked]
+    found = []
+    for asked in [begin_status(session) for session in sessions]:
+        try:
+            found.append(received(asked))
+        except CommError:
+            if not every:  # of all jobs, one may have ended just now
+                raise
     if as_json:
         data = [status.to_dict() for status in found]
         typer.echo(json.dumps(data if every else data[0], indent=2))
