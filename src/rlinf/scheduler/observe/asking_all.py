@@ -24,7 +24,7 @@ PATIENCE_S = 0.5
 SIGNAL_AFTER_S = 5.0
 
 
-class Question(NamedTuple):
+class Inquiry(NamedTuple):
     """What many are asked.
 
     Attributes:
@@ -45,7 +45,7 @@ class AskingAll:
 
     Args:
         session: the home's.
-        question: what they are asked.
+        inquiry: what they are asked.
         asked: who: by their processes' ids, their names and how they are looked at from outside.
         everybody: all who may look at one of these.
         done: called once, when all have answered or are looked at, or the time is over.
@@ -59,7 +59,7 @@ class AskingAll:
     def __init__(
         self,
         session: Session,
-        question: Question,
+        inquiry: Inquiry,
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
         done: Callable[[AskingAll], None],
@@ -69,8 +69,8 @@ class AskingAll:
         self.took_s = 0.0
         self._session = session
         self._messenger = session.messenger
-        self._question = question
-        self._within_s = question.within_s
+        self._inquiry = inquiry
+        self._within_s = inquiry.within_s
         self._everybody = everybody
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
@@ -83,14 +83,14 @@ class AskingAll:
 
     def begin(self) -> None:
         """Ask."""
-        question = self._question
+        inquiry = self._inquiry
         for process_id, (_, known) in list(self._missing.items()):
             answer = self._messenger.request(
                 known.endpoint,
-                question.service,
+                inquiry.service,
                 None,
-                timeout_s=question.within_s,
-                reply_type=question.reply_type,
+                timeout_s=inquiry.within_s,
+                reply_type=inquiry.reply_type,
             )
             answer.add_done_callback(partial(self._on_answer, process_id))
         self._messenger.call_later(min(PATIENCE_S, self._within_s / 3), self._look)
@@ -129,7 +129,7 @@ class AskingAll:
     def _stacks_s(self, process_id: str) -> float:
         """How long to wait for the stacks of a process that does not answer; 0: it is not asked for them."""
         is_silent = self._session.silent_s(process_id) >= SIGNAL_AFTER_S
-        return STACKS_S if self._question.by_signal and is_silent else 0.0
+        return STACKS_S if self._inquiry.by_signal and is_silent else 0.0
 
     def _look_from_here(self, process_id: str, name: str, known: Enlist, stacks_s: float) -> None:
         found = look_at(name, known, stacks_s)
