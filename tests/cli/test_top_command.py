@@ -60,7 +60,9 @@ class Terminal:
 
     def end(self):
         """Its exit status, once it has ended; what it writes is read meanwhile."""
-        while self.process.poll() is None:
+        is_over = False
+        while not is_over or select.select([self._ours], [], [], 0)[0]:
+            is_over = self.process.poll() is not None  # before the last look: what it wrote is there then
             if select.select([self._ours], [], [], 0.01)[0]:
                 self.text += os.read(self._ours, 1 << 16).decode(errors="replace")
         return self.process.wait(DEADLINE_S)
@@ -123,7 +125,7 @@ def test_it_looks_again_until_q_and_leaves_the_terminal_as_it_was(job, terminal)
     shown.type("q")
     assert shown.end() == 0
     assert shown.settings == shown.before
-    assert shown.text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert shown.text.endswith("\x1b[?25h\x1b[?1049l")  # the cursor is back, and what stood there before
 
 
 def test_ctrl_c_ends_it_without_a_word(job, terminal):

@@ -88,7 +88,8 @@ def _num_lines(sizes: Sequence[int]) -> int:
 def _headline(status: JobStatus, width: int) -> Text:
     states = Counter(rank.state for rank in status.ranks)
     line = Text(no_wrap=True, overflow="ellipsis")
-    program = printable(status.job) or "a job"
+    interpreter, _, rest = printable(status.job).partition(" ")
+    program = " ".join(filter(None, (interpreter.rpartition("/")[2], rest))) or "a job"
     line.append(program if len(program) <= width // 3 else f"{program[: width // 3]}…", style="bold")
     line.append(f" {status.driver_pid} ")
     line.append(clock_text(status.at_s), style="dim")
