@@ -55,6 +55,7 @@ class Terminal:
     def wait_for(self, text):
         deadline = time.monotonic() + DEADLINE_S
         while text not in self.text:
+            assert self.process.poll() is None or select.select([self._ours], [], [], 0)[0], self.text
             assert select.select([self._ours], [], [], deadline - time.monotonic())[0], self.text
             self.text += os.read(self._ours, 1 << 16).decode(errors="replace")
 

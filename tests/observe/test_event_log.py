@@ -61,3 +61,11 @@ def test_a_tap_hears_what_is_emitted_at_once_and_without_a_thread():
     bus.tap(heard.append)
     bus.emit(event := events.GroupLaunched("env", 1, 1.0))
     assert heard == [event]
+
+
+def test_a_channel_whose_process_is_gone_is_no_lost_rank():
+    log = EventLog()
+    log.note(events.ChannelOpened("trajectories", 0, 0, "Channels:0", 77), 1.0)
+    log.note(events.WorkerLost("trajectories", 0, "killed by signal 9"), 2.0)
+    assert log.lost == {}
+    assert log.records()[-1].text == "trajectories:0 was lost: killed by signal 9"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rlinf.scheduler.observe.prometheus import WsgiApp
     from rlinf.scheduler.session import Session
 
-# What this process is called in the job.
-LOOKER = "rlinf-metrics:"
+# What this process is called in the job, before its number.
+LOOKER = "rlinf-metrics-"
 
 
 def metrics(

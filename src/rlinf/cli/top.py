@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rlinf.scheduler.session import Session
     from rlinf.scheduler.session.job_file import RunningJob
 
-# What this process is called in the job.
-LOOKER = "rlinf-top:"
+# What this process is called in the job, before its number: not as a rank, so that Ctrl-Z is no event of the job's.
+LOOKER = "rlinf-top-"
 # So often it looks whether an answer is there, or `q` is pressed, in seconds.
 _GLANCE_S = 0.05
 # Where no terminal says how high it is, everything is shown.

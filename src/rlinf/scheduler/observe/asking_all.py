@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +18,8 @@ from rlinf.scheduler.observe.notes import Enlist, Silent
 from rlinf.scheduler.observe.outside import STACKS_S, look_at
 from rlinf.scheduler.session import Session
 
+# So many are asked in one turn of the I/O thread.
+AT_ONCE = 64
 # Who has not answered by then is looked at from outside, at the latest.
 PATIENCE_S = 0.5
 # A process that was heard of less long ago, in seconds, is sent no signal: two of its heartbeats have to be missing.
@@ -83,8 +86,15 @@ class AskingAll:
 
     def begin(self) -> None:
         """Ask."""
-        inquiry = self._inquiry
-        for process_id, (_, known) in list(self._missing.items()):
+        self._ask(iter(tuple(self._missing.items())))
+        self._messenger.call_later(min(PATIENCE_S, self._within_s / 3), self._look)
+        self._messenger.call_later(self._within_s, self._end)
+        self._end_if_known()
+
+    def _ask(self, rest: Iterator[tuple[str, tuple[str, Enlist]]]) -> None:
+        """Ask the next ones, then let other messages pass."""
+        inquiry, part = self._inquiry, list(islice(rest, AT_ONCE))
+        for process_id, (_, known) in part:
             answer = self._messenger.request(
                 known.endpoint,
                 inquiry.service,
@@ -93,9 +103,8 @@ class AskingAll:
                 reply_type=inquiry.reply_type,
             )
             answer.add_done_callback(partial(self._on_answer, process_id))
-        self._messenger.call_later(min(PATIENCE_S, self._within_s / 3), self._look)
-        self._messenger.call_later(self._within_s, self._end)
-        self._end_if_known()
+        if len(part) == AT_ONCE:
+            self._messenger.submit(partial(self._ask, rest))
 
     def _on_answer(self, process_id: str, answer: Promise[Reply]) -> None:
         error = answer.exception(0)
