@@ -13,62 +13,14 @@ from rlinf.cli.top_choice import URGENCY, chosen
 from rlinf.cli.top_view import job_view
 from rlinf.scheduler.observe.status import (
     ChannelStatus,
-    EventRecord,
-    GroupStatus,
     JobStatus,
     NodeStatus,
-    RankStatus,
-    WaitingOperation,
-    WeightsStatus,
 )
+from status_cases import group_of, large_job, with_rank
 
 SIZES = [(80, 24), (200, 60)]
 # Of processor time: of a machine that does other things, too, more passes.
 FRAME_S = 0.1
-
-
-def group_of(name, num_ranks, **more):
-    ranks = (
-        RankStatus(f"{name}:{number}", number, number // 8, 100 + number, "host", (number % 8,), **more)
-        for number in range(num_ranks)
-    )
-    return GroupStatus(name, tuple(ranks))
-
-
-def with_rank(group, number, **more):
-    ranks = list(group.ranks)
-    ranks[number] = replace(ranks[number], **more)
-    return replace(group, ranks=tuple(ranks))
-
-
-def large_job():
-    """512 ranks, of which one is stopped."""
-    driver = GroupStatus(
-        "driver", (RankStatus("driver", 0, state="waiting", wait="actor.train()"),), "driver"
-    )
-    names = ("actor", "critic", "env", "judge", "ref", "reward", "rollout", "tools")
-    groups = [group_of(name, 64, state="running", method="step", cpu_percent=90.0) for name in names]
-    groups[0] = with_rank(groups[0], 37, state="unresponsive", detail="its process is stopped", silent_s=12.0)
-    waiting = WaitingOperation("actor:0", "'default'", "get_batch of weight 4096", 41.0)
-    channels = [
-        ChannelStatus(f"channel-{number}", "Channels:0", puts_per_s=float(number)) for number in range(30)
-    ]
-    channels.append(ChannelStatus("stuck", "Channels:0", depth=3900, waiting=(waiting,)))
-    weights = WeightsStatus("policy", 812, "actor:0", 14 << 30, {"rollout:0": 810}, 2)
-    events = [EventRecord(1e9 + number, "GroupLaunched", f"event {number}") for number in range(200)]
-    nodes = tuple(NodeStatus(rank, f"node{rank}", "10.0.0.1") for rank in range(64))
-    return JobStatus(
-        1e9,
-        "python train.py",
-        4711,
-        "driver",
-        0.01,
-        nodes,
-        (driver, *groups),
-        tuple(channels),
-        (weights,),
-        tuple(events),
-    )
 
 
 def shown(status, width, height, note=""):

@@ -7,42 +7,12 @@ import pytest
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.metrics import COUNTER, FAMILIES
 from rlinf.scheduler.observe.prometheus import metrics_app
-from rlinf.scheduler.observe.status import (
-    ChannelStatus,
-    DeviceStatus,
-    GroupStatus,
-    JobStatus,
-    NodeStatus,
-    RankStatus,
-    WeightsStatus,
-)
+from status_cases import whole_job
 
 UNITS = ("seconds", "bytes")
 # What `promtool check metrics` finds fault with in names, and some more of the same.
 NO_NAMES = r"_(ms|us|milliseconds|minutes|hours|kb|mb|gb|kib|mib|gib|kilobytes|percent|gauge|counter|sum|bucket)(_|$)"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-
-
-def whole_job():
-    """A job that has a sample for each metric."""
-    rank = RankStatus("actor:0", 0, 0, 7, "host", (0,), "running", cpu_s=12.5, rss_bytes=1 << 30)
-    lost = RankStatus("actor:1", 1, state="lost", detail="killed")
-    rank_with_device = RankStatus(
-        "actor:2", 2, device_memory_bytes=3 << 30, wait='get("a\\b\n")', wait_since_s=2.0
-    )
-    device = DeviceStatus(0, "NVIDIA H200", "GPU-1", ("actor:0",), 1 << 30, 140 << 30)
-    return JobStatus(
-        1.0,
-        "train",
-        7,
-        nodes=(NodeStatus(0, "a", "10.0.0.1", devices=(device,)), NodeStatus(1, "b", "10.0.0.2", "lost")),
-        groups=(GroupStatus("actor", (rank, lost, rank_with_device)),),
-        channels=(
-            ChannelStatus('odd "name"\n\\', "Channels:0", depth=4, num_put=9, num_got=5, bytes_put=90),
-        ),
-        weights=(WeightsStatus("policy", 8, "actor:0", 1 << 20, {"actor:1": 7}, 1),),
-        event_counts={"WorkerLost": 1},
-    )
 
 
 def answered(app, path="/metrics", method="GET", **headers):

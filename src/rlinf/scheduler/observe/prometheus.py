@@ -51,10 +51,12 @@ def _exposed(family: MetricFamily, samples: Iterable[tuple[tuple[str, ...], floa
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - optional
 
     # It adds the "_total" of a counter itself, behind the unit.
-    make, name = GaugeMetricFamily, family.name
+    exposed: GaugeMetricFamily | CounterMetricFamily
     if family.kind == COUNTER:
-        make, name = CounterMetricFamily, family.name.removesuffix("_total")
-    exposed: Metric = make(name, family.help, labels=family.labels, unit=family.unit)
+        name = family.name.removesuffix("_total")
+        exposed = CounterMetricFamily(name, family.help, labels=family.labels, unit=family.unit)
+    else:
+        exposed = GaugeMetricFamily(family.name, family.help, labels=family.labels, unit=family.unit)
     for labels, value in samples:
         exposed.add_metric(labels, value)
     return exposed
