@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 LOOKER = "rlinf-top-"
 # So often it looks whether an answer is there, or `q` is pressed, in seconds.
 _GLANCE_S = 0.05
-# Where no terminal says how high it is, everything is shown.
-_NO_TERMINAL = 1_000_000
+# Where no terminal says how high and how wide it is, everything is shown.
+_NO_TERMINAL, _WIDE = 1_000_000, 160
 
 
 def top(
@@ -81,6 +82,8 @@ def _show_once(sessions: list[Session], every: bool, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
     for status in found:
         console.print(_view(status, console.width, _NO_TERMINAL))
 
