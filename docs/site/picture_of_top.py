@@ -27,8 +27,10 @@ class Env(Worker):
     def run(self) -> None:
         """Until it is cancelled."""
         observations = self.connect_channel("observations")
+        number = self.rank
         while not self.cancelled:
-            observations.put(np.zeros(50_000, np.float32), queue_name=self.rank % 4)
+            observations.put(np.zeros(50_000, np.float32), queue_name=number % 4)
+            number += 1
 
 
 class Rollout(Worker):
@@ -61,7 +63,7 @@ class Actor(Worker):
         while not self.cancelled:
             if self.rank == 0:
                 self.publish_weights("policy", {"policy": np.full(500_000, step, np.float32)}, step)
-            trajectories.get_batch(batch_weight=4096, queue_name="default" if self.rank else "validation")
+            trajectories.get_batch(batch_weight=4096, queue_name="validation" if self.rank else "default")
             step += 1
 
 
