@@ -40,6 +40,7 @@ PRELOADED = (
     "ray_workers",
     "regression_roles",
     "returning_workers",
+    "seeded_workers",
     "shared_memory_roles",
     "weights_job",
     "weights_peers",

@@ -30,6 +30,7 @@ from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, t
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf.scheduler.host.seeds import seed_generators
 from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.profiling import serve_profiles
@@ -174,6 +175,8 @@ class Hosting:
             # Now: what the class's module imports may have changed what is seen.
             self._devices = self._look(assignment)
             self._enter(protocol.CONSTRUCTING)
+            if assignment.seeds_generators:
+                seed_generators(assignment.seed)
             return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
@@ -212,6 +215,7 @@ class Hosting:
             master_address=assignment.master_address,
             master_port=assignment.master_port,
             num_restarts=assignment.num_restarts,
+            seed=assignment.seed,
         )
         os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
         self.session.provide(Topology, topology)

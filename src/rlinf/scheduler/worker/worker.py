@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -136,6 +137,16 @@ class Worker(Exchange):
     def num_restarts(self) -> int:
         """How many processes had its place before this one, and died; 0 for the first."""
         return self.info.num_restarts
+
+    # A program may set it: many have one of that name.
+    @cached_property
+    def seed(self) -> int:
+        """The seed of its random numbers, from 0 to 2**32 - 1: its own, and the same in whoever takes its place.
+
+        It is derived from the `seed` of the launch, the group and the rank; without such a seed, from one that was
+        drawn for the job. 0 for a worker that was constructed directly.
+        """
+        return self.info.seed
 
     @property
     def node_rank(self) -> int:
