@@ -7,9 +7,11 @@ import typer
 from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
+from rlinf.cli.lineage import lineage
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
+from rlinf.cli.replay import replay
 from rlinf.cli.topology import topology
 from rlinf.cli.why import why
 
@@ -25,6 +27,8 @@ app.command()(topology)
 app.command()(channels)
 app.command()(why)
 app.command()(pdb)
+app.command()(replay)
+app.command()(lineage)
 app.command()(devices)
 app.command()(doctor)
 app.add_typer(node, name="node")

@@ -86,6 +86,7 @@ class LaunchOptions:
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         seed: what the ranks' seeds are derived from; None: one that is drawn.
+        record: the folder in which what comes to them is recorded; "" if it is not.
     """
 
     max_concurrency: int = 1
@@ -99,6 +100,7 @@ class LaunchOptions:
     ready_when: str = ""
     stall_after_s: float = 0
     seed: int | None = None
+    record: str = ""
 
 
 class Recipe:
@@ -484,6 +486,7 @@ class _Launch:
                 ready_when=self._options.ready_when,
                 seed=recipe.seed_of(rank.address.rank),
                 seeds_generators=self._options.seed is not None,
+                record=self._options.record,
             )
             if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *recipe.factory]
