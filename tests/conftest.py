@@ -39,6 +39,7 @@ PRELOADED = (
     "orphaned_ranks",
     "ray_workers",
     "regression_roles",
+    "recorded_ranks",
     "returning_workers",
     "seeded_workers",
     "shared_memory_roles",

@@ -55,8 +55,8 @@ class RecordedHere:
 
 
 @pytest.fixture
-def recorded(tmp_path):
-    """A rank that is recorded."""
-    here = RecordedHere(tmp_path / "recordings")
+def recorded(tmp_path, request):
+    """A rank that is recorded; a parameter has more of its assignment."""
+    here = RecordedHere(tmp_path / "recordings", **getattr(request, "param", {}))
     yield here
     here.close()

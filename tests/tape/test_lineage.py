@@ -9,7 +9,7 @@ from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.errors import ChannelArgumentError, RecordingError
 from rlinf.scheduler.tape import deliveries
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
-from rlinf.scheduler.tape.files import TapeReader
+from rlinf.scheduler.tape.files import TapeFile, TapeReader
 from rlinf.scheduler.tape.ids import ItemId
 from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
@@ -132,7 +132,7 @@ def test_a_producer_may_say_what_an_item_is_made_of(channels, recordings):
         trajectories.put("of one", sources=batch.ids[1])
         trajectories.put("of three", sources=[batch, lease])
         trajectories.put("of none", sources=())
-    with pytest.raises(ChannelArgumentError, match="sources are batches, leases, or ids .* not 'x'"):
+    with pytest.raises(ChannelArgumentError, match=r"sources are batches, leases, or ids .* not 'x'"):
         trajectories.put("of what", sources="x")
     with Worker.at_step(1):
         trajectories.drain()
@@ -238,8 +238,8 @@ def test_what_cannot_be_recorded_or_read_is_said(channels, tmp_path, recordings)
         prompts.record(tmp_path / "trajectories.rec")
     with pytest.raises(ChannelArgumentError, match="max_bytes"):
         prompts.record(tmp_path / "b.rec", max_bytes=0)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(RecordingError, match=r"there is no file that ends with \.rec"):
-        (tmp_path / "empty").mkdir()
         recordings(tmp_path / "empty")
     prompts.put("still recorded")
     with Worker.at_step(1):
@@ -249,8 +249,6 @@ def test_what_cannot_be_recorded_or_read_is_said(channels, tmp_path, recordings)
 
 
 def test_it_is_no_recording_of_a_rank(tmp_path, recordings):
-    from rlinf.scheduler.tape.files import TapeFile
-
     file = TapeFile(str(tmp_path / "a.rec"))
     file.append([b"\x81\xa4type\xa5began"])
     file.close()

@@ -1,6 +1,7 @@
 """A rank that is recorded, and run again alone from that: in this process, without a cluster."""
 
 import copy
+import os
 import random
 import threading
 
@@ -9,7 +10,7 @@ import pytest
 from recorded_workers import Changed, Learner
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import PeerNotFound, RecordingError, ReplayDiffers, ReplayEnded
+from rlinf.scheduler.errors import ChannelNotFound, PeerNotFound, RecordingError, ReplayDiffers, ReplayEnded
 from rlinf.scheduler.tape import rank_tape
 from rlinf.scheduler.tape.recorded_rank import RecordedRank
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
@@ -143,9 +144,9 @@ def test_who_asks_for_less_differs_too(recorded, monkeypatch):
     train(recorded)
     recorded.close()
     monkeypatch.setattr(Learner, "train", lambda self, _learning_rate: self.trajectories.get())
-    with Replay(recorded.folder, check=True) as replay:
-        with pytest.raises(ReplayDiffers, match=r"it did so \d times, and \d times then"):
-            list(replay.run())
+    problem = r"it did so \d times, and \d times then"
+    with Replay(recorded.folder, check=True) as replay, pytest.raises(ReplayDiffers, match=problem):
+        list(replay.run())
 
 
 def test_a_rank_that_died_while_it_waited_is_run_to_there(recorded):
@@ -205,29 +206,25 @@ def test_calls_of_one_method_are_run_alone(recorded):
     train(recorded)
     _, told, _ = inputs_of(recorded, method="train")
     assert told == ["__init__: done", "call 2, train(): done"]
-    with pytest.raises(RecordingError, match="was not called for 'trian', .* did you mean 'train'"):
+    with pytest.raises(RecordingError, match=r"was not called for 'trian', .* did you mean 'train'"):
         Replay(recorded.folder, method="trian")
 
 
-def test_its_environment_and_its_seed_are_its_own_for_the_time_being(tmp_path, monkeypatch):
-    from conftest import RecordedHere
-
-    here = RecordedHere(tmp_path / "seeded", seed=11, seeds_generators=True)
+@pytest.mark.parametrize("recorded", [{"seed": 11, "seeds_generators": True}], indirect=True)
+def test_its_environment_and_its_seed_are_its_own_for_the_time_being(recorded, monkeypatch):
     monkeypatch.delenv("RLINF_GROUP", raising=False)
-    try:
-        make(here)
-    finally:
-        here.close()
+    make(recorded)
+    recorded.close()
     before = random.getstate()
     try:
-        with Replay(here.folder) as replay:
+        with Replay(recorded.folder) as replay:
             list(replay.run())
             assert replay.worker.seed == 11
             assert str(replay.worker.address) == "actor:0"
             assert random.random() == random.Random(11).random()
     finally:
         random.setstate(before)
-    assert "RLINF_GROUP" not in __import__("os").environ
+    assert "RLINF_GROUP" not in os.environ
 
 
 def test_a_recording_that_is_full_says_so_and_nobody_fails(recorded, monkeypatch, caplog):
@@ -261,7 +258,9 @@ def test_a_disk_that_is_full_ends_the_recording_and_not_the_rank(recorded, monke
 
 
 def test_what_cannot_be_found_is_named(tmp_path, recorded):
-    with pytest.raises(RecordingError, match="no recording of actor:1 in this folder; there are actor-0.rec"):
+    with pytest.raises(
+        RecordingError, match=r"no recording of actor:1 in this folder; there are actor-0\.rec"
+    ):
         RecordedRank(recorded.folder, "actor:1")
     RecordedRank(recorded.folder, "actor:0").close()
     with pytest.raises(RecordingError, match="it is of actor:0, not of actor:7"):
@@ -276,11 +275,11 @@ def test_a_failed_look_up_fails_again(recorded):
             self.inputs = []
             try:
                 self.connect_channel("missing", timeout_s=0)
-            except Exception as error:
-                self.inputs.append((type(error).__name__, type(error.__cause__).__name__))
+            except ChannelNotFound as error:
+                self.inputs.append(("not found", type(error.__cause__).__name__))
 
     worker = recorded.make(Seeker)
-    assert worker.inputs == [("ChannelNotFound", PeerNotFound.__name__)]
+    assert worker.inputs == [("not found", PeerNotFound.__name__)]
     assert inputs_of(recorded)[0] == plain(worker.inputs)
 
 

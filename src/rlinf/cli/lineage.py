@@ -23,18 +23,16 @@ def lineage(
     # numpy takes a while to load, and other commands do without it.
     from rlinf.scheduler.tape.lineage import Recordings  # noqa: PLC0415
 
-    with readable_errors():
-        recordings = Recordings(paths)
-    for note in recordings.notes:
-        typer.echo(f"rlinf: {note}", err=True)
-    if step is None:
+    with readable_errors(), Recordings(paths) as recordings:
+        for note in recordings.notes:
+            typer.echo(f"rlinf: {note}", err=True)
         steps = recordings.steps
+        found = None if step is None else recordings.step(step)
+    if step is None:
         typer.echo(json.dumps(steps) if as_json else f"steps: {', '.join(map(str, steps)) or 'none'}")
         return
-    with readable_errors():
-        found = recordings.step(step)
     if found is None:
-        typer.echo(f"nothing is recorded of step {step}; {_what_there_is(recordings.steps)}", err=True)
+        typer.echo(f"nothing is recorded of step {step}; {_what_there_is(steps)}", err=True)
         raise typer.Exit(ANSWER_IS_NO)
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
 
@@ -42,4 +40,4 @@ def lineage(
 def _what_there_is(steps: list[int]) -> str:
     if not steps:
         return "no step was said: see Worker.at_step"
-    return f"there are {len(steps)} steps, from {steps[0]} to {steps[-1]}"
+    return f"the steps that are: {steps[0]} to {steps[-1]}, {len(steps)} in all"

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -167,7 +167,10 @@ class _Found:
 
 
 class Recordings:
-    """The recordings of channels, read into memory without the items' bytes.
+    """The recordings of channels, read into memory without the items' bytes; a context manager, which closes the files.
+
+        with Recordings(["trajectories.rec", "prompts.rec"]) as recordings:
+            print(recordings.step(812))
 
     Args:
         paths: files of `Channel.record`, and folders, of which all that end with `.rec` are read.
@@ -207,6 +210,12 @@ class Recordings:
         """Close the files."""
         for reader in self._readers:
             reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _batch(self, taken: _Taken) -> TakenBatch:
         delivery = taken.delivery

@@ -90,14 +90,12 @@ class RecordedRank:
         self._worker: _Worker | None = None
         self._reader = TapeReader(self.path)
         try:
-            self.began = self._read()
-            if rank and rank != self.address:
-                raise RecordingError(self.path, f"it is of {self.address}, not of {rank}")
+            self.began = self._read(rank)
         except BaseException:
             self._reader.close()
             raise
 
-    def _read(self) -> Began:
+    def _read(self, rank: str) -> Began:
         began: Began | None = None
         for place, frames in self._reader:
             entry = self._entry(frames)
@@ -108,6 +106,9 @@ class RecordedRank:
                 self._add(entry, place)
         if began is None:
             raise RecordingError(self.path, "it does not say whose it is: nothing but that was begun")
+        address = f"{began.group}:{began.rank}"
+        if rank and rank != address:
+            raise RecordingError(self.path, f"it is of {address}, not of {rank}")
         if self._reader.cut_bytes:
             cut = f"its last {self._reader.cut_bytes} bytes are left out: that record was not whole when the rank died"
             self.notes.append(cut)
