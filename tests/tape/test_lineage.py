@@ -253,7 +253,8 @@ def test_it_is_no_recording_of_a_rank(tmp_path, recordings):
     file.append([b"\x81\xa4type\xa5began"])
     file.close()
     with pytest.raises(RecordingError, match="it is no recording of a channel"):
-        recordings()
+        recordings(tmp_path / "a.rec")
+    assert recordings(tmp_path).steps == []  # beside those of channels
 
 
 def test_whoever_held_an_item_before_keeps_its_id_in_a_checkpoint(tmp_path, recordings):

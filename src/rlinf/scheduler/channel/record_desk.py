@@ -34,6 +34,8 @@ class RecordDesk:
         self._has_payload = False
         # At which step they work who asked and said so; by client and ticket.
         self._steps: dict[tuple[str, int], int] = {}
+        # What is to be sent once more.
+        self._again: set[tuple[str, int]] = set()
 
     def answer(self, request: Request) -> None:
         """Begin to record, or end it: then the answer comes when all is written."""
@@ -63,10 +65,15 @@ class RecordDesk:
         if self._steps:
             self._steps.pop((client, ticket), None)
 
+    def repeat(self, client: str, ticket: int) -> None:
+        """What somebody was sent is sent once more: it is recorded already."""
+        self._again.add((client, ticket))
+
     def lose(self, client: str) -> None:
         """A client is gone."""
         for key in [key for key in self._steps if key[0] == client]:
             del self._steps[key]
+        self._again = {key for key in self._again if key[0] != client}
 
     def note(self, delivery: Deliver, consumer: str) -> list[Any] | None:
         """Items go to a consumer; their ids, for it to name them, if that is recorded."""
@@ -75,11 +82,14 @@ class RecordDesk:
             return None  # a slot, or what a subscription reads
         if step is None and delivery.part is not None:
             step = delivery.part.step
-        frames: list[Buffer] = []
-        items = [self._item(item, frames) for item in delivery.items]
-        queue = next(_name(item.origin[2]) for item in delivery.items if item.origin)
-        size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
-        self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
+        if self._again and (delivery.client, delivery.ticket) in self._again:
+            self._again.remove((delivery.client, delivery.ticket))
+        else:
+            frames: list[Buffer] = []
+            items = [self._item(item, frames) for item in delivery.items]
+            queue = next(_name(item.origin[2]) for item in delivery.items if item.origin)
+            size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
+            self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
         return [item.origin[0] if item.origin else ("", "", 0) for item in delivery.items]
 
     def close(self) -> None:

@@ -334,6 +334,7 @@ class ChannelServer:
         return self._state.fill(client, fill.ticket, item, item.size_bytes)
 
     def _resend(self, client: str, resend: wire.Resend, _frames: Iterator[Buffer]) -> list[Instruction]:
+        self._records.repeat(client, resend.ticket)
         known = self._clients[client]
         now = self._messenger.now()
         if now >= known.bytes_until:

@@ -189,7 +189,7 @@ class CallLoop:
             return
         self._tell_method(job.request.head.method)
         try:
-            with _working_at(job, self._tape):
+            with self._working_at(job):
                 result = self._invoke(job)
                 if job.demand is not None:
                     result = self._answers.stream(job.demand, result, self._tape)
@@ -257,11 +257,27 @@ class CallLoop:
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, job: Job, invoke: Callable[[], Awaitable[Any]]
     ) -> None:
-        job.task = task = loop.create_task(_outcome_of(job, invoke, self._tape))
+        job.task = task = loop.create_task(self._outcome_of(job, invoke))
         self._tasks.add(task)
         task.add_done_callback(partial(self._on_task_ended, job))
         if job.scope.cancelled:
             task.cancel()
+
+    async def _outcome_of(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
+        """What a task came to; it raises nothing, for some exceptions would end the event loop."""
+        try:
+            with self._working_at(job):
+                return await invoke(), None
+        except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
+            return None, error
+
+    @contextmanager
+    def _working_at(self, job: Job) -> Iterator[None]:
+        """A block in which this thread or task works at a call."""
+        call: protocol.CallRequest = job.request.head
+        told = self._tape.call(call.method, call.kind, job.arguments)
+        with working_in(job.scope), recording(job.durations), told:
+            yield
 
     def _on_task_ended(self, job: Job, task: asyncio.Task[_TaskOutcome]) -> None:
         self._tasks.discard(task)
@@ -272,23 +288,6 @@ class CallLoop:
         else:
             self._answers.succeed(job, result, wait_s=0.0)
         self._forget(job)
-
-
-@contextmanager
-def _working_at(job: Job, tape: Tape) -> Iterator[None]:
-    """A block in which this thread or task works at a call."""
-    call: protocol.CallRequest = job.request.head
-    with working_in(job.scope), recording(job.durations), tape.call(call.method, call.kind, job.arguments):
-        yield
-
-
-async def _outcome_of(job: Job, invoke: Callable[[], Awaitable[Any]], tape: Tape) -> _TaskOutcome:
-    """What a task came to; it raises nothing, for some exceptions would end the event loop."""
-    try:
-        with _working_at(job, tape):
-            return await invoke(), None
-    except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
-        return None, error
 
 
 async def _same(coroutine: Coroutine[Any, Any, Any]) -> Any:

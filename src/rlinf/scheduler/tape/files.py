@@ -103,7 +103,7 @@ def _after(pieces: list[memoryview], num_bytes: int) -> list[memoryview]:
     return []
 
 
-class Place(NamedTuple):
+class TapePlace(NamedTuple):
     """Where a record lies in its file."""
 
     number: int
@@ -137,7 +137,7 @@ class TapeReader:
             self.close()
             raise RecordingError(path, f"it is no recording: it begins with {bytes(begin)!r}")
 
-    def __iter__(self) -> Iterator[tuple[Place, list[memoryview]]]:
+    def __iter__(self) -> Iterator[tuple[TapePlace, list[memoryview]]]:
         """Every whole record, with its frames.
 
         Raises:
@@ -151,11 +151,11 @@ class TapeReader:
             if len(head) < HEAD.size or end > os.fstat(self._file.fileno()).st_size:
                 self.cut_bytes = os.fstat(self._file.fileno()).st_size - begin
                 return
-            place = Place(number, begin, end)
+            place = TapePlace(number, begin, end)
             yield place, self.load(place)
             begin = end
 
-    def load(self, place: Place) -> list[memoryview]:
+    def load(self, place: TapePlace) -> list[memoryview]:
         """The frames of a record, which can be written to.
 
         Raises:

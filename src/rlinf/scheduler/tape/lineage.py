@@ -21,7 +21,7 @@ from rlinf.scheduler.tape.deliveries import (
     RecordedItem,
     decode_delivery,
 )
-from rlinf.scheduler.tape.files import Place, TapeReader
+from rlinf.scheduler.tape.files import TapePlace, TapeReader
 from rlinf.scheduler.tape.ids import ItemId, Trace
 from rlinf.scheduler.wording import counted
 
@@ -151,7 +151,7 @@ class _Taken:
     """A delivery, and where it lies."""
 
     reader: TapeReader
-    place: Place
+    place: TapePlace
     channel: str
     delivery: RecordedDelivery
     items: list[_Found]
@@ -173,7 +173,7 @@ class Recordings:
             print(recordings.step(812))
 
     Args:
-        paths: files of `Channel.record`, and folders, of which all that end with `.rec` are read.
+        paths: files of `Channel.record`, and folders, of which all such are read that end with `.rec`.
 
     Attributes:
         notes: what is missing in them, in words.
@@ -189,8 +189,8 @@ class Recordings:
         self._last: dict[ItemId, _Found] = {}
         self._by_step: dict[int, list[_Taken]] = {}
         try:
-            for path in _files(paths):
-                self._read(path)
+            for path, was_named in _files(paths):
+                self._read(path, was_named=was_named)
         except BaseException:
             self.close()
             raise
@@ -248,7 +248,7 @@ class Recordings:
             return TracedItem(str(which), which.process_id)
         return self._traced(found, below)
 
-    def _read(self, path: str) -> None:
+    def _read(self, path: str, *, was_named: bool) -> None:
         reader = TapeReader(path)
         self._readers.append(reader)
         channel = ""
@@ -256,6 +256,8 @@ class Recordings:
             try:
                 entry = decode_delivery(frames[0])
             except msgspec.MsgspecError as error:
+                if not was_named and place.number == 1:
+                    return  # of a rank, beside those of channels
                 raise RecordingError(path, f"it is no recording of a channel: {error}") from error
             if isinstance(entry, RecordedDelivery):
                 self._add(_Taken(reader, place, channel, entry, []))
@@ -300,15 +302,20 @@ def _shown(found: _Found) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."
 
 
-def _files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files that are meant, the older half of each before it."""
-    found: list[str] = []
+def _files(paths: Iterable[str | os.PathLike[str]]) -> list[tuple[str, bool]]:
+    """The files that are meant, the older half of each before it, and whether each was named itself."""
+    found: list[tuple[str, bool]] = []
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
             inside = sorted(name for name in os.listdir(path) if name.endswith(SUFFIX))
             if not inside:
                 raise RecordingError(path, f"there is no file that ends with {SUFFIX} in this folder")
-            found.extend(os.path.join(path, name) for name in inside)
+            found.extend((os.path.join(path, name), False) for name in inside)
         else:
-            found.append(path)
-    return [each for path in found for each in (path + OLDER, path) if each == path or os.path.exists(each)]
+            found.append((path, True))
+    return [
+        (each, was_named)
+        for path, was_named in found
+        for each in (path + OLDER, path)
+        if each == path or os.path.exists(each)
+    ]

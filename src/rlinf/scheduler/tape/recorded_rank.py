@@ -23,7 +23,7 @@ from rlinf.scheduler.tape.entries import (
     Stopped,
     decode_entry,
 )
-from rlinf.scheduler.tape.files import Place, TapeReader
+from rlinf.scheduler.tape.files import TapePlace, TapeReader
 from rlinf.scheduler.tape.tape import CONSTRUCTING
 
 SUFFIX = ".rec"
@@ -40,7 +40,7 @@ class RecordedCall:
     """
 
     began: CallBegan
-    place: Place
+    place: TapePlace
     ended: CallEnded | None = None
 
 
@@ -49,7 +49,7 @@ class RecordedOperation:
     """An operation that was recorded, and where that lies."""
 
     noted: Noted
-    place: Place
+    place: TapePlace
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _Worker:
     """What a worker was made from, and where that lies."""
 
     factory: Factory
-    place: Place
+    place: TapePlace
 
 
 # Of one call, or thread: what each kind and subject has, by number.
@@ -179,7 +179,7 @@ class RecordedRank:
         frames, num = self._frames(self._worker.place), self._worker.factory.num_class_frames
         return frames[:num], frames[num:]
 
-    def _frames(self, place: Place) -> list[bytearray]:
+    def _frames(self, place: TapePlace) -> list[bytearray]:
         # Each in memory of its own, as arrays expect it, which may be written to.
         return [bytearray(frame) for frame in self._reader.load(place)[1:]]
 
@@ -189,7 +189,7 @@ class RecordedRank:
         except msgspec.MsgspecError as error:
             raise RecordingError(self.path, f"it is no recording of a rank: {error}") from error
 
-    def _add(self, entry: RankEntry, place: Place) -> None:
+    def _add(self, entry: RankEntry, place: TapePlace) -> None:
         match entry:
             case Factory():
                 self._worker = _Worker(entry, place)
