@@ -56,6 +56,25 @@ class Learner(Worker):
         channel = Channel.connect(name)
         self.inputs.extend((name, channel.get(timeout_s=DEADLINE_S)) for _ in range(3))
 
+    def consult(self):
+        channel = self.connect_channel("questions")
+        self.inputs.append(("answer", channel.ask("now", timeout_s=DEADLINE_S)))
+        later = channel.ask("later", async_op=True, timeout_s=DEADLINE_S)
+        self.inputs.append(("answer", later.wait(DEADLINE_S)))
+        try:
+            channel.ask("what nobody knows", timeout_s=DEADLINE_S)
+        except LookupError as error:
+            self.inputs.append(("failed", str(error)))
+
+    def answer(self):
+        with self.connect_channel("questions").next_request(timeout_s=DEADLINE_S) as request:
+            self.inputs.append(("asked", request.item, request.attempt))
+            request.reply(request.item * 2)
+
+    def take_tensors(self, buffer):
+        self.inputs.append(("tensor", self.trajectories.get(timeout_s=DEADLINE_S)))
+        self.inputs.append(("filled", self.recv_tensor(buffer, "actor", 0, timeout_s=DEADLINE_S).clone()))
+
     def draw(self):
         self.inputs.append(("drawn", self.seed, random.random(), float(np.random.random())))
 

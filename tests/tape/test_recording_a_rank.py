@@ -108,6 +108,41 @@ def test_two_threads_that_read_two_channels_have_each_its_own(recorded):
         assert [item[1] for which, item in inputs if which == name] == [0, 1, 2]
 
 
+def test_what_it_asks_is_answered_as_then_and_what_it_is_asked_comes_again(recorded):
+    worker = make(recorded)
+    channel = Channel.create("questions")
+    consulting = threading.Thread(target=recorded.call, args=("consult",))
+    consulting.start()
+    for answer in (np.arange(5), {"b": 2}):
+        with channel.next_request(timeout_s=60) as request:
+            request.reply(answer)
+    channel.next_request(timeout_s=60).fail(LookupError("nobody knows"))
+    consulting.join()
+    asked = channel.ask(21, async_op=True, timeout_s=60)
+    recorded.call("answer")
+    assert asked.wait(60) == 42
+    inputs, _, _ = inputs_of(recorded, check=True)
+    assert inputs == plain(worker.inputs)
+    assert inputs[2:] == [["failed", "nobody knows"], ["asked", 21, 1]]
+
+
+def test_tensors_are_the_same_bit_by_bit(recorded):
+    torch = pytest.importorskip("torch")
+    worker = make(recorded)
+    tensor = torch.linspace(-3, 3, 5000).bfloat16().reshape(50, 100)
+    tensor[0, 0] = float("nan")
+    Channel.connect("trajectories").put({"tensor": tensor})
+    worker.send_tensor(tensor.T.contiguous(), "actor", 0)
+    recorded.call("take_tensors", torch.zeros(100, 50, dtype=torch.bfloat16))
+    recorded.close()
+    with Replay(recorded.folder, check=True) as replay:
+        list(replay.run())
+        found, filled = replay.worker.inputs[0][1]["tensor"], replay.worker.inputs[1][1]
+    for again, then in ((found, tensor), (filled, tensor.T)):
+        assert again.dtype == then.dtype
+        assert torch.equal(again.view(torch.int16), then.contiguous().view(torch.int16))
+
+
 def test_what_it_gives_is_compared_and_the_first_difference_named(recorded):
     make(recorded)
     train(recorded)

@@ -31,7 +31,7 @@ def replay(
     """
     # What runs a worker takes a while to load, and other commands do without it.
     from rlinf.scheduler.errors import RecordingError, ReplayDiffers, ReplayEnded  # noqa: PLC0415
-    from rlinf.testing.replay import Replay  # noqa: PLC0415
+    from rlinf.scheduler.worker.replay import Replay  # noqa: PLC0415
 
     try:
         with Replay(path, rank, program=program, method=method, check=check) as replayed:

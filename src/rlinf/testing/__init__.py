@@ -8,9 +8,9 @@ from rlinf.scheduler.lazy import loader
 from rlinf.testing.local import LocalAddress, LocalRuntime
 
 if TYPE_CHECKING:  # loaded by those who use it only
-    from rlinf.testing.replay import Replay
+    from rlinf.scheduler.worker.replay import Replay
 
 __all__ = ["LocalAddress", "LocalRuntime", "Replay"]
 
 
-__getattr__ = loader(globals(), {"Replay": "rlinf.testing.replay"})
+__getattr__ = loader(globals(), {"Replay": "rlinf.scheduler.worker.replay"})
