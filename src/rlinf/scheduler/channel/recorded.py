@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
-from rlinf.scheduler.channel.connection import ANSWER_S, ChannelConnection
-from rlinf.scheduler.channel.operation import Operation, OperationPromise
+from rlinf.scheduler.channel.connection import ChannelConnection
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.promise import Promise

@@ -8,8 +8,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
-from rlinf.scheduler.channel.connection import ANSWER_S
-from rlinf.scheduler.channel.operation import Operation, OperationPromise
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.recorded import AboutDelivery, what_of
 from rlinf.scheduler.channel.spec import ChannelRef

@@ -305,7 +305,8 @@ def _shown(found: _Found) -> str:
 def _files(paths: Iterable[str | os.PathLike[str]]) -> list[tuple[str, bool]]:
     """The files that are meant, the older half of each before it, and whether each was named itself."""
     found: list[tuple[str, bool]] = []
-    for path in map(os.fspath, paths):
+    for given in paths:
+        path = os.fspath(given)
         if os.path.isdir(path):
             inside = sorted(name for name in os.listdir(path) if name.endswith(SUFFIX))
             if not inside:

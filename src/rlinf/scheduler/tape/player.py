@@ -63,7 +63,8 @@ class Player(Tape):
         """
         promise: Promise[None] = Promise()
         try:
-            promise.set_result(self.give(operation, subject, given))
+            self.give(operation, subject, given)
+            promise.set_result(None)
         except ReplayDiffers:
             raise
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits

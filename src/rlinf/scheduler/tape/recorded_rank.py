@@ -185,9 +185,10 @@ class RecordedRank:
 
     def _entry(self, frames: Sequence[memoryview]) -> RankEntry:
         try:
-            return decode_entry(frames[0])
+            entry: RankEntry = decode_entry(frames[0])
         except msgspec.MsgspecError as error:
             raise RecordingError(self.path, f"it is no recording of a rank: {error}") from error
+        return entry
 
     def _add(self, entry: RankEntry, place: TapePlace) -> None:
         match entry:

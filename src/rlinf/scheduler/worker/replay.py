@@ -8,8 +8,9 @@ import inspect
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack
+from contextvars import copy_context
 from itertools import islice
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -149,9 +150,13 @@ class Replay:
         if inspect.isgenerator(result):
             self._exhaust(call, result)
         elif inspect.isasyncgen(result):
-            self._runner.run(self._exhaust_async(call, result))
+            self._run_task(self._exhaust_async(call, result))
         elif inspect.iscoroutine(result):
-            self._runner.run(result)
+            self._run_task(result)
+
+    def _run_task(self, task: Coroutine[Any, Any, Any]) -> None:
+        # What it works at is known by the context.
+        self._runner.run(task, context=copy_context())
 
     def _exhaust(self, call: RecordedCall, values: Any) -> None:
         """Have as many values as were asked for then."""
