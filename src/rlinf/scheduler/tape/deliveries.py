@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -15,12 +16,17 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.errors import RecordingError
 from rlinf.scheduler.tape.files import TapeFile
+from rlinf.scheduler.tape.framing import framed
 from rlinf.scheduler.tape.ids import ItemId, Trace
 
 _log = logging.getLogger(__name__)
+# What is to be written, its items' bytes, and about how much memory that takes.
+_Line: TypeAlias = tuple[Any, Sequence[Buffer], int]
 
 # What is delivered faster than it can be written is kept in memory up to here; beyond, it is left out and counted.
 BACKLOG_BYTES = 64 << 20
+# How long the thread that writes waits for more: what the death of the process may lose of a recording.
+GATHER_S = 0.02
 # The older half of a recording.
 OLDER = ".1"
 
@@ -109,13 +115,13 @@ class DeliveryLog:
         if os.path.exists(path + OLDER):
             raise RecordingError(path + OLDER, "there is a recording of that name already; move it away")
         self._file = TapeFile(path)
-        self._lines: queue.SimpleQueue[tuple[Any, Sequence[Buffer], int] | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[_Line | None] = queue.SimpleQueue()
         # Each is counted by one thread.
         self._added_bytes = self._written_bytes = 0
         self._num_left_out = 0
         self._num_records = self._num_older = 0
         self.ended: Promise[None] = Promise()
-        self._write(began)
+        self._write(framed([_encode(began)]), 1)
         run_beside(self._run)
 
     def add(self, delivery: tuple[Any, ...], frames: Sequence[Buffer], size_bytes: int) -> None:
@@ -145,10 +151,14 @@ class DeliveryLog:
 
     def _run(self) -> None:
         try:
-            while (line := self._lines.get()) is not None:
-                entry, frames, size_bytes = line
-                self._write(_delivery(*entry) if isinstance(entry, tuple) else entry, frames)
-                self._written_bytes += size_bytes
+            is_open = True
+            while is_open:
+                lines = [self._lines.get()]
+                # What comes soon is written with it: to wake this thread costs the one that delivers more than a write.
+                time.sleep(GATHER_S)
+                lines += [self._lines.get() for _ in range(self._lines.qsize())]
+                is_open = lines[-1] is not None
+                self._write_lines([line for line in lines if line is not None])
         except (OSError, RecordingError) as error:
             _log.warning("recording '%s' ends here: %s", self._path, error)
             while self._lines.get() is not None:
@@ -157,13 +167,28 @@ class DeliveryLog:
             self._file.close()
             self.ended.set_result(None)
 
-    def _write(self, entry: msgspec.Struct, frames: Sequence[Buffer] = ()) -> None:
-        head = _encode(entry)
-        size_bytes = len(head) + total_bytes(frames)
+    def _write_lines(self, lines: list[_Line]) -> None:
+        pieces: list[Buffer] = []
+        num, gathered_bytes = 0, 0
+        for entry, frames, _ in lines:
+            head = _encode(_delivery(*entry) if isinstance(entry, tuple) else entry)
+            record = framed([head, *frames])
+            size_bytes = total_bytes(record)
+            if num and self._file.size_bytes + gathered_bytes + size_bytes > self._max_bytes // 2:
+                self._write(pieces, num)
+                pieces, num, gathered_bytes = [], 0, 0
+            pieces += record
+            num += 1
+            gathered_bytes += size_bytes
+        self._write(pieces, num)
+        self._written_bytes += sum(size_bytes for *_, size_bytes in lines)
+
+    def _write(self, pieces: list[Buffer], num: int) -> None:
+        size_bytes = total_bytes(pieces)
         if self._num_records > 1 and self._file.size_bytes + size_bytes > self._max_bytes // 2:
             self._turn_over()
-        self._file.append([head, *frames])
-        self._num_records += 1
+        self._file.append_pieces(pieces)
+        self._num_records += num
 
     def _turn_over(self) -> None:
         """Begin a new file; the one before takes the place of the one before that."""
@@ -173,7 +198,7 @@ class DeliveryLog:
         self._began = RecordedChannel(self._began.channel, self._began.at, dropped)
         self._num_older, self._num_records = self._num_records - 1, 0
         self._file = TapeFile(self._path)
-        self._write(self._began)
+        self._write(framed([_encode(self._began)]), 1)
 
 
 def _delivery(

@@ -58,7 +58,10 @@ class TapeFile:
         Raises:
             OSError: it cannot be written; what was written before stays.
         """
-        pieces = framed(frames)
+        self.append_pieces(framed(frames))
+
+    def append_pieces(self, pieces: list[Buffer]) -> None:
+        """Append what is framed already: some records at once; raises as `append`."""
         with self._lock:
             if self._is_busy:
                 self._late.append(b"".join(pieces))
