@@ -10,6 +10,7 @@ from rlinf.cli.doctor import doctor
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
+from rlinf.cli.report import report
 from rlinf.cli.topology import topology
 from rlinf.cli.why import why
 
@@ -24,6 +25,7 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(report)
 app.command()(pdb)
 app.command()(devices)
 app.command()(doctor)

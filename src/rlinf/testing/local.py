@@ -28,6 +28,7 @@ from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.time_desk import TimeDesk
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
@@ -88,7 +89,7 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        for service in (Doings,) if address is not None else (Reasoner, StallDesk):
+        for service in (Doings,) if address is not None else (Reasoner, StallDesk, TimeDesk):
             self.service(service)
 
     def save(

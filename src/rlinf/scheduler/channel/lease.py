@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
@@ -17,6 +18,7 @@ from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Fate
+from rlinf.scheduler.comm.timekeeping import ACK, TIMES
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
     ChannelError,
@@ -49,12 +51,14 @@ class Lease:
         items: Batch,
         attempts: list[int],
         generation: int,
+        origins: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.items = items
         self.attempts = attempts
         self.generation = generation
         self._connection = connection
         self._operation = operation
+        self._origins = origins
         self._name = connection.ref.spec.name
         self._left = set(range(len(attempts)))
         self._why_over = ""
@@ -178,6 +182,8 @@ class Lease:
         answer = self._connection.settle(self._operation, message, is_last)
         # Handed over: whatever interrupts this now, these are not given back.
         self._left.difference_update(places)
+        if message.done and TIMES.spool is not None:
+            TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins)
         if is_last:
             # Said: that nobody keeps it any more says nothing.
             self._operation.fate.taken = True
@@ -303,9 +309,11 @@ class LeaseContext:
 
     def _open(self, operation: Operation, delivery: Delivery) -> Lease:
         about = delivery.lease or wire.LeaseNote(0, [])
-        lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation)
+        origins = tuple(origin for origin in delivery.origins or () if origin is not None)
+        lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
         self._lease = lease
         lease.items = self._load(delivery)
+        self._connection.note_moved(operation, delivery)
         if not self._takes_questions:
             try:
                 refuse_questions(self._connection.ref.spec.name, lease.items)

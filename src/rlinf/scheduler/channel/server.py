@@ -42,6 +42,7 @@ from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.queueing import (
@@ -292,6 +293,7 @@ class ChannelServer:
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
             return self._reserve(client, put, 0)
+        item.origin = self._clients[client].name, put.ticket
         queue, size_bytes = wire.as_name(put.queue), item.size_bytes
         out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **_terms_of(put))
         return out or self._bound.note(self._state)
@@ -315,6 +317,7 @@ class ChannelServer:
         except SharedMemoryUnreadable as error:
             self._tell(client, wire.Granted(fill.ticket, str(error)))
             return []
+        item.origin = self._clients[client].name, fill.ticket
         return self._state.fill(client, fill.ticket, item, item.size_bytes)
 
     def _resend(self, client: str, resend: wire.Resend, _frames: Iterator[Buffer]) -> list[Instruction]:
@@ -636,6 +639,9 @@ def _delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
         delivered.slot = wire.SlotNote(slot.number, slot.version)
     if any(item.version is not None for item in items):
         delivered.versions = [item.version for item in items]
+    if items:
+        told = items[-1:] if TIMES.spool is None else items
+        delivered.origins = [item.payload.origin for item in told]
     return delivered
 
 

@@ -20,8 +20,7 @@ from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
-from rlinf.scheduler.host.timing import recording
-from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.notes import Doing, RunningCall
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Reservation: TypeAlias = Promise[Job | None]
@@ -90,6 +89,11 @@ class CallLoop:
     def add_to(self, doing: Doing) -> Doing:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
         return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
+
+    def running(self) -> tuple[RunningCall, ...]:
+        """The calls that run now; on the I/O thread."""
+        calls = (job.running for job in tuple(self._jobs.values()) if not job.is_counted)
+        return tuple(call for call in calls if call.since_s is not None)
 
     def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""
@@ -181,7 +185,7 @@ class CallLoop:
             return
         self._tell_method(job.request.head.method)
         try:
-            with working_in(job.scope), recording(job.durations):
+            with working_in(job.scope), job.recording():
                 result = self._invoke(job)
                 if job.demand is not None:
                     result = self._answers.stream(job.demand, result)
@@ -265,7 +269,7 @@ class CallLoop:
 async def _outcome_of(job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
     """What a task came to; it raises nothing, for some exceptions would end the event loop."""
     try:
-        with working_in(job.scope), recording(job.durations):
+        with working_in(job.scope), job.recording():
             return await invoke(), None
     except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
         return None, error

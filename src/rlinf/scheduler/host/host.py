@@ -33,6 +33,7 @@ from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.profiling import serve_profiles
+from rlinf.scheduler.observe.time_sheets import TimeSheets
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
@@ -108,6 +109,7 @@ class Hosting:
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
         self.session.service(Doings).add(self.calls.add_to)
+        self.session.service(TimeSheets).running = self.calls.running
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlinf.scheduler.comm import Request
@@ -14,6 +16,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import RunningCall
 
 
@@ -86,6 +89,7 @@ class Job:
         durations: what was timed in it, in seconds.
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
+        is_counted: its time is, for it has ended, answered or not.
     """
 
     def __init__(self, request: Request, arguments: Arrived) -> None:
@@ -95,6 +99,7 @@ class Job:
         self.durations: dict[str, float] = {}
         self.demand = Demand() if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
+        self.is_counted = False
         self._began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
@@ -124,6 +129,15 @@ class Job:
         began = self._began_at
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """A block that does what was called: its time is counted, and that of the phases in it."""
+        try:
+            with recording(self.durations, self.request.head.method, self.request.peer_name):
+                yield
+        finally:
+            self.is_counted = True
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""

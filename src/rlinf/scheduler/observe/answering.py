@@ -17,6 +17,8 @@ from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stack_file import offer_stacks
 from rlinf.scheduler.observe.stacks import Threads
+from rlinf.scheduler.observe.time_sheets import TimeSheets
+from rlinf.scheduler.observe.tracing import Tracer
 from rlinf.scheduler.session import Session
 
 # Services of every process of a job.
@@ -54,6 +56,8 @@ class Doings:
         self._threads = Threads()
         self._additions: dict[int, Addition] = {}
         self._numbers = itertools.count()
+        session.service(TimeSheets)
+        session.service(Tracer)
         messenger.serve(DOING, self._on_ask, None)
         messenger.serve(LOOK_AT, self._on_look_at, LookAt)
         number = offer_stacks(messenger.run_directory)
