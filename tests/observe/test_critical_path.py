@@ -111,7 +111,9 @@ def test_a_process_whose_spans_overlap_is_left_at_the_end_of_its_last_wait():
     # Tasks of an event loop.
     tracks = {
         "actor:0": Track([call(0, 10), wait(0, 9, by="driver")]),
-        "driver": Track([wait(0, 5, "a.f()", "a:0"), wait(1, 8, "b.f()", "b:0"), wait(3, 20, "c.f()", "c:0")]),
+        "driver": Track(
+            [wait(0, 5, "a.f()", "a:0"), wait(1, 8, "b.f()", "b:0"), wait(3, 20, "c.f()", "c:0")]
+        ),
         "b:0": Track([call(0, 8, "f")]),
     }
     found = seconds(critical_path(tracks, "actor:0", 0, 10))

@@ -55,7 +55,9 @@ def test_a_step_says_what_it_waited_for():
     step = report_of(TIMES, "actor.update").step
     assert (step.count, step.mean_s) == (10, pytest.approx(0.9))
     assert step.headline == "70% of the step actor waits for trajectories of rollout"
-    alone = JobTimes((TimeSheet("actor:0", 10, (CallSum("update", 5, 10),), waits=(waited(6.3, "rollout:1"),)),))
+    alone = JobTimes(
+        (TimeSheet("actor:0", 10, (CallSum("update", 5, 10),), waits=(waited(6.3, "rollout:1"),)),)
+    )
     assert report_of(alone).step.headline == "63% of the step actor waits for trajectories of rollout:1"
 
 

@@ -43,7 +43,9 @@ def test_only_its_user_can_read_it(tmp_path):
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 40), max_size=40), st.integers(500, 4000))
-def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(tmp_path_factory, batches, max_bytes):
+def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
+    tmp_path_factory, batches, max_bytes
+):
     path = tmp_path_factory.mktemp("spool") / "p"
     writer = SpoolWriter(path, HEAD, max_bytes)
     written = 0
@@ -113,13 +115,12 @@ def test_nothing_is_read_of_what_is_no_spool():
 
 @given(
     st.floats(-1e6, 1e6),
-    st.lists(
-        st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=8
-    ),
+    st.lists(st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=8),
 )
 def test_clocks_differ_by_what_was_found_give_or_take_the_error(offset_s, delays):
     trips = [
-        RoundTrip(at + offset_s, at + there_s, at + there_s + back_s + offset_s) for at, there_s, back_s in delays
+        RoundTrip(at + offset_s, at + there_s, at + there_s + back_s + offset_s)
+        for at, there_s, back_s in delays
     ]
     found = offset_of(trips)
     assert found.seconds == pytest.approx(offset_s, abs=found.error_s + 1e-6)

@@ -55,7 +55,10 @@ def test_processes_are_named_and_in_order():
     _, data, _ = parsed([ENV, DRIVER, ACTOR])
     named = [e["args"]["name"] for e in data["traceEvents"] if e["name"] == "process_name"]
     assert named == ["driver (node1, 1)", "actor:0 (node2, 12)", "env:0 (node1, 11)"]
-    assert {e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"} == {"MainThread", "events"}
+    assert {e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"} == {
+        "MainThread",
+        "events",
+    }
     (label,) = [e["args"]["labels"] for e in data["traceEvents"] if e["name"] == "process_labels"]
     assert label == "4 older spans dropped, clock ± 20 µs"
 
@@ -73,12 +76,18 @@ def test_slices_have_their_times_and_what_they_are():
 def test_an_item_is_an_arrow_from_its_put_by_its_get_to_its_ack():
     _, data, _ = parsed([ENV, ACTOR])
     flows = [e for e in data["traceEvents"] if e.get("cat") == "flow" and e["name"] == "trajectories"]
-    assert [(e["ph"], e["bp"]) for e in sorted(flows, key=lambda e: e["ts"])] == [("s", "e"), ("t", "e"), ("f", "e")]
+    assert [(e["ph"], e["bp"]) for e in sorted(flows, key=lambda e: e["ts"])] == [
+        ("s", "e"),
+        ("t", "e"),
+        ("f", "e"),
+    ]
     assert len({e["id"] for e in flows}) == 1
     # Each lies within the slice that it belongs to, which is how that is found.
     for flow in flows:
         assert any(
-            e["pid"] == flow["pid"] and e["tid"] == flow["tid"] and e["ts"] <= flow["ts"] <= e["ts"] + e["dur"]
+            e["pid"] == flow["pid"]
+            and e["tid"] == flow["tid"]
+            and e["ts"] <= flow["ts"] <= e["ts"] + e["dur"]
             for e in of(data["traceEvents"], "X")
             if e["cat"] in ("put", "get", "ack")
         )
@@ -94,7 +103,12 @@ def test_weights_are_arrows_from_their_publication():
 def test_events_are_instants():
     _, data, _ = parsed([DRIVER, ENV])
     (event,) = of(data["traceEvents"], "i")
-    assert (event["name"], event["ts"], event["s"], event["args"]) == ("WorkerLost", 0.2e6, "g", {"text": "rank=1"})
+    assert (event["name"], event["ts"], event["s"], event["args"]) == (
+        "WorkerLost",
+        0.2e6,
+        "g",
+        {"text": "rank=1"},
+    )
 
 
 def test_what_is_missing_is_told():
@@ -115,7 +129,9 @@ def test_times_are_the_homes_by_what_the_clock_differed_then():
 
 TIMES = st.integers(0, 60)
 SPANS = st.builds(
-    lambda began, took, kind, name, items: Span(kind, began / 7, (began + took) / 7, name, 1, "a:0", "ch", items),
+    lambda began, took, kind, name, items: Span(
+        kind, began / 7, (began + took) / 7, name, 1, "a:0", "ch", items
+    ),
     TIMES,
     TIMES,
     st.sampled_from([CALL, PHASE, WAIT, PUT, GET, ACK]),

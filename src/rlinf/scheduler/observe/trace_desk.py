@@ -138,7 +138,6 @@ class TraceDesk:
         self._told_share = 0
         self._refused: dict[str, str] = {}
         self._gone_before: set[str] = set()
-        self._hears_events = False
         self._finishing = threading.Lock()
         self._roll_call.on_enlisted.append(self._on_enlisted)
 
@@ -160,9 +159,7 @@ class TraceDesk:
         self._refused = {}
         self._gone_before = set(self._roll_call.departed)
         self._trace_id, self._spool_bytes = secrets.token_hex(8), max_bytes // _TEXT_TO_SPOOL
-        if not self._hears_events:
-            self._hears_events = True
-            self._session.bus.subscribe(self._on_event)
+        self._session.bus.subscribe(self._on_event)
         self._session.on_close_first(self._stop_at_close)
         try:
             self._on_io_thread(self._tell_all)
@@ -197,6 +194,7 @@ class TraceDesk:
         return {name: why for ident, (name, why) in departed.items() if ident not in self._gone_before}
 
     def _give_up(self) -> None:
+        self._session.bus.unsubscribe(self._on_event)
         self._session.forget(self._stop_at_close)
         self._trace, self._told_share = None, 0
 
@@ -251,7 +249,7 @@ class TraceDesk:
     ) -> tuple[dict[tuple[str, str], list[bytes]], dict[str, str]]:
         """The spools on all machines, by machine and process; and of whom there is none, and why."""
         here = self._messenger.endpoint.machine_id
-        folder = folder_of(trace_id)
+        folder = folder_of(trace_id, here)
         spools: dict[tuple[str, str], list[bytes]] = {}
         for file in spools_in(folder):
             whole = part_of(folder, file.name, 0, file.size_bytes)
@@ -299,8 +297,8 @@ class TraceDesk:
         return asked.result()
 
     def _drop(self, trace_id: str, told: Mapping[str, tuple[str, Endpoint]]) -> None:
-        drop_spools(trace_id)
         here = self._messenger.endpoint.machine_id
+        drop_spools(folder_of(trace_id, here))
         for machine, members in _by_machine(told).items():
             if machine != here:
                 with suppress(CommError):

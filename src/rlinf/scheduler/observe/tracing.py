@@ -128,7 +128,7 @@ class Tracer:
         self.end()
         process_id = self._messenger.endpoint.process_id
         head = SpoolHead(self._session.name, os.getpid(), platform.node(), 0, 0)
-        self._writer = SpoolWriter(folder_of(order.trace_id) / process_id, head, order.max_bytes)
+        self._writer = SpoolWriter(self._folder(order.trace_id) / process_id, head, order.max_bytes)
         self._trace_id = order.trace_id
         self._session.on_close(self._end_at_close)
         self._gathered.clear()
@@ -200,6 +200,9 @@ class Tracer:
         else:
             self._writer.note_clock(ClockNote(now, *offset_of(trips)))
 
+    def _folder(self, trace_id: str) -> Path:
+        return folder_of(trace_id, self._messenger.endpoint.machine_id)
+
     # -- what others ask -------------------------------------------------------------------------
 
     def _on_trace(self, request: Request) -> None:
@@ -212,11 +215,11 @@ class Tracer:
     def _on_ask(self, request: Request) -> None:
         match request.head:
             case ListSpools(trace_id):
-                request.reply(spools_in(folder_of(trace_id)))
+                request.reply(spools_in(self._folder(trace_id)))
             case ReadSpool(trace_id, name, start, size_bytes):
-                request.reply(None, [part_of(folder_of(trace_id), name, start, size_bytes)])
+                request.reply(None, [part_of(self._folder(trace_id), name, start, size_bytes)])
             case DropSpools(trace_id):
-                drop_spools(trace_id)
+                drop_spools(self._folder(trace_id))
                 request.reply(None)
 
 
@@ -227,18 +230,18 @@ def _answer(request: Request, value: float) -> None:
 # -- the folder of a trace on a machine ------------------------------------------------------------
 
 
-def folder_of(trace_id: str) -> Path:
-    """The folder in which this machine's processes write their spools; it is made if it is not there.
+def folder_of(trace_id: str, machine_id: str) -> Path:
+    """The folder in which a machine's processes write their spools, this one's; it is made if it is not there.
 
     Raises:
         ClusterError: none can be had that is this user's alone.
     """
     parent = private_directory()
-    if parent is None or not trace_id.isalnum():
+    if parent is None or not (trace_id + machine_id).isalnum():
         raise ClusterError(
             "no directory for temporary files is this user's alone: this process is not traced"
         )
-    folder = parent / f"{_PREFIX}{trace_id}"
+    folder = parent / f"{_PREFIX}{trace_id}-{machine_id}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(folder):
         raise ClusterError(f"{folder} is not this user's alone: this process is not traced")
@@ -264,9 +267,8 @@ def part_of(folder: Path, name: str, start: int, size_bytes: int) -> bytes:
         return file.read(size_bytes)
 
 
-def drop_spools(trace_id: str) -> None:
-    """Remove a trace's folder on this machine, and those that killed jobs left a day ago."""
-    folder = folder_of(trace_id)
+def drop_spools(folder: Path) -> None:
+    """Remove the folder of a trace, and those that killed jobs left a day ago."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in folder.parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):

@@ -34,6 +34,11 @@ class EventBus:
         if self._thread.ident is None:
             self._thread.start()
 
+    def unsubscribe(self, listener: Listener) -> None:
+        """Undo `subscribe`; what was emitted before may still come."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     def emit(self, event: Event, size_bytes: int = 0) -> None:
         """Tell every listener; returns at once.
 
