@@ -27,6 +27,7 @@ from typing import Any
 
 from measure import Options, Table, duration_text, ratio_text, read_options, stopwatch
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
+from rlinf.scheduler.comm import promise, timekeeping
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.timekeeping import TIMES, Cause, Timekeeper
 from rlinf.scheduler.host.timing import Stopwatch
@@ -43,6 +44,7 @@ def count_nothing(nothing: bool) -> None:
     """Let this process count where its time goes, or not."""
     for name, note in _KEPT.items():
         setattr(Timekeeper, name, (lambda *_: None) if nothing else note)
+    promise.begin_wait_in = (lambda _frame: None) if nothing else timekeeping.begin_wait_in
 
 
 class Rank(Worker):
@@ -166,11 +168,12 @@ def cost_of_notes() -> None:
         for _ in range(number):
             Promise().wait(1e-9)
 
-    for name, work in (
-        ("a wait of a channel", waits),
-        ("a timer", timers),
-        ("a wait that is read off the stack", described),
-    ):
+    works = {
+        "a wait of a channel": waits,
+        "a timer": timers,
+        "a wait that is read off the stack": described,
+    }
+    for name, work in works.items():
         began = time.perf_counter()
         work()
         table.row(name, duration_text((time.perf_counter() - began) / number))
@@ -206,13 +209,8 @@ def compare_cartpole(options: Options) -> None:
                     size = (Path(folder) / "cartpole.json").stat().st_size
     counted, traced_s = (statistics.median(seconds) for seconds in took.values())
     table = Table(f"CartPole, {UPDATES} updates", ["counted", "traced", "traced / counted", "file"])
-    table.row(
-        "median of the rounds",
-        duration_text(counted),
-        duration_text(traced_s),
-        ratio_text(traced_s / counted),
-        f"{size / 1e6:.1f} MB",
-    )
+    ratio, file = ratio_text(traced_s / counted), f"{size / 1e6:.1f} MB"
+    table.row("median of the rounds", duration_text(counted), duration_text(traced_s), ratio, file)
 
 
 def main() -> None:

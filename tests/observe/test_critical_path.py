@@ -1,9 +1,10 @@
 """The critical path of a step, found in made-up spans."""
 
+import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf.scheduler.comm.timekeeping import CALL, PHASE, WAIT, Span
@@ -129,7 +130,7 @@ def spans_of_a_process(draw):
     """A call, and in it phases and waits that follow each other; or anything that overlaps."""
     cuts = sorted(draw(st.lists(st.integers(0, 50), min_size=2, max_size=12)))
     parts = []
-    for began, ended in zip(cuts, cuts[1:], strict=False):
+    for began, ended in itertools.pairwise(cuts):
         if draw(st.booleans()):
             parts.append(wait(began, ended, by=draw(st.sampled_from([*NAMES, "", "gone:0"]))))
         else:
@@ -142,6 +143,7 @@ def spans_of_a_process(draw):
     return parts
 
 
+@settings(max_examples=60)
 @given(
     st.fixed_dictionaries({name: spans_of_a_process() for name in NAMES}),
     st.integers(0, 30),
@@ -153,12 +155,13 @@ def test_each_moment_of_a_step_is_of_one_process(spans, began, took, is_cut):
     pieces = critical_path(tracks, "a:0", began, began + took)
     assert pieces[0].ended == began + took
     assert pieces[-1].began == began
-    for later, earlier in zip(pieces, pieces[1:], strict=False):
+    for later, earlier in itertools.pairwise(pieces):
         assert later.began == earlier.ended
     assert all(piece.began < piece.ended for piece in pieces)
     assert {piece.process for piece in pieces} <= {*NAMES}
 
 
+@settings(max_examples=60)
 @given(spans_of_a_process(), st.floats(0, 60))
 def test_a_track_knows_what_its_process_was_at_at_any_moment(spans, moment):
     activity = Track(spans).before(moment)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span
@@ -134,6 +134,7 @@ def sheets(draw):
     return found
 
 
+@settings(max_examples=40)
 @given(sheets())
 def test_nothing_that_was_counted_is_lost_or_counted_twice(found):
     groups = group_times(found)

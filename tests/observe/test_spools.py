@@ -63,6 +63,7 @@ def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     )
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2000))
 def test_a_process_that_was_killed_while_it_wrote_leaves_what_was_before(tmp_path_factory, length):
     path = tmp_path_factory.mktemp("spool") / "p"
@@ -113,6 +114,7 @@ def test_nothing_is_read_of_what_is_no_spool():
     assert read_spool([b"", b"\x05\x00\x00\x00hello"]) is None
 
 
+@settings(max_examples=40)
 @given(
     st.floats(-1e6, 1e6),
     st.lists(st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=8),

@@ -135,11 +135,12 @@ SPANS = st.builds(
     TIMES,
     TIMES,
     st.sampled_from([CALL, PHASE, WAIT, PUT, GET, ACK]),
-    st.text(max_size=8),
+    st.sampled_from(["f", "learn", 'a "quoted" \u00e4 name']),
     st.lists(st.tuples(st.sampled_from(["a:0", "b:1"]), st.integers(0, 9)), max_size=3).map(tuple),
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(SPANS, max_size=30))
 def test_in_a_lane_spans_nest_or_follow_each_other(spans):
     found = lanes(spans)

@@ -181,7 +181,7 @@ def test_a_trace_has_calls_phases_waits_items_and_weights(job, tmp_path):
 
 
 def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(job, tmp_path):
-    job, rollout, actor = job
+    job, rollout, _ = job
     (pid,) = rollout.execute_on(2).where().wait(DEADLINE_S)
     desk = job.session.service(TraceDesk)
     trace = desk.begin(tmp_path / "run.json", MIB)
