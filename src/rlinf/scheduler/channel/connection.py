@@ -195,10 +195,10 @@ class ChannelConnection:
     def note_moved(self, operation: Operation, items: Delivery | None) -> None:
         """Let the trace of the job, if there is one, know what was put, or (with `items`) taken."""
         name = self.ref.spec.name
-        if items is None:
+        if operation.kind == "put":
             origin = self._session.name, operation.ticket
             TIMES.note_moved(PUT, operation.started, operation.kind, name, (origin,))
-        elif items.origins is not None:
+        elif items is not None and items.origins is not None:
             origins = tuple(origin for origin in items.origins if origin is not None)
             TIMES.note_moved(GET, operation.started, operation.kind, name, origins)
 
