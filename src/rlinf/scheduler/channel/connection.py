@@ -42,7 +42,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
-from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, Cause
+from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -104,7 +104,7 @@ class ChannelConnection:
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
         name = ref.spec.name
-        self._causes = {kind: Cause(CHANNEL, f"{kind}('{name}')", name) for kind in KINDS}
+        self._causes = {kind: cause_at(CHANNEL, kind, name) for kind in KINDS}
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
 
     @property

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from functools import lru_cache
 from time import monotonic
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -185,10 +186,16 @@ on_fork_in_child(TIMES.clear)
 def cause_of(wait: Wait) -> Cause:
     """What a wait is for, without what differs from one to the next: its queue, or the number of a version."""
     if wait.kind == CHANNEL:
-        return Cause(CHANNEL, f"{wait.detail}('{wait.subject}')", wait.subject)
+        return cause_at(CHANNEL, wait.detail, wait.subject)
     if wait.kind == WEIGHTS:
-        return Cause(WEIGHTS, f"fetch_weights('{wait.subject}')", wait.subject)
+        return cause_at(WEIGHTS, "fetch_weights", wait.subject)
     return Cause(wait.kind, wait.operation, wait.subject)
+
+
+@lru_cache(maxsize=MAX_SUMS)
+def cause_at(kind: str, what: str, subject: str) -> Cause:
+    """The cause of a wait in an operation on a channel or on weights."""
+    return Cause(kind, f"{what}('{subject}')", subject)
 
 
 class Begun(NamedTuple):

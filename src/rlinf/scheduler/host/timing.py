@@ -34,21 +34,22 @@ class Stopwatch:
     def __init__(self, name: str) -> None:
         self.name = name
         self.elapsed_s = 0.0
-        # When and where it was entered. A list, for one timer may be entered again in a method that calls itself.
-        self._entered: list[tuple[float, Site]] = []
+        # When, and from where to where. A list, for one timer may be entered again in a method that calls itself.
+        self._entered: list[tuple[float, Site, Site]] = []
 
     def __enter__(self) -> Stopwatch:
         outside = site.get()
+        inside = _inside(outside, self.name)
         # Not the token of this: what is entered in a generator may be left in another context.
-        site.set(_inside(outside, self.name))
-        self._entered.append((time.monotonic(), outside))
+        site.set(inside)
+        self._entered.append((time.monotonic(), outside, inside))
         return self
 
     def __exit__(self, *_: object) -> None:
         ended = time.monotonic()
-        began, outside = self._entered.pop()
+        began, outside, inside = self._entered.pop()
         self.elapsed_s = ended - began
-        TIMES.note_phase(_inside(outside, self.name), began, ended)
+        TIMES.note_phase(inside, began, ended)
         site.set(outside)
         note_duration(self.name, self.elapsed_s)
 
@@ -81,6 +82,7 @@ class Stopwatch:
         return timed
 
 
+@functools.lru_cache(maxsize=1024)
 def _inside(outside: Site, name: str) -> Site:
     """A phase in another one; of what calls itself, the outermost."""
     if not outside.phase:

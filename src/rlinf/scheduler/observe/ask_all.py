@@ -11,7 +11,7 @@ from rlinf.scheduler.comm import Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.promise import Promise
 
 
-class Answered(NamedTuple):
+class ReplyFrom(NamedTuple):
     """What a process has answered.
 
     Attributes:
@@ -42,12 +42,12 @@ class AllAsked:
         self,
         messenger: Messenger,
         asked: Mapping[str, tuple[str, Endpoint]],
-        done: Callable[[list[Answered], dict[str, str]], None],
+        done: Callable[[list[ReplyFrom], dict[str, str]], None],
     ) -> None:
         self._messenger = messenger
         self._missing = dict(asked)
         self._done = done
-        self._answers: list[Answered] = []
+        self._answers: list[ReplyFrom] = []
         self._problems: dict[str, str] = {}
 
     def ask(self, service: str, head: Any, within_s: float, reply_type: Any) -> None:
@@ -64,7 +64,7 @@ class AllAsked:
         name, endpoint = self._missing.pop(process_id)
         error = answer.exception(0)
         if error is None:
-            self._answers.append(Answered(name, endpoint, answer.result(0), asked_at, time.monotonic()))
+            self._answers.append(ReplyFrom(name, endpoint, answer.result(0), asked_at, time.monotonic()))
         else:
             self._problems[name] = str(error)
         if not self._missing:

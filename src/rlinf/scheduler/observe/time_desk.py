@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterError, CommTimeout
-from rlinf.scheduler.observe.ask_all import AllAsked, Answered
+from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
 from rlinf.scheduler.observe.graph import only_looks
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.time_sheets import (
@@ -88,7 +88,7 @@ class TimeDesk:
         self,
         own: TimeSheet,
         done: Callable[[JobTimes], None],
-        answers: list[Answered],
+        answers: list[ReplyFrom],
         problems: dict[str, str],
     ) -> None:
         told = [replace(each.reply.head, offset_s=self._offset_s(each)) for each in answers]
@@ -100,7 +100,7 @@ class TimeDesk:
         sheets = (own, *told, *self._left.values())
         done(JobTimes(sheets, {**gone, **problems}, time.monotonic() - own.now, own.now))
 
-    def _offset_s(self, answered: Answered) -> float:
+    def _offset_s(self, answered: ReplyFrom) -> float:
         """What a process's clock shows more than this one's: all processes of a machine have one clock."""
         if answered.endpoint.machine_id == self._messenger.endpoint.machine_id:
             return 0.0

@@ -22,7 +22,7 @@ from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import CommError, ConfigError, SchedulerError
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf.scheduler.observe.ask_all import AllAsked, Answered
+from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.spool import SpoolContent, read_spool
@@ -308,8 +308,8 @@ class TraceDesk:
 
     def _ask(
         self, asked: Mapping[str, tuple[str, Endpoint]], service: str, head: Any, within_s: float
-    ) -> tuple[list[Answered], dict[str, str]]:
-        found: Promise[tuple[list[Answered], dict[str, str]]] = Promise()
+    ) -> tuple[list[ReplyFrom], dict[str, str]]:
+        found: Promise[tuple[list[ReplyFrom], dict[str, str]]] = Promise()
 
         def begin() -> None:
             told = AllAsked(self._messenger, asked, lambda *answers: found.set_result(answers))
