@@ -120,12 +120,12 @@ class GroupTimes:
 
     @property
     def waiting(self) -> float:
-        """What part of their time was waited."""
-        return sum(method.waiting for method in self.methods)
+        """What part of their time was waited: in calls, or where it is never called, at all."""
+        return sum(method.waiting for method in self.methods if method.method or not self.is_called)
 
     @property
     def busy(self) -> float:
-        """What part of their time they were at work: ran calls and did not wait."""
+        """What part of their time they were at work: ran calls and did not wait in them."""
         return max(0.0, min(1.0, self.running) - self.waiting)
 
     @property
@@ -166,7 +166,7 @@ def group_times(sheets: Iterable[TimeSheet]) -> tuple[GroupTimes, ...]:
 class _Ranks(NamedTuple):
     """How many there are, and for how many seconds they are looked at, together."""
 
-    count: int
+    number: int
     lived_s: float
 
     def spent(self, sums: _Sums[S]) -> Spent:
@@ -176,7 +176,7 @@ class _Ranks(NamedTuple):
         total_s = sum(seconds.values())
         share = total_s / self.lived_s if self.lived_s > 0 else 0.0
         longest_s = max(seconds.values(), default=0.0)
-        return Spent(sum(each.count for _, each in sums), total_s / self.count, longest_s, share)
+        return Spent(sum(each.count for _, each in sums), total_s / self.number, longest_s, share)
 
 
 class _GroupSums:
@@ -189,11 +189,13 @@ class _GroupSums:
         self._waits: _Sums[WaitSum] = [(sheet.process, wait) for sheet in sheets for wait in sheet.waits]
 
     def times(self, name: str) -> GroupTimes:
-        every = (*self._calls, *self._phases, *self._waits)
-        methods = map(self._method, dict.fromkeys(each.method for _, each in every))
-        mean_s = self._ranks.lived_s / self._ranks.count
+        names = [call.method for _, call in self._calls]
+        names += [phase.method for _, phase in self._phases]
+        names += [wait.method for _, wait in self._waits]
+        methods = map(self._method, dict.fromkeys(names))
+        mean_s = self._ranks.lived_s / self._ranks.number
         return GroupTimes(
-            name, self._ranks.count, mean_s, tuple(sorted(methods, key=lambda m: -m.spent.mean_s))
+            name, self._ranks.number, mean_s, tuple(sorted(methods, key=lambda m: -m.spent.mean_s))
         )
 
     def _method(self, method: str) -> MethodTimes:

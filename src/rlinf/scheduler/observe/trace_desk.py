@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.promise import Promise
@@ -150,11 +149,11 @@ class TraceDesk:
         """
         if max_bytes < 1 << 20:
             raise ConfigError(f"trace(max_bytes={max_bytes}): a trace needs a megabyte at least")
+        if self._trace is not None:
+            raise ConfigError(f"this job is traced already, to {self._trace.path}: stop that trace first")
         file = Path(path).absolute()
         with file.open("wb"):  # now, and not when all is over
             pass
-        if self._trace is not None:
-            raise ConfigError(f"this job is traced already, to {self._trace.path}: stop that trace first")
         self._trace = trace = Trace(self, file, max_bytes)
         self._refused = {}
         self._gone_before = set(self._roll_call.departed)
@@ -316,7 +315,8 @@ class TraceDesk:
             told.ask(service, head, within_s, None)
 
         self._messenger.submit(begin)
-        return _result(found)
+        answers: tuple[list[ReplyFrom], dict[str, str]] = _result(found)
+        return answers
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:
         done: Promise[Any] = Promise()
@@ -345,13 +345,18 @@ def _by_machine(
     return found
 
 
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "wt", encoding="ascii"))
+    return path.open("w", encoding="ascii")
+
+
 def _written(
     path: Path, max_bytes: int, contents: Iterable[SpoolContent], missing: dict[str, str]
 ) -> TraceFile:
     processes = [on_home_clock(content) for content in contents]
     timeline = Timeline(processes, missing)
-    opened = partial(gzip.open, path, "wt", encoding="ascii") if path.suffix == ".gz" else None
-    with opened() if opened else path.open("w", encoding="ascii") as file:
+    with _opened(path) as file:
         file.writelines(timeline.lines(max_bytes))
     return TraceFile(
         path,
