@@ -79,7 +79,7 @@ def draw(trace: dict[str, Any], begins_us: float, ends_us: float, picture: Path)
     axes.legend(
         boxes, seen, ncols=len(seen), loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8
     )
-    axes.set_ylim(-0.1, len(tracks))
+    axes.set_ylim(-0.1, len(tracks) - 0.1)
     figure.savefig(picture, dpi=130)
 
 

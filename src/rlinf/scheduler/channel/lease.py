@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -51,7 +51,7 @@ class Lease:
         items: Batch,
         attempts: list[int],
         generation: int,
-        origins: tuple[tuple[str, int], ...] = (),
+        origins: Sequence[tuple[str, int] | None] = (),
     ) -> None:
         self.items = items
         self.attempts = attempts
@@ -183,7 +183,7 @@ class Lease:
         # Handed over: whatever interrupts this now, these are not given back.
         self._left.difference_update(places)
         if message.done and TIMES.spool is not None:
-            TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins)
+            TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
         if is_last:
             # Said: that nobody keeps it any more says nothing.
             self._operation.fate.taken = True
@@ -192,6 +192,12 @@ class Lease:
             return AsyncHandle(answer, self._check, text)
         self._check(self._connection.answer_to(answer, what))
         return None
+
+    def _origins_of(self, places: Iterable[int]) -> tuple[tuple[str, int], ...]:
+        if len(self._origins) != len(self.attempts):  # not all were told
+            return ()
+        found = (self._origins[place] for place in places)
+        return tuple(origin for origin in found if origin is not None)
 
     def _check(self, reply: Any) -> None:
         if reply.head.problem:
@@ -309,7 +315,7 @@ class LeaseContext:
 
     def _open(self, operation: Operation, delivery: Delivery) -> Lease:
         about = delivery.lease or wire.LeaseNote(0, [])
-        origins = tuple(origin for origin in delivery.origins or () if origin is not None)
+        origins = delivery.origins or ()
         lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
         self._lease = lease
         lease.items = self._load(delivery)

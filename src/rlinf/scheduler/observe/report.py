@@ -26,8 +26,9 @@ from rlinf.scheduler.wording import counted, did_you_mean, list_names
 
 # How long all processes together may take to answer, in seconds.
 WITHIN_S = 5.0
-# Of steps, the last ones are followed; of what is smaller than this part nothing is written out.
-MAX_STEPS, MIN_SHARE = 32, 0.005
+# Of steps the last ones are followed, as far as all processes remember them. What is smaller than such a part is not
+# written out.
+MAX_STEPS, MIN_STEPS, MIN_SHARE = 32, 4, 0.005
 _MAX_LINES = 8
 
 
@@ -221,7 +222,10 @@ def _step(times: JobTimes, group: GroupTimes, method: MethodTimes) -> StepTimes:
         for span in _on_home_clock(sheet)
         if span.kind == CALL and span.name == method.method
     ]
-    last = sorted(steps, key=lambda each: each[1].ended)[-MAX_STEPS:]
+    steps.sort(key=lambda each: each[1].ended)
+    cut = (track.begins for track in tracks.values() if track.is_cut)
+    known = [each for each in steps if each[1].began >= max(cut, default=0.0)]
+    last = known[-MAX_STEPS:] if len(known) >= MIN_STEPS else steps[-MIN_STEPS:]
     of_steps = [_within(wait, method) for wait in method.waits]
     mean_s = method.spent.mean_s * group.num_ranks / method.spent.count
     path = _path(tracks, last)

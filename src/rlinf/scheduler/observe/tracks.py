@@ -45,13 +45,14 @@ class Track:
     Attributes:
         calls: those of that thread, in the order of their ends.
         begins: when the first span began; infinity without any.
+        is_cut: see above.
     """
 
     def __init__(self, spans: Iterable[Span], *, is_cut: bool = False) -> None:
         every = _of_main_thread([span for span in spans if span.kind in KINDS and span.ended > span.began])
         self.calls = sorted((span for span in every if span.kind == CALL), key=lambda span: span.ended)
         self._callers = {call.began: call.by for call in self.calls}
-        self._is_cut = is_cut
+        self.is_cut = is_cut
         self._activities = list(_waits_only(every) if _overlap(every) else _innermost(every))
         self._begins = [activity.began for activity in self._activities]
         self.begins = min((span.began for span in every), default=math.inf)
@@ -64,7 +65,7 @@ class Track:
         began = self._activities[place].ended if place >= 0 else -math.inf
         following = self._activities[place + 1] if place + 1 < len(self._activities) else None
         ended = math.inf if following is None else following.began
-        if place < 0 and self._is_cut:
+        if place < 0 and self.is_cut:
             return Activity(began, ended, "not recorded any more")
         if not self.calls:  # a driver's, which calls others
             return Activity(began, ended, "its own program")
