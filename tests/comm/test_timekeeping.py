@@ -23,6 +23,7 @@ from rlinf.scheduler.comm.timekeeping import (
 )
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, RESULT, WEIGHTS, Wait, awaited
 from rlinf.scheduler.host.timing import Stopwatch, recording
+from waits import wait_until
 
 DEADLINE_S = 30.0
 
@@ -34,13 +35,13 @@ def times():
     TIMES.clear()
 
 
-def complete_soon(promise, by):
+def complete_when_waited_for(promise, by):
     def complete():
+        wait_until(lambda: promise._gates or promise._callbacks)
         promise.by = by
         promise.set_result("done")
 
-    # It begins to wait first, mostly; a wait that finds it done is none, and the test begins another one.
-    threading.Timer(0.01, complete).start()
+    threading.Thread(target=complete, daemon=True).start()
 
 
 class Request(Promise):
@@ -50,7 +51,7 @@ class Request(Promise):
 
 def test_a_wait_is_counted_by_what_it_was_for_and_who_ended_it(times):
     promise = Request()
-    complete_soon(promise, "rollout:1")
+    complete_when_waited_for(promise, "rollout:1")
     assert AsyncHandle(promise).wait(DEADLINE_S) == "done"
     (key, (count, seconds)), *more = times.waits.items()
     assert key == (Site(), Cause(RESULT, "rollout.generate()"), "rollout:1")
@@ -73,7 +74,7 @@ def test_what_is_done_already_is_no_wait(times):
 def test_a_wait_in_a_task_is_counted_likewise(times):
     async def wait():
         promise = Request()
-        complete_soon(promise, "rollout:0")
+        complete_when_waited_for(promise, "rollout:0")
         return await AsyncHandle(promise)
 
     assert asyncio.run(wait()) == "done"

@@ -75,6 +75,11 @@ class Lease:
         return self.items[0]
 
     @property
+    def ids(self) -> Sequence[wire.ItemId]:
+        """Which items they are, for the `sources` of others; empty where the channel is not recorded."""
+        return self.items.ids
+
+    @property
     def attempt(self) -> int:
         """How often the item was given out, 1 the first time; of a batch, the item that was given out most often."""
         return max(self.attempts)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.cancellation import Scope
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -90,6 +91,7 @@ class Job:
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
         is_counted: its time is, for it has ended, answered or not.
+        began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
     def __init__(self, request: Request, arguments: Arrived) -> None:
@@ -100,7 +102,7 @@ class Job:
         self.demand = Demand() if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
         self.is_counted = False
-        self._began_at: float | None = None
+        self.began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
     @property
@@ -114,19 +116,23 @@ class Job:
         loaded: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}) if arguments is None else arguments.load()
         return loaded
 
+    def arguments(self) -> list[Buffer]:
+        """The bytes of its arguments, before they are loaded."""
+        return [] if self._arguments is None else self._arguments.frames()
+
     def claim(self) -> bool:
         """Whether it is the caller's to run it, or to answer it without: the first one's."""
         try:
             self._unclaimed.pop()
         except IndexError:
             return False
-        self._began_at = time.perf_counter()
+        self.began_at = time.perf_counter()
         return True
 
     @property
     def running(self) -> RunningCall:
         """What it is, and for how long it runs; from any thread."""
-        began = self._began_at
+        began = self.began_at
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
 
@@ -141,5 +147,5 @@ class Job:
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""
-        if self._began_at is not None:
-            self.durations.setdefault(self.request.head.method, time.perf_counter() - self._began_at)
+        if self.began_at is not None:
+            self.durations.setdefault(self.request.head.method, time.perf_counter() - self.began_at)

@@ -80,7 +80,7 @@ class TraceFile:
     missing: dict[str, str]
 
 
-class Trace:
+class JobTrace:
     """A trace that goes on: `with cluster.trace("run.perfetto"): ...`, or until `stop`; see `Cluster.trace`.
 
     Attributes:
@@ -116,7 +116,7 @@ class Trace:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Trace to {self.path}: {'goes on' if self.file is None else 'written'}>"
+        return f"<JobTrace to {self.path}: {'goes on' if self.file is None else 'written'}>"
 
 
 class TraceDesk:
@@ -131,7 +131,7 @@ class TraceDesk:
         self._messenger = session.messenger
         self._roll_call = session.service(RollCall)
         self._tracer = session.service(Tracer)
-        self._trace: Trace | None = None
+        self._trace: JobTrace | None = None
         self._trace_id = ""
         self._spool_bytes = 0
         self._told_share = 0
@@ -140,7 +140,7 @@ class TraceDesk:
         self._finishing = threading.Lock()
         self._roll_call.on_enlisted.append(self._on_enlisted)
 
-    def begin(self, path: str | os.PathLike[str], max_bytes: int) -> Trace:
+    def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
         """Have all processes write down what they are at, from now on.
 
         Raises:
@@ -154,7 +154,7 @@ class TraceDesk:
         file = Path(path).absolute()
         with file.open("wb"):  # now, and not when all is over
             pass
-        self._trace = trace = Trace(self, file, max_bytes)
+        self._trace = trace = JobTrace(self, file, max_bytes)
         self._refused = {}
         self._gone_before = set(self._roll_call.departed)
         self._trace_id, self._spool_bytes = secrets.token_hex(8), max_bytes // _TEXT_TO_SPOOL
