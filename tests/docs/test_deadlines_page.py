@@ -22,6 +22,7 @@ from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
 from rlinf.scheduler.observe.reasons import INTERRUPTED_S
+from rlinf.scheduler.observe.trace_desk import CLOSING_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
@@ -100,6 +101,7 @@ def test_fixed_waits_are_those_of_the_code():
         "a rank that is to come back is started, whether or not the one before is seen to end": ENDED_WITHIN_S,
         "a `breakpoint()` in a rank to which nobody comes goes on": WAIT_S,
         "`group.profile(seconds)` takes what has come by then after its `seconds`": SENDING_S,
+        "a job that ends while it is traced waits so long for what its processes wrote": CLOSING_S,
         "a Ctrl-C is held up by the look for what was waited for": INTERRUPTED_S,
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
         "a Ray that does not let a job tidy up what it left for its ranks": TIDY_S,

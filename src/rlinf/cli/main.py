@@ -13,6 +13,7 @@ from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
 from rlinf.cli.replay import replay
+from rlinf.cli.report import report
 from rlinf.cli.top import top
 from rlinf.cli.topology import topology
 from rlinf.cli.why import why
@@ -28,6 +29,7 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(report)
 app.command()(top)
 app.command()(metrics)
 app.command()(pdb)

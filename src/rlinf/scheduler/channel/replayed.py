@@ -139,6 +139,9 @@ class ReplayedConnection:
     def look_after(self, operation: Operation) -> None:
         """See `ChannelConnection`."""
 
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """See `ChannelConnection`: nobody traces a replay."""
+
     def drop(self, operation: Operation) -> None:
         """See `ChannelConnection`."""
 
