@@ -77,7 +77,7 @@ class RankStatus:
         node_rank: its node; -1 where that is not known.
         pid: its process id there.
         host: its node's name.
-        devices: the accelerators that it sees, by UUID where that is known.
+        devices: the accelerators that it sees, by their numbers on its node.
         state: "running", "idle", "waiting", "unresponsive", "lost" or "starting".
         detail: why it is unresponsive or lost; "" otherwise.
         silent_s: for how long nothing was heard of one that is unresponsive or lost, in seconds.
@@ -98,7 +98,7 @@ class RankStatus:
     node_rank: int = -1
     pid: int = 0
     host: str = ""
-    devices: tuple[str, ...] = ()
+    devices: tuple[int, ...] = ()
     state: str = IDLE_RANK
     detail: str = ""
     silent_s: float = 0.0
