@@ -11,6 +11,7 @@ from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
 from rlinf.cli.topology import topology
+from rlinf.cli.web import web
 from rlinf.cli.why import why
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(web)
 app.command()(pdb)
 app.command()(devices)
 app.command()(doctor)

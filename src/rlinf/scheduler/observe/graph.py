@@ -26,7 +26,7 @@ from rlinf.scheduler.observe.stacks import MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
 # Processes that only look at the job, by name without their numbers: the commands' (`rlinf why`, `rlinf channels`).
-LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics")
+LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics", "rlinf-web")
 
 
 @dataclass(frozen=True, slots=True)

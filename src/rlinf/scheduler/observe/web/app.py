@@ -10,8 +10,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from rlinf.scheduler.observe.web.shared_look import Look, SharedLook
 from rlinf.scheduler.observe.web.page import job_page
+from rlinf.scheduler.observe.web.shared_look import SharedLook, Sighting
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_STREAMS = 16
 # A browser sends its page's host along: another name than these is one that somebody else has pointed here.
 OWN_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+CLOSED = "who served the page has closed it"
 _HEADERS = [
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -63,6 +64,7 @@ class WebApp:
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a question: what is refused is not told why."""
         if not _is_own_host(environ.get("HTTP_HOST", "")) or not self._has_token(environ):
             return _plain(start_response, HTTPStatus.FORBIDDEN)
         if environ["REQUEST_METHOD"] != "GET":
@@ -87,11 +89,11 @@ class WebApp:
         if not self._stream_places.acquire(blocking=False):
             return _plain(start_response, HTTPStatus.SERVICE_UNAVAILABLE)
         start_response("200 OK", [("Content-Type", _STREAM), *_HEADERS])
-        return _Stream(self._status, self._stream_places.release)
+        return StatusStream(self._status, self._stream_places.release)
 
 
-class _Stream(Iterator[bytes]):
-    """What the job does, every second, as server-sent events; ends when the looks do.
+class StatusStream(Iterator[bytes]):
+    """What the job does, every second, as server-sent events; the last one says that the looks have ended.
 
     Not a generator: one that was never begun does nothing when it is closed.
     """
@@ -100,15 +102,21 @@ class _Stream(Iterator[bytes]):
         self._looks = looks
         self._on_close: Callable[[], None] | None = on_close
         self._seen = 0
+        self._ended = False
 
     def __next__(self) -> bytes:
+        if self._ended:
+            raise StopIteration
         look = self._looks.newest(after=self._seen)
         if look is None:
-            raise StopIteration
+            self._ended = True
+            return _event("end", json.dumps(CLOSED).encode())
         self._seen = look.number
-        kind, data = ("trouble", json.dumps(look.trouble).encode()) if look.trouble else ("status", look.data)
-        # JSON has no line breaks of its own.
-        return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+        return (
+            _event("trouble", json.dumps(look.trouble).encode())
+            if look.trouble
+            else _event("status", look.data)
+        )
 
     def close(self) -> None:
         """Give the place back."""
@@ -117,13 +125,18 @@ class _Stream(Iterator[bytes]):
             on_close()
 
 
+def _event(kind: str, json_text: bytes) -> bytes:
+    # JSON has no line breaks of its own.
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), json_text)
+
+
 def _page(start_response: StartResponse) -> Iterable[bytes]:
     page = job_page()
     return _answer(start_response, page.html, _HTML, ("Content-Security-Policy", page.policy))
 
 
 def _latest(start_response: StartResponse, looks: SharedLook) -> Iterable[bytes]:
-    look = looks.newest() or Look(0, b"", "the job's page is being closed")
+    look = looks.newest() or Sighting(0, b"", CLOSED)
     if look.trouble:
         body = json.dumps({"error": look.trouble}).encode()
         return _answer(start_response, body, _JSON, status=HTTPStatus.SERVICE_UNAVAILABLE)

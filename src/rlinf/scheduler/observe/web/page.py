@@ -31,7 +31,7 @@ _MARKER = re.compile(r"@([A-Z_]+)@")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page, and its policy on contents: this style and this script, questions to who served it, and nothing else."""
+    """The page, and its policy on contents: its style and script, questions to who served it, nothing else."""
 
     html: bytes
     policy: str
@@ -45,8 +45,8 @@ def job_page() -> Page:
     texts = {"STYLE": style, "SCRIPT": script}
     html = _MARKER.sub(lambda match: texts[match[1]], page_file("job.html"))
     policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return Page(html.encode(), policy)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import secrets
 import socketserver
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.web.app import WebApp
@@ -27,6 +28,8 @@ MAX_CONNECTIONS, PATIENCE_S = 48, 10.0
 # The end of the server is noticed after so long at the latest.
 _POLL_S = 0.1
 _TOKEN_BYTES = 24
+THREADS = "rlinf-web"
+FAILED = "a question to the page of the job failed"
 _log = logging.getLogger(__name__)
 
 
@@ -64,14 +67,18 @@ class WebServer:
         self._server.set_app(self._app)
         self.url = f"http://{LOOPBACK}:{self._server.server_port}/?token={token}"
         serve = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="rlinf-web", daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), name=THREADS, daemon=True
         )
         serve.start()
 
     def close(self) -> None:
-        """End it, and what it has open."""
+        """End it, and the streams that it has open."""
         self._app.close()
         self._server.shutdown()
+        self._server.server_close()
+
+    def abandon(self) -> None:
+        """Give up the port in a forked child; the parent goes on."""
         self._server.server_close()
 
 
@@ -102,6 +109,7 @@ class _LoopbackServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        threading.current_thread().name = f"{THREADS}-answer"
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -111,18 +119,27 @@ class _LoopbackServer(ThreadingMixIn, WSGIServer):
         """A browser that went away is no news."""
         del request, client_address
         if not isinstance(sys.exception(), OSError):
-            _log.warning("a question to the job's page failed", exc_info=True)
-
-
-class _Responder(ServerHandler):
-    http_version = "1.0"
-    server_software = "rlinf"
-
-    def log_exception(self, exc_info: Any) -> None:
-        """To the log, not to the terminal; a browser that went away is no news."""
-        if not isinstance(exc_info[1], OSError):
-            _log.warning("a question to the job's page failed", exc_info=exc_info)
+            _log.warning(FAILED, exc_info=True)
 
 
 class _Handler(WSGIRequestHandler):
+    """Says nothing on the terminal; what a question failed at goes to the log."""
+
     timeout = PATIENCE_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep no record of who asked for what."""
+        del format, args
+
+    def get_stderr(self) -> io.StringIO:
+        return _FailureLog()
+
+
+class _FailureLog(io.StringIO):
+    """Where a traceback is written to, and then flushed."""
+
+    def flush(self) -> None:
+        text = self.getvalue()
+        self.truncate(0)
+        if text and not isinstance(sys.exception(), OSError):
+            _log.warning("%s:\n%s", FAILED, text)

@@ -13,7 +13,7 @@ from rlinf.scheduler.errors import SchedulerError
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sighting:
     """What was found.
 
     Attributes:
@@ -41,10 +41,10 @@ class SharedLook:
         # Held by who looks; the others wait for that look.
         self._looking = threading.Lock()
         self._closed = threading.Event()
-        self._last = Look(0, b"")
+        self._last = Sighting(0, b"")
         self._due_s = 0.0
 
-    def newest(self, after: int = 0) -> Look | None:
+    def newest(self, after: int = 0) -> Sighting | None:
         """The newest look; None once it is closed.
 
         Args:
@@ -68,8 +68,8 @@ class SharedLook:
         begun_s = time.monotonic()
         number = self._last.number + 1
         try:
-            self._last = Look(number, msgspec.json.encode(self._take()))
+            self._last = Sighting(number, msgspec.json.encode(self._take()))
         except SchedulerError as error:
-            self._last = Look(number, b"", str(error))
+            self._last = Sighting(number, b"", str(error))
         # By when it began, so that looks come at even times.
         self._due_s = max(begun_s + self._every_s, time.monotonic())

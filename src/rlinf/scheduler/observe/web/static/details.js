@@ -16,21 +16,29 @@ class Details {
     this.panel = panel;
     this.history = history;
     this.chosen = null;
+    this.marked = [];
     byId("details-close").addEventListener("click", () => this.choose(null));
   }
 
   choose(kind, id) {
-    for (const element of document.querySelectorAll('[aria-current="true"]')) element.removeAttribute("aria-current");
     this.chosen = kind ? { kind, id } : null;
-    for (const element of kind ? document.querySelectorAll(`[data-id="${CSS.escape(id)}"][data-kind="${kind}"]`) : []) {
-      element.setAttribute("aria-current", "true");
-    }
+    for (const element of this.marked) element.removeAttribute("aria-current");
+    this.marked = [];
+  }
+
+  // What was chosen stands out wherever it is drawn, also when that is drawn anew.
+  mark() {
+    if (!this.chosen || (this.marked.length && this.marked.every((element) => element.isConnected))) return;
+    const { kind, id } = this.chosen;
+    this.marked = [...document.querySelectorAll(`[data-id="${CSS.escape(id)}"][data-kind="${kind}"]`)];
+    for (const element of this.marked) element.setAttribute("aria-current", "true");
   }
 
   show(status) {
     this.panel.dataset.open = Boolean(this.chosen);
     byId("details-none").hidden = Boolean(this.chosen);
     if (!this.chosen) { keepChildren(byId("details-facts"), [], (fact) => fact); setText(byId("details-title"), "Details"); return; }
+    this.mark();
     const { kind, id } = this.chosen;
     const found = FINDERS[kind](status, id);
     setText(byId("details-title"), kind === "rank" ? id : `${kind} ${id}`);

@@ -1,7 +1,6 @@
 "use strict";
 // Elements of the page. Every text goes in as text: no name of a job can become markup.
 
-const SVG_NAMES = "http:" + "//www.w3.org/2000/svg"; // a name, which nobody fetches
 const byId = (id) => document.getElementById(id);
 
 function make(tag, className, text) {
@@ -12,7 +11,7 @@ function make(tag, className, text) {
 }
 
 function draw(tag, attributes, ...children) {
-  const element = document.createElementNS(SVG_NAMES, tag);
+  const element = document.createElementNS(byId("picture").namespaceURI, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;

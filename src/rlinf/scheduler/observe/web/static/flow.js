@@ -4,9 +4,6 @@
 const SHOWN_CHANNELS = 24;
 const PRODUCING = /^(put|ask)/;
 
-// A process that only looks, such as this page's own.
-function onlyLooks(process) { return process.startsWith("rlinf-"); }
-
 function flowOf(status) {
   const nodes = new Map(), edges = new Map();
   const groups = new Map(status.groups.map((group) => [group.name, group]));
@@ -31,24 +28,21 @@ function flowOf(status) {
     ...channels.flatMap((channel) => [...usersOf(channel)]),
     ...status.weights.flatMap((weights) => [weights.publisher, ...Object.keys(weights.readers)]),
   ]);
-  const using = new Set([...users].filter((process) => process && !onlyLooks(process)).map(groupOf));
+  const using = new Set([...users].filter(Boolean).map(groupOf));
   for (const name of [...groups.keys(), ...using]) if (using.has(name)) groupNode(name);
 
   for (const channel of channels) {
     const id = addNode("channel", channel.name, channel);
     const put = (process, perSecond, waiting) => addEdge(groupNode(process), id, "put", perSecond, waiting);
     const got = (process, perSecond, waiting) => addEdge(id, groupNode(process), "get", perSecond, waiting);
-    const seen = (process) => !onlyLooks(process);
-    for (const [process, each] of Object.entries(channel.putters)) if (seen(process)) put(process, each, 0);
-    for (const [process, each] of Object.entries(channel.getters)) if (seen(process)) got(process, each, 0);
-    for (const { process, operation } of channel.waiting) {
-      if (seen(process)) (PRODUCING.test(operation) ? put : got)(process, 0, 1);
-    }
+    for (const [process, each] of Object.entries(channel.putters)) put(process, each, 0);
+    for (const [process, each] of Object.entries(channel.getters)) got(process, each, 0);
+    for (const { process, operation } of channel.waiting) (PRODUCING.test(operation) ? put : got)(process, 0, 1);
   }
   for (const weights of status.weights) {
     const id = addNode("weights", weights.name, weights);
     if (weights.publisher) addEdge(groupNode(weights.publisher), id, "publish", 0, 0);
-    for (const process of Object.keys(weights.readers)) if (!onlyLooks(process)) addEdge(id, groupNode(process), "fetch", 0, 0);
+    for (const process of Object.keys(weights.readers)) addEdge(id, groupNode(process), "fetch", 0, 0);
   }
   return { nodes: [...nodes.values()], edges: [...edges.values()], numLeftOut: status.channels.length - channels.length };
 }

@@ -95,7 +95,7 @@ class FlowView {
     const moves = edge.perSecond > 0;
     setAttribute(line, "stroke-width", (1.2 + (moves ? Math.min(4, Math.log10(1 + edge.perSecond)) : 0)).toFixed(1));
     setClass(line, `edge ${edge.kind}${moves ? " moves" : ""}${edge.numWaiting ? " waits" : ""}`);
-    const waits = edge.numWaiting ? `${edge.numWaiting} wait${edge.numWaiting === 1 ? "s" : ""}` : "";
+    const waits = edge.numWaiting ? `${numWaiting(edge.numWaiting)} wait${edge.numWaiting === 1 ? "s" : ""}` : "";
     const isCounted = edge.kind === "put" || edge.kind === "get";
     setText(label, isCounted ? [moves || !waits ? rate(edge.perSecond) : "", waits].filter(Boolean).join(", ") : "");
   }

@@ -25,7 +25,7 @@ const WEIGHTS_COLUMNS = [
 ];
 
 function waitingText({ waiting }) {
-  return waiting.length ? `${waiting.length}, ${duration(waiting[0].since_s)}` : "–";
+  return waiting.length ? `${numWaiting(waiting.length)}, ${duration(waiting[0].since_s)}` : "–";
 }
 
 // "14 have 41, 2 have 40"
@@ -65,7 +65,7 @@ class Table {
 
   build(item) {
     const row = make("tr");
-    row.dataset.id = item.name;
+    Object.assign(row.dataset, { kind: this.kind, id: item.name });
     row.texts = this.columns.map(([, , isWide], column) => {
       const cell = make(column ? "td" : "th", isWide ? "wide" : "");
       if (!column) cell.scope = "row";

@@ -39,6 +39,11 @@ function clock(seconds) { return new Date(seconds * 1000).toLocaleTimeString("en
 // "rollout:1" is a rank of "rollout"; "driver" stands for itself.
 function groupOf(process) { return process.replace(/:\d+$/, ""); }
 
+// A status tells of so many who wait at a channel.
+const TOLD_WAITERS = 8;
+
+function numWaiting(count) { return count < TOLD_WAITERS ? String(count) : `${TOLD_WAITERS} or more`; }
+
 // Numbers in ascending order as ranges: 0-2, 5
 function ranges(numbers) {
   const parts = [];
