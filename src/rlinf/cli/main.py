@@ -10,6 +10,7 @@ from rlinf.cli.doctor import doctor
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
+from rlinf.cli.top import top
 from rlinf.cli.topology import topology
 from rlinf.cli.web import web
 from rlinf.cli.why import why
@@ -25,6 +26,7 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(top)
 app.command()(web)
 app.command()(pdb)
 app.command()(devices)

@@ -48,7 +48,7 @@ from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
-from rlinf.scheduler.observe.status_desk import StatusDesk, ask_status
+from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
@@ -332,7 +332,7 @@ class Cluster:
         Raises:
             ClusterError: the job's driver does not answer.
         """
-        return ask_status(self.session)
+        return received(begin_status(self.session))
 
     @property
     def web_url(self) -> str:

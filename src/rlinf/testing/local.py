@@ -29,7 +29,7 @@ from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
-from rlinf.scheduler.observe.status_desk import StatusDesk, ask_status
+from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
@@ -116,7 +116,7 @@ class LocalRuntime(Session):
 
     def status(self) -> JobStatus:
         """What this job does, as `Cluster.status`."""
-        return ask_status(self)
+        return received(begin_status(self))
 
     def stop_channel_server(self, name: str) -> None:
         """End a channel of this process, as if the process that holds it had died."""

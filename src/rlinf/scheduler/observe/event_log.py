@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ class EventLog:
 
     Attributes:
         lost: the ranks that were lost and have not come back, by address.
+        counts: how many events there were of each class, by its name.
         nodes: the state of each node that is not well, by rank, and why it is.
 
     >>> log = EventLog()
@@ -43,11 +44,13 @@ class EventLog:
 
     def __init__(self) -> None:
         self._records: deque[EventRecord] = deque(maxlen=MAX_EVENTS)
+        self.counts: Counter[str] = Counter()
         self.lost: dict[str, LostRank] = {}
         self.nodes: dict[int, tuple[str, str]] = {}
 
     def note(self, event: Event, at_s: float) -> None:
         """An event has happened, at a moment in seconds since 1970."""
+        self.counts[type(event).__name__] += 1
         if not isinstance(event, UNTOLD):
             level, text = told_as(event)
             self._records.append(EventRecord(at_s, type(event).__name__, text, level))

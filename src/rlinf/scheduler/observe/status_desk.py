@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
@@ -35,6 +35,8 @@ MAX_AGE_S = 1.0
 FIRST_SPAN_S = 0.3
 # and so is one that nobody has looked before for so long.
 BASE_AGE_S = 120.0
+# Who asks gives the home so long.
+TIMEOUT_S = 2 * WITHIN_S + FIRST_SPAN_S + 1.0
 # A rank that was lost is told of for so long.
 LOST_SHOWN_S = 600.0
 
@@ -89,7 +91,9 @@ class StatusDesk:
         at_s = time.time()
         vitals: dict[str, Vitals] = {each.process: each for each in found.answers}
         look = JobVitals(at_s, vitals, found.silent, self._roll_call.gone, found.took_s)
-        before, self._base = self._base, look
+        before = self._base
+        if before is None or look.at_s - before.at_s >= FIRST_SPAN_S:
+            self._base = look  # else rates would be of a moment
         if before is None or look.at_s - before.at_s > BASE_AGE_S:
             self._messenger.call_later(FIRST_SPAN_S, partial(self._look, wanted))
             return
@@ -112,6 +116,7 @@ class StatusDesk:
             dict(self._log.nodes),
             dict(self._log.lost),
             self._log.records(),
+            dict(self._log.counts),
             earlier,
         )
 
@@ -136,24 +141,27 @@ def _answer(request: Request, found: Promise[JobStatus]) -> None:
         request.fail(error)
 
 
-@awaited(lambda _local: Wait(IDLE, "what the job does"))
-def ask_status(session: Session, max_age_s: float = MAX_AGE_S) -> JobStatus:
-    """What a job does: its nodes, ranks, channels, weights and last events.
+def begin_status(session: Session, max_age_s: float = MAX_AGE_S) -> Promise[Reply]:
+    """Ask what a job does; `received` has the answer.
 
     Args:
         session: this process's.
         max_age_s: an answer that another one got so long ago will do, in seconds.
+    """
+    asked: Promise[Reply] = session.messenger.request(
+        session.home, STATUS, AskStatus(max_age_s), timeout_s=TIMEOUT_S, reply_type=JobStatus
+    )
+    return asked
+
+
+@awaited(lambda _local: Wait(IDLE, "what the job does"))
+def received(asked: Promise[Reply]) -> JobStatus:
+    """What was answered; waits for it.
 
     Raises:
         ClusterError: the process that keeps the job's directory does not answer.
+        CommError: it is gone.
     """
-    asked = session.messenger.request(
-        session.home,
-        STATUS,
-        AskStatus(max_age_s),
-        timeout_s=2 * WITHIN_S + FIRST_SPAN_S + 1.0,
-        reply_type=JobStatus,
-    )
     try:
         status: JobStatus = asked.result().head
     except CommTimeout as error:

@@ -65,6 +65,7 @@ class JobFacts:
         ailing_nodes: the state of each node that is not well, by rank, and why.
         lost: the ranks that were lost, by address.
         events: the last ones, the newest last.
+        event_counts: how many there were of each class, by its name.
         earlier: of processes that answered before, what they said last and when, in seconds since 1970.
     """
 
@@ -75,6 +76,7 @@ class JobFacts:
     ailing_nodes: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     lost: Mapping[str, LostRank] = field(default_factory=dict)
     events: tuple[EventRecord, ...] = ()
+    event_counts: Mapping[str, int] = field(default_factory=dict)
     earlier: Mapping[str, tuple[Vitals, float]] = field(default_factory=dict)
 
 
@@ -99,6 +101,7 @@ def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> Job
         channels=_channels(look.vitals.values(), earlier),
         weights=_weights(look.vitals.values()),
         events=facts.events,
+        event_counts=dict(facts.event_counts),
         silent=tuple(
             SilentProcess(each.process, each.pid, each.state, each.detail, each.silent_s)
             for each in look.silent

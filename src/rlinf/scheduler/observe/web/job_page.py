@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.status import JobStatus
-from rlinf.scheduler.observe.status_desk import ask_status
+from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.web.server import STATUS_EVERY_S, WebServer
 from rlinf.scheduler.observe.why import Why, why
 from rlinf.scheduler.session import Session
@@ -29,7 +29,7 @@ def serve_job(session: Session, port: int = 0) -> WebServer:
     """
 
     def status() -> JobStatus:
-        return ask_status(session, _MAX_AGE_S)
+        return received(begin_status(session, _MAX_AGE_S))
 
     server = WebServer(status, lambda: why_data(why(session)), port=port)
     session.on_close(server.close)
