@@ -22,6 +22,7 @@ from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
 from rlinf.scheduler.observe.reasons import INTERRUPTED_S
+from rlinf.scheduler.observe.web.server import PATIENCE_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
@@ -99,6 +100,7 @@ def test_fixed_waits_are_those_of_the_code():
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,
         "a rank that is to come back is started, whether or not the one before is seen to end": ENDED_WITHIN_S,
         "a `breakpoint()` in a rank to which nobody comes goes on": WAIT_S,
+        "a browser that does not ask, or does not take what was answered by the page of a job, is let go": PATIENCE_S,
         "`group.profile(seconds)` takes what has come by then after its `seconds`": SENDING_S,
         "a Ctrl-C is held up by the look for what was waited for": INTERRUPTED_S,
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,

@@ -85,6 +85,8 @@ class WebServer:
 class _LoopbackServer(ThreadingMixIn, WSGIServer):
     """A thread for each connection; more than `MAX_CONNECTIONS` are closed at once."""
 
+    # Else the kernel lets who comes sixth wait for a second.
+    request_queue_size = MAX_CONNECTIONS
     daemon_threads = True
     block_on_close = False
 
