@@ -260,7 +260,7 @@ def test_boxes_never_lie_on_each_other(in_node):
 
 def test_history_keeps_what_was_seen_and_leaves_out_what_was_not(in_node):
     assert in_node("""(() => {
-      const past = new History(6);
+      const past = new StateHistory(6);
       past.add(10.02, [["a", "running"], ["b", "idle"]]);
       past.add(10.98, [["a", "lost"]]); // the same second
       past.add(12.01, [["a", "waiting"], ["b", "idle"]]); // a look came late

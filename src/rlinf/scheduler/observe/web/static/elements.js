@@ -24,18 +24,17 @@ function setAttribute(element, name, value) { if (element.getAttribute(name) !==
 
 // Keeps a child for each item, in their order: made once, then only brought up to date.
 function keepChildren(parent, items, keyOf, create, update) {
-  const kept = (parent.kept ??= new Map()), present = new Set();
+  const kept = (parent.kept ??= new Map()), present = new Set(items.map(keyOf));
+  for (const [key, child] of kept) if (!present.has(key)) { child.remove(); kept.delete(key); }
   let place = parent.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
-    present.add(key);
     let child = kept.get(key);
     if (!child) kept.set(key, (child = create(item)));
     if (child === place) place = place.nextElementSibling;
     else parent.insertBefore(child, place);
     update?.(child, item);
   }
-  for (const [key, child] of kept) if (!present.has(key)) { child.remove(); kept.delete(key); }
 }
 
 // Arrow keys move between elements as they stand on the screen; Tab stops at one of them only.

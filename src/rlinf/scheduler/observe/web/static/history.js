@@ -3,7 +3,7 @@
 
 const HISTORY_S = 300;
 
-class History {
+class StateHistory {
   constructor(seconds = HISTORY_S) {
     this.seconds = seconds;
     this.newest = null; // the second of the newest sample

@@ -2,11 +2,14 @@
 // Puts the page together: the stream comes in, and what has changed is shown, once a frame at most.
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
-const past = new History();
-const page = { status: null, isPaused: false, isAsked: false, brokenAt: null, why: "", hasEnded: false };
+const past = new StateHistory();
+const page = { status: null, shown: null, isPaused: false, isAsked: false, brokenAt: null, why: "", hasEnded: false };
 
 async function ask(path, signal) {
-  const response = await fetch(path, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store", signal });
+  const response = await fetch(path, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store", signal }).catch((error) => {
+    // Browsers do not say why.
+    throw error instanceof TypeError ? new Error("nobody answers at this address") : error;
+  });
   if (response.status === 403) throw new Refused("this address is not that of a page that is served here now: the job has another one");
   if (response.ok) return response;
   const body = await response.text();
@@ -30,6 +33,7 @@ function onEvent(kind, data) {
   if (kind === "status") {
     page.status = data;
     page.brokenAt = null;
+    page.hasEnded = false;
     past.add(data.at_s, data.groups.flatMap((group) => group.ranks.map((rank) => [rank.address, rank.state])));
   } else {
     broken(data, kind === "end");
@@ -39,8 +43,8 @@ function onEvent(kind, data) {
 
 function broken(text, hasEnded = false) {
   page.brokenAt ??= Date.now() / 1000;
+  if (!page.hasEnded) page.why = text;
   page.hasEnded ||= hasEnded;
-  page.why = text;
   requestShow();
 }
 
@@ -52,8 +56,8 @@ function requestShow() {
 
 function show() {
   showStream();
-  if (page.status && !page.isPaused) showStatus(page.status);
-  else if (page.status) details.show(page.status);
+  if (!page.isPaused) page.shown = page.status;
+  if (page.shown) showStatus(page.shown);
 }
 
 function showStatus(status) {
@@ -61,7 +65,7 @@ function showStatus(status) {
   const ranks = status.groups.flatMap((group) => group.ranks);
   const numDevices = status.nodes.reduce((sum, node) => sum + node.devices.length, 0);
   setText(byId("job"), status.job);
-  setText(byId("summary"), `process ${status.driver_pid} · ${counted(status.nodes.length, "node")} · ${counted(numDevices, "device")} · ${counted(ranks.length, "process").replace(/s+$/, ranks.length === 1 ? "s" : "ses")}`);
+  setText(byId("summary"), `process ${status.driver_pid} · ${counted(status.nodes.length, "node")} · ${counted(numDevices, "device")} · ${amount(ranks.length)} process${ranks.length === 1 ? "" : "es"}`);
   showLegend(ranks);
   map.show(status);
   flow.show(status);

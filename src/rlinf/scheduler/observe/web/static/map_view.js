@@ -49,7 +49,7 @@ class MapView {
     this.nodes.clear();
     const widest = Math.max(1, ...status.nodes.map((node) => node.devices.length));
     const numRanks = status.groups.reduce((sum, group) => sum + group.ranks.length, 0);
-    this.size = numRanks * 1 > 768 ? "tiny" : numRanks > 96 ? "small" : numRanks > 32 || widest > 8 ? "medium" : "large";
+    this.size = numRanks > 768 ? "tiny" : numRanks > 96 ? "small" : numRanks > 32 || widest > 8 ? "medium" : "large";
     this.container.dataset.size = this.size;
     const unknown = byNode.has(-1) ? [{ rank: -1, ip: "", devices: [], state: "alive" }] : [];
     this.container.replaceChildren(...[...status.nodes, ...unknown].map((node) => this.buildNode(node, byNode.get(node.rank), hues)));

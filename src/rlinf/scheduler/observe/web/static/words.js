@@ -55,13 +55,6 @@ function ranges(numbers) {
   return parts.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
 }
 
-// What a rank is at, in a line.
-function doing(rank) {
-  if (rank.wait) return `waits ${duration(rank.wait_since_s)} in ${rank.wait}`;
-  if (rank.detail) return rank.detail;
-  return rank.method ? `${rank.method}() since ${duration(rank.method_since_s)}` : rank.state;
-}
-
 // How many ranks are in each state, of those in which there are any: [["running", 3], ...]
 function countStates(ranks) {
   const counts = new Map(STATES.map((state) => [state, 0]));
