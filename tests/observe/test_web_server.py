@@ -99,6 +99,16 @@ def test_the_page_follows_the_job_and_says_why_it_waits(browser):
     assert browser.json("/status.json")["driver_pid"] == os.getpid()
 
 
+def test_metrics_are_beside_the_page_and_as_secret(browser):
+    pytest.importorskip("prometheus_client")
+    with browser.ask("/metrics") as answer:
+        assert (
+            'rlinf_channel_got_items_total{channel="trajectories"} 1.0' in answer.read().decode().splitlines()
+        )
+    with browser.ask("/metrics", "wrong") as answer:
+        assert answer.status == 403
+
+
 def test_the_address_stays_and_is_a_secret(job, browser):
     assert page_url(job) == f"http://127.0.0.1:{browser.port}/?token={browser.token}"
     assert len(browser.token) >= 32

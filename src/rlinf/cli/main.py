@@ -7,6 +7,7 @@ import typer
 from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
+from rlinf.cli.metrics import metrics
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
@@ -27,6 +28,7 @@ app.command()(topology)
 app.command()(channels)
 app.command()(why)
 app.command()(top)
+app.command()(metrics)
 app.command()(web)
 app.command()(pdb)
 app.command()(devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from rlinf.scheduler.session import Session
     from rlinf.scheduler.session.job_file import RunningJob
 
-# What this process is called in the job.
-LOOKER = "rlinf-top:"
+# What this process is called in the job, before its number: not as a rank, so that Ctrl-Z is no event of the job's.
+LOOKER = "rlinf-top-"
 # So often it looks whether an answer is there, or `q` is pressed, in seconds.
 _GLANCE_S = 0.05
-# Where no terminal says how high it is, everything is shown.
-_NO_TERMINAL = 1_000_000
+# Where no terminal says how high and how wide it is, everything is shown.
+_NO_TERMINAL, _WIDE = 1_000_000, 160
 
 
 def top(
@@ -64,10 +65,16 @@ def _chosen(pid: int | None, every: bool) -> list[RunningJob]:
 
 
 def _show_once(sessions: list[Session], every: bool, as_json: bool) -> None:
+    from rlinf.scheduler.errors import CommError  # noqa: PLC0415
     from rlinf.scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
 
-    asked = [begin_status(session) for session in sessions]
-    found = [received(each) for each in asked]
+    found = []
+    for asked in [begin_status(session) for session in sessions]:
+        try:
+            found.append(received(asked))
+        except CommError:
+            if not every:  # of all jobs, one may have ended just now
+                raise
     if as_json:
         data = [status.to_dict() for status in found]
         typer.echo(json.dumps(data if every else data[0], indent=2))
@@ -75,6 +82,8 @@ def _show_once(sessions: list[Session], every: bool, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE
     for status in found:
         console.print(_view(status, console.width, _NO_TERMINAL))
 

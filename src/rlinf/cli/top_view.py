@@ -69,18 +69,27 @@ def _shares(status: JobStatus, height: int) -> tuple[int, int, int, int]:
     num_ranks = sum(len(group.ranks) + (len(group.ranks) > 1) for group in status.groups)
     wanted = (num_ranks, len(status.channels), len(status.weights), len(status.events))
     least = [min(n, m) for n, m in zip(wanted, (1, _MIN_CHANNELS, _MIN_WEIGHTS, _MIN_EVENTS), strict=True)]
-    left = height - sum(number + _HEAD_LINES + _LEFT_OUT_LINES for number in least if number)
+    for index in (3, 2, 1):  # on a low terminal, sections have less, and then nothing
+        while least[index] and _num_lines(least) > height:
+            least[index] -= 1
+    left = height - _num_lines(least)
     for index in (0, 1, 2, 3):
-        more = max(0, min(left, wanted[index] - least[index]))
+        more = max(0, min(left, wanted[index] - least[index])) if least[index] else 0
         least[index] += more
         left -= more
     return least[0], least[1], least[2], least[3]
 
 
+def _num_lines(sizes: Sequence[int]) -> int:
+    """How high sections are with so many lines of content."""
+    return sum(number + _HEAD_LINES + _LEFT_OUT_LINES for number in sizes if number)
+
+
 def _headline(status: JobStatus, width: int) -> Text:
     states = Counter(rank.state for rank in status.ranks)
     line = Text(no_wrap=True, overflow="ellipsis")
-    program = printable(status.job) or "a job"
+    interpreter, _, rest = printable(status.job).partition(" ")
+    program = " ".join(filter(None, (interpreter.rpartition("/")[2], rest))) or "a job"
     line.append(program if len(program) <= width // 3 else f"{program[: width // 3]}…", style="bold")
     line.append(f" {status.driver_pid} ")
     line.append(clock_text(status.at_s), style="dim")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
 
 if TYPE_CHECKING:
     from rlinf.scheduler.session import Session
+
+# What this process is called in the job, before its number.
+LOOKER = "rlinf-web-"
 
 
 def web(
@@ -33,7 +36,7 @@ def web(
 
     with readable_errors():
         found = find_job(job)
-        with found.attach(f"rlinf-web:{os.getpid()}") as session:
+        with looking_at([found], LOOKER) as (session,):
             over = _end_of(session)
             url = serve_job(session, port).url
             about = f"job {found.pid} ({found.program}): {url}"

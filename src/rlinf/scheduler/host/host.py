@@ -154,7 +154,9 @@ class Hosting:
         devices = placement.local_hardware_ranks if placement.has_accelerators else ()
         memory = vitals.device_memory
         if placement.isolate_gpu:  # then it numbers those that it has
-            memory = tuple(replace(each, index=devices[each.index]) for each in memory)
+            memory = tuple(
+                replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
+            )
         return replace(
             vitals,
             node_rank=placement.node_rank,

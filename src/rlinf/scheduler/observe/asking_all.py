@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +18,8 @@ from rlinf.scheduler.observe.notes import Enlist, Silent
 from rlinf.scheduler.observe.outside import STACKS_S, look_at
 from rlinf.scheduler.session import Session
 
+# So many are asked in one turn of the I/O thread.
+AT_ONCE = 64
 # Who has not answered by then is looked at from outside, at the latest.
 PATIENCE_S = 0.5
 # A process that was heard of less long ago, in seconds, is sent no signal: two of its heartbeats have to be missing.
@@ -24,7 +27,7 @@ PATIENCE_S = 0.5
 SIGNAL_AFTER_S = 5.0
 
 
-class Question(NamedTuple):
+class Inquiry(NamedTuple):
     """What many are asked.
 
     Attributes:
@@ -45,7 +48,7 @@ class AskingAll:
 
     Args:
         session: the home's.
-        question: what they are asked.
+        inquiry: what they are asked.
         asked: who: by their processes' ids, their names and how they are looked at from outside.
         everybody: all who may look at one of these.
         done: called once, when all have answered or are looked at, or the time is over.
@@ -59,7 +62,7 @@ class AskingAll:
     def __init__(
         self,
         session: Session,
-        question: Question,
+        inquiry: Inquiry,
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
         done: Callable[[AskingAll], None],
@@ -69,8 +72,8 @@ class AskingAll:
         self.took_s = 0.0
         self._session = session
         self._messenger = session.messenger
-        self._question = question
-        self._within_s = question.within_s
+        self._inquiry = inquiry
+        self._within_s = inquiry.within_s
         self._everybody = everybody
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
@@ -83,19 +86,25 @@ class AskingAll:
 
     def begin(self) -> None:
         """Ask."""
-        question = self._question
-        for process_id, (_, known) in list(self._missing.items()):
-            answer = self._messenger.request(
-                known.endpoint,
-                question.service,
-                None,
-                timeout_s=question.within_s,
-                reply_type=question.reply_type,
-            )
-            answer.add_done_callback(partial(self._on_answer, process_id))
+        self._ask(iter(tuple(self._missing.items())))
         self._messenger.call_later(min(PATIENCE_S, self._within_s / 3), self._look)
         self._messenger.call_later(self._within_s, self._end)
         self._end_if_known()
+
+    def _ask(self, rest: Iterator[tuple[str, tuple[str, Enlist]]]) -> None:
+        """Ask the next ones, then let other messages pass."""
+        inquiry, part = self._inquiry, list(islice(rest, AT_ONCE))
+        for process_id, (_, known) in part:
+            answer = self._messenger.request(
+                known.endpoint,
+                inquiry.service,
+                None,
+                timeout_s=inquiry.within_s,
+                reply_type=inquiry.reply_type,
+            )
+            answer.add_done_callback(partial(self._on_answer, process_id))
+        if len(part) == AT_ONCE:
+            self._messenger.submit(partial(self._ask, rest))
 
     def _on_answer(self, process_id: str, answer: Promise[Reply]) -> None:
         error = answer.exception(0)
@@ -129,7 +138,7 @@ class AskingAll:
     def _stacks_s(self, process_id: str) -> float:
         """How long to wait for the stacks of a process that does not answer; 0: it is not asked for them."""
         is_silent = self._session.silent_s(process_id) >= SIGNAL_AFTER_S
-        return STACKS_S if self._question.by_signal and is_silent else 0.0
+        return STACKS_S if self._inquiry.by_signal and is_silent else 0.0
 
     def _look_from_here(self, process_id: str, name: str, known: Enlist, stacks_s: float) -> None:
         found = look_at(name, known, stacks_s)

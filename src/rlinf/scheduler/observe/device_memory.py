@@ -34,7 +34,7 @@ class DeviceMemories:
         self._call_later = call_later
         self._submit = submit
         self._found: tuple[DeviceMemory, ...] = ()
-        self._is_measuring = False
+        self._is_measuring = self._has_failed = False
 
     def last(self) -> tuple[DeviceMemory, ...]:
         """What was found last; has it measured anew. On the I/O thread."""
@@ -51,7 +51,9 @@ class DeviceMemories:
         try:
             found = measured(platform)
         except Exception:  # noqa: BLE001 - of torch, or a vendor's: whatever it is, the process has no part in it
-            _log.exception("how much device memory is used could not be found out")
+            if not self._has_failed:  # once: it is asked for again and again
+                self._has_failed = True
+                _log.exception("how much device memory is used could not be found out")
         self._submit(partial(self._note, found))
 
     def _note(self, found: tuple[DeviceMemory, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from rlinf.scheduler.observe.status import MAX_EVENTS, EventRecord
 from rlinf.scheduler.wording import seconds_text
 
 INFO, WARNING, ERROR = "info", "warning", "error"
+MAX_CHANNELS = 4096
 # Workers' lines have a log of their own, and a group's launch tells of its ranks.
 UNTOLD = (told.WorkerLogged, told.WorkerPrinted, told.WorkerStarted)
 
@@ -44,6 +45,8 @@ class EventLog:
 
     def __init__(self) -> None:
         self._records: deque[EventRecord] = deque(maxlen=MAX_EVENTS)
+        # The last channels that were opened; whose process is lost is told under its name, as if that were a group.
+        self._channels: OrderedDict[str, None] = OrderedDict()
         self.counts: Counter[str] = Counter()
         self.lost: dict[str, LostRank] = {}
         self.nodes: dict[int, tuple[str, str]] = {}
@@ -55,7 +58,11 @@ class EventLog:
             level, text = told_as(event)
             self._records.append(EventRecord(at_s, type(event).__name__, text, level))
         match event:
-            case told.WorkerLost(group, rank, reason):
+            case told.ChannelOpened(name):
+                self._channels[name] = None
+                if len(self._channels) > MAX_CHANNELS:
+                    self._channels.popitem(last=False)
+            case told.WorkerLost(group, rank, reason) if group not in self._channels:
                 self.lost[f"{group}:{rank}"] = LostRank(reason, at_s)
             case told.WorkerStarted(group, rank) | told.WorkerReturned(group, rank):
                 self.lost.pop(f"{group}:{rank}", None)

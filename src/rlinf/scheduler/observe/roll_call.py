@@ -12,7 +12,7 @@ import msgspec
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.observe.answering import DOING, ENLIST, Doings
-from rlinf.scheduler.observe.asking_all import AskingAll, Question
+from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook
 from rlinf.scheduler.session import Session
 
@@ -61,7 +61,7 @@ class RollCall:
         messenger.on_peer_lost(self._on_lost)
 
     def ask(
-        self, question: Question, done: Callable[[AskingAll], None], names: Sequence[str] = ()
+        self, inquiry: Inquiry, done: Callable[[AskingAll], None], names: Sequence[str] = ()
     ) -> AskingAll:
         """Ask all other processes that take part, or those of these names, and have `done` called at the end."""
         asked = {
@@ -70,7 +70,7 @@ class RollCall:
             if not names or known[0] in names
         }
         everybody = [known for _, known in self._enlisted.values()]
-        return AskingAll(self._session, question, asked, everybody, done)
+        return AskingAll(self._session, inquiry, asked, everybody, done)
 
     @property
     def gone(self) -> tuple[Gone, ...]:
@@ -90,8 +90,8 @@ class RollCall:
         present = _Present(wanted, now, [done])
         if not wanted.names:
             self._present = present
-        question = Question(DOING, Doing, wanted.within_s, wanted.by_signal)
-        asking = self.ask(question, partial(self._on_found, present), wanted.names)
+        inquiry = Inquiry(DOING, Doing, wanted.within_s, wanted.by_signal)
+        asking = self.ask(inquiry, partial(self._on_found, present), wanted.names)
         if not wanted.names or self._session.name in wanted.names:
             asking.answers.append(self._doings.now())
         asking.begin()

@@ -268,7 +268,7 @@ class JobStatus:
         channels: by name.
         weights: by name.
         events: the last ones, the newest last.
-        event_counts: how many there were of each class, by its name, since the job began; workers' lines are not counted.
+        event_counts: how many there were of each class, by its name, since the job began; lines are not counted.
         silent: the processes that did not answer.
         gone: those that are gone, the last ones.
     """

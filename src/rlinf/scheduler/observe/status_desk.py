@@ -14,7 +14,7 @@ from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf.scheduler.observe.asking_all import AskingAll, Question
+from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.event_log import EventLog
 from rlinf.scheduler.observe.measuring import VITALS, VitalSigns
 from rlinf.scheduler.observe.roll_call import RollCall
@@ -82,8 +82,8 @@ class StatusDesk:
         self.ask(request.head.max_age_s).add_done_callback(partial(_answer, request))
 
     def _look(self, wanted: Promise[JobStatus]) -> None:
-        question = Question(VITALS, Vitals, WITHIN_S)
-        asking = self._roll_call.ask(question, partial(self._on_found, wanted))
+        inquiry = Inquiry(VITALS, Vitals, WITHIN_S)
+        asking = self._roll_call.ask(inquiry, partial(self._on_found, wanted))
         asking.answers.append(self._vital_signs.now())
         asking.begin()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.observe.prometheus import WsgiApp, metrics_app
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.web.server import STATUS_EVERY_S, WebServer
@@ -31,7 +33,7 @@ def serve_job(session: Session, port: int = 0) -> WebServer:
     def status() -> JobStatus:
         return received(begin_status(session, _MAX_AGE_S))
 
-    server = WebServer(status, lambda: why_data(why(session)), port=port)
+    server = WebServer(status, lambda: why_data(why(session)), _metrics(status), port)
     session.on_close(server.close)
     session.on_fork(server.abandon)
     return server
@@ -52,6 +54,13 @@ def page_url(session: Session) -> str:
         if server is None:
             session.provide(WebServer, server := serve_job(session))
     return server.url
+
+
+def _metrics(status: Callable[[], JobStatus]) -> WsgiApp | None:
+    try:
+        return metrics_app(status)
+    except ClusterError:  # what it needs is not installed
+        return None
 
 
 def why_data(found: Why) -> dict[str, Any]:
