@@ -152,7 +152,7 @@ class Browser:
         return found
 
     def tasks_ms(self, seconds: float) -> list[float]:
-        """How long each task of the page's main thread took, for so many seconds, in milliseconds."""
+        """What processor time each task of the page's main thread took, for so many seconds, in milliseconds."""
         self.call(
             "Tracing.start",
             traceConfig={"includedCategories": ["toplevel", "disabled-by-default-devtools.timeline"]},
@@ -175,9 +175,9 @@ def _main_tasks(traced: list[dict[str, Any]]) -> list[float]:
         if each["name"] == "thread_name" and each["args"]["name"] == MAIN_THREAD
     }
     return [
-        each["dur"] / 1000
+        each["tdur"] / 1000
         for each in traced
-        if each["name"] in ("RunTask", "ThreadControllerImpl::RunTask")
-        and each.get("ph") == "X"
+        if each["name"] == "RunTask"
+        and "tdur" in each
         and (each["pid"], each["tid"]) in threads
     ]

@@ -32,6 +32,7 @@ DEVICES = 8
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 MIB = 1 << 20
 FRAME_MS = 16
+IS_LIVE = "typeof page === 'object' && page.status !== null"
 # Share of nodes, devices of a rank, and what it calls, of each group.
 GROUPS = {
     "actor": (0.0, 0.25, 1, "update"),
@@ -51,7 +52,7 @@ class SimulatedJob:
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
         self._begun = time.time()
-        self._tick = 0
+        self._tick = 40
         self._random = random.Random(7)
         self._holders: dict[tuple[int, int], list[str]] = {}
         self._places: dict[str, list[tuple[int, int]]] = {}
@@ -299,7 +300,7 @@ def why() -> dict[str, object]:
 def measure(browser: Browser, url: str, seconds: float) -> None:
     """Print what following a page costs its main thread."""
     browser.show(url, *SIZES["wide"])
-    browser.wait_until("page.status !== null")
+    browser.wait_until(IS_LIVE)
     time.sleep(3)
     tasks = sorted(browser.tasks_ms(seconds))
     longest = ", ".join(f"{each:.1f}" for each in tasks[-5:])
@@ -326,9 +327,12 @@ def take_pictures(browser: Browser, url: str, folder: Path, after_s: float) -> N
     for size, (width, height) in SIZES.items():
         for scheme in ("light", "dark"):
             browser.show(url, width, height, dark=scheme == "dark")
-            browser.wait_until("page.status !== null")
+            browser.wait_until(IS_LIVE)
             time.sleep(after_s)
             browser.picture(folder / f"{size}-{scheme}.png")
+            browser.evaluate("choose('rank', page.status.groups[1].ranks[0].address)")
+            time.sleep(0.3)
+            browser.picture(folder / f"{size}-{scheme}-chosen.png")
             full = browser.evaluate("document.documentElement.scrollHeight")
             browser.call(
                 "Emulation.setDeviceMetricsOverride",

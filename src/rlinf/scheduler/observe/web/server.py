@@ -97,7 +97,7 @@ class _LoopbackServer(ThreadingMixIn, WSGIServer):
     def server_bind(self) -> None:
         # Without HTTPServer's, which asks the resolver for this machine's name.
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_name, self.server_port = LOOPBACK, self.socket.getsockname()[1]
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:

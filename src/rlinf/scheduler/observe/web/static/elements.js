@@ -18,7 +18,10 @@ function draw(tag, attributes, ...children) {
 }
 
 // Only what has changed is written: the browser then lays out and paints nothing else.
-function setText(element, text) { if (element.textContent !== text) element.textContent = text; }
+function setText(element, text) {
+  const node = element.firstChild;
+  if (!node) { if (text) element.textContent = text; } else if (node.data !== text) node.data = text;
+}
 function setClass(element, name) { if (element.getAttribute("class") !== name) element.setAttribute("class", name); }
 function setAttribute(element, name, value) { if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value); }
 
@@ -35,6 +38,14 @@ function keepChildren(parent, items, keyOf, create, update) {
     else parent.insertBefore(child, place);
     update?.(child, item);
   }
+}
+
+// `onSelect(kind, id)` when something is chosen that says which it is.
+function onChoice(container, onSelect) {
+  container.addEventListener("click", (event) => {
+    const at = event.target.closest("[data-kind]");
+    if (at) onSelect(at.dataset.kind, at.dataset.id);
+  });
 }
 
 // Arrow keys move between elements as they stand on the screen; Tab stops at one of them only.

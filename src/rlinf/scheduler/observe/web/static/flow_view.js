@@ -1,19 +1,19 @@
 "use strict";
 // The data flow as a picture: groups, channels with their items, weights with their versions, and rates on the edges.
 
-const BOX = { group: [128, 50], channel: [142, 58], weights: [128, 50] };
-const NARROW_PX = 640;
-const LONG_NAME = 17;
+const BOX = { group: [112, 50], channel: [126, 58], weights: [112, 50] };
+const LONG_NAME = 15;
+// Less is not to be read; then layers go downwards.
+const LEAST_SCALE = 0.8;
 
 class FlowView {
   constructor(container, note, onSelect) {
     this.container = container;
     this.note = note;
     this.shape = null;
-    container.addEventListener("click", (event) => {
-      const at = event.target.closest("[data-kind]");
-      if (at) onSelect(at.dataset.kind, at.dataset.id);
-    });
+    this.room = container.clientWidth; // to ask each time would have the page laid out each time
+    new ResizeObserver(([entry]) => { this.room = entry.contentRect.width; }).observe(container);
+    onChoice(container, onSelect);
     container.addEventListener("keydown", (event) => {
       const at = event.target.closest("[data-kind]");
       if (at && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); onSelect(at.dataset.kind, at.dataset.id); }
@@ -23,34 +23,32 @@ class FlowView {
 
   show(status) {
     const flow = flowOf(status);
-    const down = this.container.clientWidth < NARROW_PX;
-    const shape = JSON.stringify([down, flow.nodes.map((node) => node.id), flow.edges.map((edge) => [edge.from, edge.to])]);
-    if (shape !== this.shape) { this.build(flow, down); this.shape = shape; }
+    const shape = JSON.stringify([this.room, flow.nodes.map((node) => node.id), flow.edges.map((edge) => [edge.from, edge.to])]);
+    if (shape !== this.shape) { this.build(flow, this.room); this.shape = shape; }
     for (const node of flow.nodes) this.showNode(node);
     flow.edges.forEach((edge, number) => this.showEdge(edge, this.edges[number]));
     setText(this.note, noteOf(flow));
   }
 
-  build(flow, down) {
-    const sized = flow.nodes.map(({ id, kind }) => {
-      const [width, height] = BOX[kind];
-      return { id, along: down ? height : width, across: down ? width : height };
-    });
-    const plan = layOut(sized, flow.edges, down ? { layerGap: 46, nodeGap: 14 } : {});
+  build(flow, room) {
+    let plan = planOf(flow, false);
+    const down = plan.along * LEAST_SCALE > room;
+    if (down) plan = planOf(flow, true);
     const point = ({ along, across }) => (down ? [across, along] : [along, across]);
     const [width, height] = point(plan).map((size) => Math.max(1, Math.ceil(size)));
     this.boxes = new Map();
     this.edges = [];
-    const svg = draw("svg", { viewBox: `-6 -6 ${width + 12} ${height + 12}`, width: width + 12, height: height + 12, role: "group", "aria-label": "data flow" });
+    const svg = draw("svg", { viewBox: `-6 -6 ${width + 12} ${height + 12}`, width: width + 12, role: "group", "aria-label": "data flow" });
     svg.append(draw("defs", {}, draw("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, draw("path", { d: "M0 0.5 L8 4 L0 7.5 z" }))));
     const labels = draw("g", {});
     plan.routes.forEach((points, number) => {
       const curve = curveThrough(points.map(point), down);
       const line = draw("path", { d: curve.path, class: `edge ${flow.edges[number].kind}`, "marker-end": "url(#arrow)" });
-      const label = draw("text", { x: curve.middle[0], y: curve.middle[1], class: "rate" });
+      const [x, y] = curve.middle;
+      const rates = draw("text", { x, y: y - 5, class: "rate" }), waits = draw("text", { x, y: y + 13, class: "rate waiting" });
       svg.append(line);
-      labels.append(label);
-      this.edges.push({ line, label });
+      labels.append(rates, waits);
+      this.edges.push({ line, rates, waits });
     });
     svg.append(labels);
     for (const node of flow.nodes) svg.append(this.buildBox(node, point(plan.at.get(node.id))));
@@ -91,14 +89,21 @@ class FlowView {
     }));
   }
 
-  showEdge(edge, { line, label }) {
+  showEdge(edge, { line, rates, waits }) {
     const moves = edge.perSecond > 0;
     setAttribute(line, "stroke-width", (1.2 + (moves ? Math.min(4, Math.log10(1 + edge.perSecond)) : 0)).toFixed(1));
     setClass(line, `edge ${edge.kind}${moves ? " moves" : ""}${edge.numWaiting ? " waits" : ""}`);
-    const waits = edge.numWaiting ? `${numWaiting(edge.numWaiting)} wait${edge.numWaiting === 1 ? "s" : ""}` : "";
-    const isCounted = edge.kind === "put" || edge.kind === "get";
-    setText(label, isCounted ? [moves || !waits ? rate(edge.perSecond) : "", waits].filter(Boolean).join(", ") : "");
+    setText(rates, edge.kind === "put" || edge.kind === "get" ? rate(edge.perSecond) : "");
+    setText(waits, edge.numWaiting ? `${numWaiting(edge.numWaiting)} wait${edge.numWaiting === 1 ? "s" : ""}` : "");
   }
+}
+
+function planOf(flow, down) {
+  const sized = flow.nodes.map(({ id, kind }) => {
+    const [width, height] = BOX[kind];
+    return { id, along: down ? height : width, across: down ? width : height };
+  });
+  return layOut(sized, flow.edges, down ? { layerGap: 46, nodeGap: 14 } : { layerGap: 60, nodeGap: 22 });
 }
 
 function noteOf(flow) {
@@ -139,5 +144,5 @@ function curveThrough(points, down) {
     path += ` C${bends[0]} ${bends[1]} ${x1},${y1}`;
   }
   const at = Math.floor(points.length / 2), [a, b] = [points[at - 1], points[at]];
-  return { path, middle: [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2 - (down ? 0 : 5)] };
+  return { path, middle: [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2] };
 }

@@ -3,7 +3,7 @@
 
 // Places nodes of {id, along, across} (their sizes) and routes edges of {from, to}.
 // `along` runs from layer to layer, `across` within a layer. Gives the middles of the nodes, and each edge's points.
-function layOut(nodes, edges, { layerGap = 84, nodeGap = 22 } = {}) {
+function layOut(nodes, edges, { layerGap = 60, nodeGap = 22 } = {}) {
   const links = withoutRings(nodes, edges);
   const cells = new Map(nodes.map((node) => [node.id, { ...node, before: [], after: [] }]));
   const depth = depths(nodes, links);

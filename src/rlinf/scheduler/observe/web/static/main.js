@@ -3,7 +3,7 @@
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
 const past = new StateHistory();
-const page = { status: null, shown: null, isPaused: false, isAsked: false, brokenAt: null, why: "", hasEnded: false };
+const page = { status: null, shown: null, isPaused: false, isAsked: false, brokenAt: null, why: "", hasEnded: false, frame: 0 };
 
 async function ask(path, signal) {
   const response = await fetch(path, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store", signal }).catch((error) => {
@@ -17,7 +17,7 @@ async function ask(path, signal) {
 }
 
 const details = new Details(byId("details"), past);
-const map = new MapView(byId("map"), choose);
+const map = new MapView(byId("map"), byId("groups"), choose);
 const flow = new FlowView(byId("flow"), byId("flow-note"), choose);
 const timeline = new TimelineView(byId("timeline"), past);
 const why = new WhyView(async () => (await ask("why.json")).json());
@@ -57,23 +57,38 @@ function requestShow() {
 function show() {
   showStream();
   if (!page.isPaused) page.shown = page.status;
-  if (page.shown) showStatus(page.shown);
+  if (page.shown) showParts(PARTS);
 }
 
-function showStatus(status) {
+// A part a frame: all of them together would keep who scrolls or types waiting.
+const PARTS = [showHeading, showMap, showFlow, showTimeline, showLists];
+
+function showParts([first, ...others]) {
+  first(page.shown);
+  cancelAnimationFrame(page.frame);
+  if (others.length) page.frame = requestAnimationFrame(() => showParts(others));
+}
+
+function showHeading(status) {
   document.title = `${status.job} – rlinf`;
   const ranks = status.groups.flatMap((group) => group.ranks);
   const numDevices = status.nodes.reduce((sum, node) => sum + node.devices.length, 0);
   setText(byId("job"), status.job);
   setText(byId("summary"), `process ${status.driver_pid} · ${counted(status.nodes.length, "node")} · ${counted(numDevices, "device")} · ${amount(ranks.length)} process${ranks.length === 1 ? "" : "es"}`);
   showLegend(ranks);
-  map.show(status);
-  flow.show(status);
-  timeline.show(status);
+  details.show(status);
+}
+
+function showMap(status) { map.show(status); }
+
+function showFlow(status) { flow.show(status); }
+
+function showTimeline(status) { timeline.show(status); }
+
+function showLists(status) {
   channels.show(status.channels);
   weights.show(status.weights);
   showEvents(byId("events"), status.events);
-  details.show(status);
   why.show(status, performance.now() / 1000);
 }
 

@@ -2,18 +2,18 @@
 // The placement map: nodes, their devices, and on these a bar for each rank, in the colour and with the sign of its state.
 
 const HUES = 8;
+const COLUMNS_WITHOUT_DEVICES = 4;
 
 class MapView {
-  constructor(container, onSelect) {
+  constructor(container, legend, onSelect) {
     this.container = container;
+    this.legend = legend;
     this.shape = null;
     this.bars = new Map(); // by rank: its elements, one for each run of devices
     this.nodes = new Map();
     this.found = null;
-    container.addEventListener("click", (event) => {
-      const at = event.target.closest("[data-kind]");
-      if (at) onSelect(at.dataset.kind, at.dataset.id);
-    });
+    onChoice(container, onSelect);
+    onChoice(legend, onSelect);
     roam(container, ".bar");
   }
 
@@ -21,6 +21,7 @@ class MapView {
     const shape = shapeOf(status);
     if (shape !== this.shape) { this.build(status); this.shape = shape; }
     for (const node of status.nodes) this.showNode(node);
+    keepChildren(this.legend, status.groups.filter((group) => group.kind === "workers"), (group) => group.name, (group) => this.buildGroup(group), (item, group) => setText(item.count, amount(group.ranks.length)));
     for (const group of status.groups) for (const rank of group.ranks) this.showRank(rank);
   }
 
@@ -43,36 +44,45 @@ class MapView {
   }
 
   build(status) {
-    const hues = new Map(status.groups.filter((group) => group.kind === "workers").map((group, order) => [group.name, order % HUES]));
+    this.hues = new Map(status.groups.filter((group) => group.kind === "workers").map((group, order) => [group.name, order % HUES]));
     const byNode = ranksByNode(status);
     this.bars.clear();
     this.nodes.clear();
-    const widest = Math.max(1, ...status.nodes.map((node) => node.devices.length));
+    const widest = Math.max(0, ...status.nodes.map((node) => node.devices.length));
+    this.container.style.setProperty("--columns", widest || COLUMNS_WITHOUT_DEVICES);
     const numRanks = status.groups.reduce((sum, group) => sum + group.ranks.length, 0);
     this.size = numRanks > 768 ? "tiny" : numRanks > 96 ? "small" : numRanks > 32 || widest > 8 ? "medium" : "large";
     this.container.dataset.size = this.size;
     const unknown = byNode.has(-1) ? [{ rank: -1, ip: "", devices: [], state: "alive" }] : [];
-    this.container.replaceChildren(...[...status.nodes, ...unknown].map((node) => this.buildNode(node, byNode.get(node.rank), hues)));
+    this.container.replaceChildren(...[...status.nodes, ...unknown].map((node) => this.buildNode(node, byNode.get(node.rank))));
     this.container.querySelector(".bar")?.setAttribute("tabindex", 0);
   }
 
-  buildNode(node, ranks, hues) {
+  buildGroup(group) {
+    const item = make("li"), button = make("button", "", group.name);
+    Object.assign(button, { type: "button" });
+    Object.assign(button.dataset, { kind: "group", id: group.name, hue: this.hues.get(group.name) });
+    item.append(button, (item.count = make("span")));
+    return item;
+  }
+
+  buildNode(node, ranks) {
     const card = make("section", "node"), title = make("button", "title");
-    const name = node.rank < 0 ? "node not known yet" : `node ${node.rank}`;
+    const name = node.rank < 0 ? "node not known" : `node ${node.rank}`;
     card.dataset.name = `${name} ${node.ip}`;
     Object.assign(title, { type: "button" });
     if (node.rank >= 0) Object.assign(title.dataset, { kind: "node", id: node.rank });
     const sign = make("i", "sign"), state = make("em", "trouble");
-    title.append(sign, make("b", "", name), make("small", "", node.ip), state);
+    title.append(sign, make("span", "", node.rank < 0 ? "" : "node "), make("b", "", name.replace("node ", "")), make("small", "", node.ip), state);
+    title.title = node.ip;
     card.append(title);
     const { bars, without, rows } = standing(node, ranks);
     if (node.devices.length) {
       const grid = make("div", "devices");
-      grid.style.setProperty("--columns", node.devices.length);
       grid.style.setProperty("--rows", Math.max(1, rows));
       node.devices.forEach((device, column) => grid.append(this.buildDevice(device, column)));
       for (const bar of bars) {
-        const element = this.buildBar(bar.address, hues);
+        const element = this.buildBar(bar.address);
         element.style.gridColumn = `${bar.first + 1} / span ${bar.span}`;
         element.style.gridRow = bar.row + 2;
         grid.append(element);
@@ -81,7 +91,7 @@ class MapView {
     }
     if (without.length) {
       const list = make("div", "without");
-      list.append(...without.map((address) => this.buildBar(address, hues)));
+      list.append(...without.map((address) => this.buildBar(address)));
       card.append(list);
     }
     this.nodes.set(node.rank, { card, sign, state });
@@ -95,9 +105,9 @@ class MapView {
     return element;
   }
 
-  buildBar(address, hues) {
+  buildBar(address) {
     const element = make("button", "bar");
-    const hue = hues.get(groupOf(address));
+    const hue = this.hues.get(groupOf(address));
     Object.assign(element, { type: "button", tabIndex: -1 });
     Object.assign(element.dataset, { kind: "rank", id: address });
     if (hue !== undefined) element.dataset.hue = hue;
@@ -119,7 +129,7 @@ class MapView {
     for (const element of this.bars.get(rank.address) ?? []) {
       if (element.dataset.state !== rank.state) {
         element.dataset.state = rank.state;
-        element.parts.sign.textContent = SIGNS[rank.state] ?? "?";
+        setText(element.parts.sign, SIGNS[rank.state] ?? "?");
         element.setAttribute("aria-label", `${rank.address}: ${rank.state}`);
         element.title = this.size === "large" ? "" : `${rank.address}: ${rank.state}`;
       }

@@ -11,15 +11,13 @@ const CHANNEL_COLUMNS = [
   ["bytes put", (channel) => `${bytes(channel.bytes_per_s)}/s`, true],
   ["holds", (channel) => bytes(channel.bytes), true],
   ["bounds", (channel) => channel.max || "none", true],
-  ["oldest", (channel) => duration(channel.oldest_age_s)],
+  ["oldest", (channel) => duration(channel.oldest_age_s), true],
   ["leased", (channel) => amount(channel.leased), true],
   ["waiting", (channel) => waitingText(channel)],
 ];
 const WEIGHTS_COLUMNS = [
   ["weights", (weights) => weights.name],
   ["version", (weights) => (weights.version < 0 ? "none yet" : String(weights.version))],
-  ["size", (weights) => bytes(weights.bytes), true],
-  ["published by", (weights) => weights.publisher || "nobody now"],
   ["lag", (weights) => (Object.keys(weights.readers).length ? String(weights.lag) : "–")],
   ["readers", (weights) => readersText(weights)],
 ];
@@ -28,7 +26,7 @@ function waitingText({ waiting }) {
   return waiting.length ? `${numWaiting(waiting.length)}, ${duration(waiting[0].since_s)}` : "–";
 }
 
-// "14 have 41, 2 have 40"
+// How many have which version: "14 have 41, 2 have 40"
 function readersText(weights) {
   const counts = new Map();
   for (const version of Object.values(weights.readers)) counts.set(version, (counts.get(version) ?? 0) + 1);

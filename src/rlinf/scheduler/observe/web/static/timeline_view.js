@@ -70,11 +70,12 @@ class TimelineView {
   }
 
   paintBands(pixels, ranks, bandPx) {
-    const seconds = this.history.seconds, states = new Uint8Array(seconds);
+    const seconds = this.history.seconds, states = new Uint8Array(seconds), colours = this.colours;
     const filled = bandPx > 2 ? bandPx - 1 : bandPx;
     ranks.forEach((rank, number) => {
       const start = number * bandPx * seconds;
-      this.history.copy(rank, states).forEach((state, x) => { pixels[start + x] = this.colours[state]; });
+      this.history.copy(rank, states);
+      for (let x = 0; x < seconds; x++) pixels[start + x] = colours[states[x]];
       for (let line = 1; line < filled; line++) pixels.copyWithin(start + line * seconds, start, start + seconds);
     });
   }
@@ -82,14 +83,17 @@ class TimelineView {
   // From below, the working ones first.
   paintShares(pixels, ranks) {
     const seconds = this.history.seconds, states = new Uint8Array(seconds), kinds = STATES.length + 1;
-    const counts = new Uint32Array(seconds * kinds);
-    for (const rank of ranks) this.history.copy(rank, states).forEach((state, x) => { counts[x * kinds + state] += 1; });
+    const counts = new Uint32Array(seconds * kinds), colours = this.colours;
+    for (const rank of ranks) {
+      this.history.copy(rank, states);
+      for (let x = 0; x < seconds; x++) counts[x * kinds + states[x]] += 1;
+    }
     for (let x = 0; x < seconds; x++) {
       let sum = 0, y = SHARES_PX;
       for (let state = 1; state < kinds; state++) {
         sum += counts[x * kinds + state];
         const top = SHARES_PX - Math.round((SHARES_PX * sum) / ranks.length);
-        while (y > top) pixels[--y * seconds + x] = this.colours[state];
+        while (y > top) pixels[--y * seconds + x] = colours[state];
       }
     }
   }
@@ -110,7 +114,7 @@ class TimelineView {
 // The states' colours as pixels, by their numbers; 0 is nothing.
 function stateColours() {
   const style = getComputedStyle(document.documentElement);
-  return [0, ...STATES.map((state) => pixel(style.getPropertyValue(`--${state}`).trim()))];
+  return Uint32Array.from([0, ...STATES.map((state) => pixel(style.getPropertyValue(`--${state}`).trim()))]);
 }
 
 // "#rrggbb" as the bytes of a pixel.

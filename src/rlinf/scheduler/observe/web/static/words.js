@@ -4,6 +4,7 @@
 const STATES = ["running", "waiting", "idle", "starting", "unresponsive", "lost"];
 // A shape for each state: colour alone does not tell them apart for everybody.
 const SIGNS = { running: "●", waiting: "◐", idle: "○", starting: "◌", unresponsive: "▲", lost: "✕" };
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 }); // making one takes longer than using it
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 function duration(seconds) {
@@ -24,7 +25,7 @@ function bytes(count) {
   return `${unit && count < 99.95 ? count.toFixed(count < 9.995 ? 2 : 1) : Math.round(count)} ${UNITS[unit]}`;
 }
 
-function amount(count) { return Math.round(count).toLocaleString("en"); }
+function amount(count) { return WHOLE.format(count); }
 
 function rate(perSecond) {
   if (!perSecond) return "0/s";
@@ -42,7 +43,7 @@ function groupOf(process) { return process.replace(/:\d+$/, ""); }
 // A status tells of so many who wait at a channel.
 const TOLD_WAITERS = 8;
 
-function numWaiting(count) { return count < TOLD_WAITERS ? String(count) : `${TOLD_WAITERS} or more`; }
+function numWaiting(count) { return count < TOLD_WAITERS ? String(count) : `${TOLD_WAITERS}+`; }
 
 // Numbers in ascending order as ranges: 0-2, 5
 function ranges(numbers) {
