@@ -168,7 +168,7 @@ def _is_own_host(host: str) -> bool:
 
 def _token_of_query(environ: WSGIEnvironment) -> str:
     try:
-        found = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=_MAX_FIELDS)
+        found: dict[str, list[str]] = parse_qs(environ.get("QUERY_STRING", ""), max_num_fields=_MAX_FIELDS)
     except ValueError:  # more fields
         return ""
     return found.get("token", [""])[0]

@@ -2,6 +2,7 @@
 // Who gives what to whom: groups, channels and weights, and the edges between them, from a status.
 
 const SHOWN_CHANNELS = 24;
+const LONG_ENOUGH_S = 1; // shorter waits come and go with each item
 const PRODUCING = /^(put|ask)/;
 
 function flowOf(status) {
@@ -37,7 +38,9 @@ function flowOf(status) {
     const got = (process, perSecond, waiting) => addEdge(id, groupNode(process), "get", perSecond, waiting);
     for (const [process, each] of Object.entries(channel.putters)) put(process, each, 0);
     for (const [process, each] of Object.entries(channel.getters)) got(process, each, 0);
-    for (const { process, operation } of channel.waiting) (PRODUCING.test(operation) ? put : got)(process, 0, 1);
+    for (const { process, operation, since_s } of channel.waiting) {
+      (PRODUCING.test(operation) ? put : got)(process, 0, since_s >= LONG_ENOUGH_S ? 1 : 0);
+    }
   }
   for (const weights of status.weights) {
     const id = addNode("weights", weights.name, weights);

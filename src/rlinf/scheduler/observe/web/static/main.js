@@ -70,10 +70,12 @@ function showParts([first, ...others]) {
 }
 
 function showHeading(status) {
-  document.title = `${status.job} – rlinf`;
+  const job = shortCommand(status.job);
+  document.title = `${job} – rlinf`;
   const ranks = status.groups.flatMap((group) => group.ranks);
   const numDevices = status.nodes.reduce((sum, node) => sum + node.devices.length, 0);
-  setText(byId("job"), status.job);
+  setText(byId("job"), job);
+  setAttribute(byId("job"), "title", status.job);
   setText(byId("summary"), `process ${status.driver_pid} · ${counted(status.nodes.length, "node")} · ${counted(numDevices, "device")} · ${amount(ranks.length)} process${ranks.length === 1 ? "" : "es"}`);
   showLegend(ranks);
   details.show(status);

@@ -53,7 +53,7 @@ class MapView {
     const numRanks = status.groups.reduce((sum, group) => sum + group.ranks.length, 0);
     this.size = numRanks > 768 ? "tiny" : numRanks > 96 ? "small" : numRanks > 32 || widest > 8 ? "medium" : "large";
     this.container.dataset.size = this.size;
-    const unknown = byNode.has(-1) ? [{ rank: -1, ip: "", devices: [], state: "alive" }] : [];
+    const unknown = byNode.has(-1) ? [{ rank: -1, ip: "not known", devices: [], state: "alive" }] : [];
     this.container.replaceChildren(...[...status.nodes, ...unknown].map((node) => this.buildNode(node, byNode.get(node.rank))));
     this.container.querySelector(".bar")?.setAttribute("tabindex", 0);
   }
@@ -68,12 +68,12 @@ class MapView {
 
   buildNode(node, ranks) {
     const card = make("section", "node"), title = make("button", "title");
-    const name = node.rank < 0 ? "node not known" : `node ${node.rank}`;
+    const name = node.rank < 0 ? "node ?" : `node ${node.rank}`;
     card.dataset.name = `${name} ${node.ip}`;
     Object.assign(title, { type: "button" });
     if (node.rank >= 0) Object.assign(title.dataset, { kind: "node", id: node.rank });
     const sign = make("i", "sign"), state = make("em", "trouble");
-    title.append(sign, make("span", "", node.rank < 0 ? "" : "node "), make("b", "", name.replace("node ", "")), make("small", "", node.ip), state);
+    title.append(sign, make("span", "", "node "), make("b", "", name.replace("node ", "")), make("small", "", node.ip), state);
     title.title = node.ip;
     card.append(title);
     const { bars, without, rows } = standing(node, ranks);

@@ -23,8 +23,20 @@ class TimelineView {
     if (!status) return;
     this.status = status;
     this.colours ??= stateColours();
-    keepChildren(this.container, status.groups.filter((group) => group.ranks.length), (group) => group.name,
-      (group) => this.build(group), (row, group) => this.showGroup(row, group));
+    keepChildren(this.container, this.groups(status), (group) => group.name, (group) => this.build(group), (row, group) => this.showGroup(row, group));
+  }
+
+  // The groups that there are, and then those of which something was seen in the last minutes, with all such ranks.
+  groups(status) {
+    const found = new Map(status.groups.map((group) => [group.name, { name: group.name, ranks: [...group.ranks] }]));
+    const there = new Set(status.groups.flatMap((group) => group.ranks.map((rank) => rank.address)));
+    for (const address of this.history.bands.keys()) {
+      if (there.has(address)) continue;
+      const name = groupOf(address);
+      if (!found.has(name)) found.set(name, { name, ranks: [] });
+      found.get(name).ranks.push({ address, state: "ended" });
+    }
+    return [...found.values()];
   }
 
   toggle(name) {

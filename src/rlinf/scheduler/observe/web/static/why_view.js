@@ -1,8 +1,8 @@
 "use strict";
 // Why the job does not go on: the most probable culprit in a line, and the rest for who wants it.
 
-const ASK_AGAIN_S = 10; // where somebody waits
-const LONG_WAIT_S = 10; // shorter ones are everyday
+const ASK_AGAIN_S = 10; // while somebody waits for long; what was asked by hand stays for as long
+const LONG_WAIT_S = 5; // shorter waits are everyday: nobody is asked because of them
 
 class WhyView {
   constructor(ask) {
@@ -12,13 +12,13 @@ class WhyView {
     byId("ask-why").addEventListener("click", () => this.renew());
   }
 
-  // Ask once, and again while somebody waits for long.
   show(status, nowS) {
-    const longest = Math.max(0, ...status.groups.flatMap((group) => group.ranks.map((rank) => (rank.wait ? rank.wait_since_s : 0))));
-    const isDue = this.askedAt === -Infinity || longest >= LONG_WAIT_S || this.sawWait || status.silent.length > 0;
-    this.sawWait = longest >= LONG_WAIT_S;
-    if (isDue && nowS - this.askedAt >= ASK_AGAIN_S) this.renew(nowS);
-    if (this.askedAt > -Infinity) setText(byId("why-age"), `asked ${duration(Math.max(0, Math.round(nowS - this.askedAt)))} ago`);
+    const longest = longestWait(status);
+    const isLong = status.silent.length > 0 || (longest !== null && longest.wait_since_s >= LONG_WAIT_S);
+    const isOld = nowS - this.askedAt >= ASK_AGAIN_S;
+    if (isLong && isOld) this.renew(nowS);
+    if (!isLong && isOld && !this.asking) this.tell({ headline: calm(longest), culprits: [], text: "" });
+    setText(byId("why-age"), isOld && !isLong ? "" : `asked ${duration(Math.max(0, Math.round(nowS - this.askedAt)))} ago`);
   }
 
   async renew(nowS = performance.now() / 1000) {
@@ -42,4 +42,15 @@ class WhyView {
     setText(byId("why-text"), why.text);
     byId("why-details").hidden = !first;
   }
+}
+
+// The rank that waits longest; null if none does.
+function longestWait(status) {
+  const waiting = status.groups.flatMap((group) => group.ranks).filter((rank) => rank.wait);
+  return waiting.reduce((longest, rank) => (longest && longest.wait_since_s >= rank.wait_since_s ? longest : rank), null);
+}
+
+function calm(longest) {
+  if (!longest) return "Nobody waits.";
+  return `Nobody waits for long; ${longest.address} waits longest, ${duration(longest.wait_since_s)} in ${longest.wait}.`;
 }

@@ -56,6 +56,11 @@ function ranges(numbers) {
   return parts.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
 }
 
+// A job's command without the folders of what runs and what it runs.
+function shortCommand(command) {
+  return command.split(" ").map((word, place) => (place < 2 ? word.replace(/^.*\//, "") : word)).join(" ");
+}
+
 // How many ranks are in each state, of those in which there are any: [["running", 3], ...]
 function countStates(ranks) {
   const counts = new Map(STATES.map((state) => [state, 0]));
