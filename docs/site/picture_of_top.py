@@ -6,6 +6,7 @@ python docs/site/picture_of_top.py
 from __future__ import annotations
 
 import io
+import re
 import time
 from pathlib import Path
 
@@ -27,8 +28,10 @@ class Env(Worker):
     def run(self) -> None:
         """Until it is cancelled."""
         observations = self.connect_channel("observations")
+        number = self.rank
         while not self.cancelled:
-            observations.put(np.zeros(50_000, np.float32), queue_name=self.rank % 4)
+            observations.put(np.zeros(50_000, np.float32), queue_name=number % 4)
+            number += 1
 
 
 class Rollout(Worker):
@@ -61,7 +64,7 @@ class Actor(Worker):
         while not self.cancelled:
             if self.rank == 0:
                 self.publish_weights("policy", {"policy": np.full(500_000, step, np.float32)}, step)
-            trajectories.get_batch(batch_weight=4096, queue_name="default" if self.rank else "validation")
+            trajectories.get_batch(batch_weight=4096, queue_name="validation" if self.rank else "default")
             step += 1
 
 
@@ -80,8 +83,9 @@ def main() -> None:
             status = cluster.status()
         console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO(), force_terminal=True)
         console.print(job_view(status, WIDTH, HEIGHT))
-        # With an id of its own, so that the same picture is the same file.
-        console.save_svg(str(PICTURE), title="rlinf top", unique_id="rlinf-top")
+        drawn = console.export_svg(title="rlinf top", unique_id="rlinf-top")
+        # A page loads nothing from elsewhere, not fonts either.
+        PICTURE.write_text(re.sub(r"@font-face \{[^}]*\}\s*", "", drawn), encoding="utf-8")
         for result in results:
             result.cancel()
 

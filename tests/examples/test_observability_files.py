@@ -118,12 +118,11 @@ def prometheus(folder, port):
         [*command, "--web.listen-address", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            address = next(
-                found[1]
-                for line in process.stderr
-                if (found := re.search(r"address=\"?(127\.0\.0\.1:[1-9]\d*)", line))
-                and "Listening on" in line
-            )
+            said = ""
+            while "Server is ready" not in said:
+                said += (line := process.stderr.readline())
+                assert line, said
+            address = re.search(r"Listening on\" address=(127\.0\.0\.1:\d+)", said)[1]
             threading.Thread(target=process.stderr.read, daemon=True).start()
 
             def ask(query):

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from prometheus_client import parser as plain_parser
+from prometheus_client.openmetrics import parser as strict_parser
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.metrics import COUNTER, FAMILIES
@@ -46,12 +48,10 @@ def test_no_two_families_have_one_name():
 
 
 def test_the_strict_parser_reads_what_is_exposed():
-    from prometheus_client.openmetrics.parser import text_string_to_metric_families
-
     status, headers, text = answered(metrics_app(whole_job), HTTP_ACCEPT=OPEN_METRICS)
     assert status.startswith("200")
     assert headers["Content-Type"].startswith("application/openmetrics-text")
-    found = {family.name: family for family in text_string_to_metric_families(text)}
+    found = {family.name: family for family in strict_parser.text_string_to_metric_families(text)}
     assert found.keys() == {family.name.removesuffix("_total") for family in FAMILIES}
     for family in FAMILIES:
         parsed = found[family.name.removesuffix("_total")]
@@ -62,11 +62,13 @@ def test_the_strict_parser_reads_what_is_exposed():
 
 
 def test_the_plain_format_has_them_too():
-    from prometheus_client.parser import text_string_to_metric_families
-
     _, headers, text = answered(metrics_app(whole_job))
     assert headers["Content-Type"].startswith("text/plain")
-    names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    names = {
+        sample.name
+        for family in plain_parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
     assert names == {family.name for family in FAMILIES}
 
 

@@ -3,6 +3,8 @@
 import sys
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.metrics import FAMILIES
@@ -32,10 +34,6 @@ def test_no_two_instruments_have_one_name():
 
 
 def test_a_reader_collects_what_the_job_does():
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     observe_with_opentelemetry(Job(), provider.get_meter("test"))

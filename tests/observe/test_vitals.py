@@ -88,7 +88,9 @@ def test_channels_weights_and_waits_are_seen(job):
     actor.execute_on(0).publish("policy", 3).wait(DEADLINE_S)
     waiting = actor.execute_on(0).take_batch("trajectories", 64)
     try:
-        status = seen(job, lambda status: rank_in(status, "actor:0").wait)
+        status = seen(
+            job, lambda status: "get_batch" in rank_in(status, "actor:0").wait and status.channels[0].waiting
+        )
     finally:
         waiting.cancel()
     rank = rank_in(status, "actor:0")

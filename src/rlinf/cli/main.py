@@ -7,10 +7,12 @@ import typer
 from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
+from rlinf.cli.lineage import lineage
 from rlinf.cli.metrics import metrics
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
+from rlinf.cli.replay import replay
 from rlinf.cli.top import top
 from rlinf.cli.topology import topology
 from rlinf.cli.web import web
@@ -31,6 +33,8 @@ app.command()(top)
 app.command()(metrics)
 app.command()(web)
 app.command()(pdb)
+app.command()(replay)
+app.command()(lineage)
 app.command()(devices)
 app.command()(doctor)
 app.add_typer(node, name="node")

@@ -91,7 +91,7 @@ def _server(host: str, port: int, app: WsgiApp) -> WSGIServer:
     from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
 
     try:
-        return make_server(host, port, app, server_class=_Server, handler_class=_Quiet)  # type: ignore[arg-type]
+        return make_server(host, port, app, server_class=_Server, handler_class=_Quiet)
     except OSError as error:
         problem = f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}"
         raise ClusterError(problem) from error

@@ -25,6 +25,9 @@ boundaries through pickle unchanged.
     ├── ResultTimeout (TimeoutError)        a wait on a result passed its deadline
     ├── DeviceLockTimeout (TimeoutError)    other workers had the devices until the deadline
     ├── CheckpointError                     a checkpoint cannot be written, read, or restored from
+    ├── RecordingError                      a recording cannot be written or read
+    ├── ReplayEnded                         a rank that is run again wants more than was recorded
+    ├── ReplayDiffers                       a rank that is run again gives something else than it gave then
     ├── CommError                           bytes did not get through
     │   ├── PeerDied                        the other side is gone
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
@@ -472,6 +475,57 @@ class CheckpointError(SchedulerError):
 
     def __str__(self) -> str:
         return f"checkpoint '{self.path}': {self.problem}"
+
+
+class RecordingError(SchedulerError):
+    """A recording, of a rank or of a channel, cannot be written or read, or there is none of what was asked for.
+
+    Args:
+        path: where it is, or was to be.
+        problem: one sentence.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"recording '{self.path}': {self.problem}"
+
+
+class ReplayEnded(SchedulerError):
+    """A rank that is run again asks for something that its recording does not have.
+
+    Args:
+        where: the call or thread, and the operation.
+        problem: what there is.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the recording ends at {self.where}: {self.problem}"
+
+
+class ReplayDiffers(SchedulerError):
+    """A rank that is run again does something else than it did when it was recorded.
+
+    Args:
+        where: the call or thread, and the operation.
+        problem: what it gave or did then, and now.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"it differs from the recording at {self.where}: {self.problem}"
 
 
 class CommError(SchedulerError):

@@ -39,6 +39,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.tape import NO_NOTE, tape_of
 
 _next_number = itertools.count(1).__next__
 _UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
@@ -51,15 +52,17 @@ class Pending(Promise[Arrived]):
         ref: the channel that was asked.
         number: of the question.
         wake: lets the I/O thread see that this was dropped.
+        note: of the answer.
     """
 
-    __slots__ = ("_queue", "_started", "number", "ref", "wake")
+    __slots__ = ("_queue", "_started", "note", "number", "ref", "wake")
 
     def __init__(self, ref: ChannelRef, queue: QueueName, number: int, wake: Wake) -> None:
         super().__init__()
         self.ref = ref
         self.number = number
         self.wake = wake
+        self.note = NO_NOTE
         self._queue = queue
         self._started = time.monotonic()
 
@@ -90,6 +93,7 @@ class Asking:
 
     def __init__(self, session: Session) -> None:
         self._name = session.name
+        self._tape = tape_of(session)
         self._messenger: Messenger = session.messenger
         # By number; and promises that were dropped.
         self._asked: dict[int, _Asked] = {}
@@ -105,7 +109,19 @@ class Asking:
         ref = PromiseRef(pending, self._dropped.append)
         ref.ticket = number
         self._asked[number] = _Asked(ref, connection, queue)
+        pending.note = self._tape.begin("answer", f"{connection.ref.spec.name} {queue!r}")
+        pending.note.follow(pending)
         return Question(number, self._messenger.endpoint, self._name, item), pending
+
+    @staticmethod
+    def handle(pending: Pending) -> AsyncHandle[Any]:
+        """The handle of an answer; it keeps what says that somebody wants it."""
+
+        def load(arrived: Arrived) -> Any:
+            pending.note.took(arrived.frames)
+            return arrived.load()
+
+        return AsyncHandle(pending, load, pending.what)
 
     def follow(self, put: AsyncHandle[None], pending: Pending, timeout_s: float | None) -> None:
         """Let a question that is not in its queue yet fail as its put does, and at its deadline."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -69,6 +69,11 @@ class Lease:
         if self._operation.is_batch:
             raise ChannelArgumentError(self._name, "this lease is of a batch; its items are in `items`")
         return self.items[0]
+
+    @property
+    def ids(self) -> Sequence[wire.ItemId]:
+        """Which items they are, for the `sources` of others; empty where the channel is not recorded."""
+        return self.items.ids
 
     @property
     def attempt(self) -> int:

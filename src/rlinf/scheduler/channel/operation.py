@@ -17,6 +17,7 @@ from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
+from rlinf.scheduler.tape.work import current_step
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.holding import HeldParcel
@@ -60,6 +61,8 @@ class Operation:
         keep_s: for how long this process keeps such a lease alive; only of one.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
+        step: the training step that its caller works at; None where nobody said.
+        trace: of the item of a put: what it was made of; None where nobody said.
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
         timer: of its deadline.
@@ -91,9 +94,11 @@ class Operation:
         "shard",
         "slot",
         "started",
+        "step",
         "ticket",
         "timeout_s",
         "timer",
+        "trace",
         "version",
         "wait",
         "weight",
@@ -133,6 +138,8 @@ class Operation:
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
         self.parcel: Parcel | HeldParcel | None = None
+        self.step = current_step()
+        self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
         self.dropped = False
@@ -158,6 +165,7 @@ class Operation:
         again.question = self.question
         again.group, again.group_size = self.group, self.group_size
         again.shard = self.shard
+        again.step, again.trace = self.step, self.trace
         again.version, again.slot, again.held = self.version, self.slot, self.held
         return again
 
@@ -178,6 +186,7 @@ class Operation:
                 self.version,
                 self.slot,
                 size_bytes,
+                self.trace,
             )
         if self.kind == "admit":
             return wire.Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
@@ -195,6 +204,7 @@ class Operation:
             self.shard,
             self.lease,
             self.group_size,
+            self.step,
         )
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.cancellation import Scope
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -109,6 +110,10 @@ class Job:
         arguments, self._arguments = self._arguments, None
         loaded: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}) if arguments is None else arguments.load()
         return loaded
+
+    def arguments(self) -> list[Buffer]:
+        """The bytes of its arguments, before they are loaded."""
+        return [] if self._arguments is None else self._arguments.frames()
 
     def claim(self) -> bool:
         """Whether it is the caller's to run it, or to answer it without: the first one's."""

@@ -10,7 +10,7 @@ from typing import Any
 from rlinf.scheduler import events as told
 from rlinf.scheduler.events import Event
 from rlinf.scheduler.observe.status import MAX_EVENTS, EventRecord
-from rlinf.scheduler.wording import seconds_text
+from rlinf.scheduler.wording import counted, seconds_text
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 MAX_CHANNELS = 4096
@@ -115,7 +115,9 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
     told.TransportFellBack: (WARNING, lambda event: event.reason),
     told.GroupLaunched: (
         INFO,
-        lambda event: f"{event.group}: {event.num_workers} ranks launched in {seconds_text(event.took_s)}",
+        lambda event: (
+            f"{event.group}: {counted(event.num_workers, 'rank')} launched in {seconds_text(event.took_s)}"
+        ),
     ),
     told.WorkerLost: (ERROR, _of_rank("was lost")),
     told.WorkerReturned: (

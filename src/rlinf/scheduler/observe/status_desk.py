@@ -97,14 +97,21 @@ class StatusDesk:
         if before is None or look.at_s - before.at_s > BASE_AGE_S:
             self._messenger.call_later(FIRST_SPAN_S, partial(self._look, wanted))
             return
-        self._log.forget_lost(at_s - LOST_SHOWN_S)
-        self._earlier.update((name, (each, at_s)) for name, each in vitals.items())
-        there = {*vitals, *self._log.lost, *(each.process for each in found.silent)}
-        self._earlier = {name: known for name, known in self._earlier.items() if name in there}
+        self._remember(look)
         # Not here: of a thousand ranks it takes a while.
         run_beside_in_time(
             self._messenger.call_later, _sum_up, wanted, look, before, self._facts(dict(self._earlier))
         )
+
+    def _remember(self, look: JobVitals) -> None:
+        """What processes say is kept for a while: they may be lost, which is known only later, or answer no more."""
+        before_s = look.at_s - LOST_SHOWN_S
+        self._log.forget_lost(before_s)
+        silent = {each.process for each in look.silent}
+        kept = {
+            name: known for name, known in self._earlier.items() if known[1] >= before_s or name in silent
+        }
+        self._earlier = {**kept, **{name: (each, look.at_s) for name, each in look.vitals.items()}}
 
     def _facts(self, earlier: dict[str, tuple[Vitals, float]]) -> JobFacts:
         topology = self._session.fact(Topology)

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
@@ -37,6 +38,10 @@ class FetchedWeights:
     def __init__(self, version: int, arrived: Arrived) -> None:
         self.version = version
         self._arrived: Arrived | None = arrived
+
+    def frames(self) -> list[Buffer]:
+        """Its bytes, to be noted; nothing once it was written."""
+        return [] if self._arrived is None else list(self._arrived.frames())
 
     def write(self, writer: StateDictWriter) -> int:
         """Write it to its place and give its memory back; the version.

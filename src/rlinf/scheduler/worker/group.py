@@ -27,6 +27,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
+from rlinf.scheduler.host.seeds import checked_seed
 from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.profiling import RATE_HZ
 from rlinf.scheduler.observe.rank_stacks import RankStack, stacks_of
@@ -77,6 +78,7 @@ PREFETCH = 2
 # A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
 UNRESPONSIVE_AFTER_S = 600.0
 RESTART_TIMEOUT_S = 120.0
+RECORD_VARIABLE = "RLINF_RECORD"
 
 
 class OpenCluster(Protocol):
@@ -116,6 +118,8 @@ class GroupBuilder(Generic[T]):
         restart_window_s: float | None = None,
         ready_when: Callable[[T], object] | str | None = None,
         stall_after_s: float | None = None,
+        seed: int | None = None,
+        record: str | os.PathLike[str] | None = None,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
 
@@ -145,6 +149,11 @@ class GroupBuilder(Generic[T]):
                 It waits until the rank is ready, and then returns; if it raises, the start has failed.
             stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
                 and why; None: never.
+            seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
+                and, where it is loaded, torch are seeded with it before `__init__`, also in whoever takes a rank's
+                place. None: one that is drawn once for the job, and no generator is touched.
+            record: a folder, in which each rank records what comes to it, on its node, so that `rlinf replay` can run
+                it again alone. None: the folder that RLINF_RECORD names, if it is set.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
@@ -177,6 +186,8 @@ class GroupBuilder(Generic[T]):
             returns=on_failure == "restart" or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
+            seed=None if seed is None else checked_seed(seed),
+            record=os.path.abspath(folder) if (folder := record or os.environ.get(RECORD_VARIABLE)) else "",
         )
         session, factory = cluster.session, self._factory
         claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
