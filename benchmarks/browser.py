@@ -177,7 +177,5 @@ def _main_tasks(traced: list[dict[str, Any]]) -> list[float]:
     return [
         each["tdur"] / 1000
         for each in traced
-        if each["name"] == "RunTask"
-        and "tdur" in each
-        and (each["pid"], each["tid"]) in threads
+        if each["name"] == "RunTask" and "tdur" in each and (each["pid"], each["tid"]) in threads
     ]
