@@ -166,6 +166,19 @@ def test_ranks_that_share_devices_stand_above_each_other(call):
     ]
 
 
+def test_a_driver_stands_where_its_host_is_one_node_alone(call):
+    def ranks(*hosts):
+        workers = tuple(RankStatus(f"a:{i}", i, i, host=host) for i, host in enumerate(hosts))
+        nodes = tuple(NodeStatus(i, str(i), "") for i in range(len(hosts)))
+        driver = GroupStatus("driver", (RankStatus("driver", 0, host=hosts[0]),), "driver")
+        status = JobStatus(0, "", 1, nodes=nodes, groups=(driver, GroupStatus("a", workers)))
+        found = call("((status) => [...ranksByNode(status)])", status.to_dict())
+        return {node: [rank["address"] for rank in there] for node, there in found}
+
+    assert ranks("one", "two") == {0: ["driver", "a:0"], 1: ["a:1"]}
+    assert ranks("one", "one") == {0: ["a:0"], 1: ["a:1"], -1: ["driver"]}
+
+
 def ring():
     """A loop as they all are: tasks go out, trajectories come back, weights go round."""
     groups = (

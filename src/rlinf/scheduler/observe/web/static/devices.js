@@ -33,12 +33,24 @@ function runs(numbers) {
 // The ranks of each node, in the order of their groups; those whose node is not known are at -1.
 function ranksByNode(status) {
   const found = new Map(status.nodes.map((node) => [node.rank, []]));
+  const hosts = nodesByHost(status);
   for (const group of status.groups) {
     for (const rank of group.ranks) {
-      const place = found.has(rank.node_rank) ? rank.node_rank : -1;
+      const place = found.has(rank.node_rank) ? rank.node_rank : hosts.get(rank.host) ?? -1;
       if (!found.has(place)) found.set(place, []);
       found.get(place).push(rank);
     }
+  }
+  return found;
+}
+
+// The nodes that are the only one on their host, by the host's name: a driver does not know its node.
+function nodesByHost(status) {
+  const found = new Map();
+  for (const rank of status.groups.flatMap((group) => group.ranks)) {
+    if (rank.node_rank < 0) continue;
+    const isOther = found.has(rank.host) && found.get(rank.host) !== rank.node_rank;
+    found.set(rank.host, isOther ? -1 : rank.node_rank);
   }
   return found;
 }

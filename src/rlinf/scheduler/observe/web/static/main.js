@@ -3,7 +3,7 @@
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
 const past = new StateHistory();
-const page = { status: null, shown: null, isPaused: false, isAsked: false, brokenAt: null, why: "", hasEnded: false, frame: 0 };
+const page = { status: null, shown: null, isPaused: false, isAsked: false, brokenAt: null, why: "", hasEnded: false, isRefused: false, frame: 0 };
 
 async function ask(path, signal) {
   const response = await fetch(path, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store", signal }).catch((error) => {
@@ -36,15 +36,16 @@ function onEvent(kind, data) {
     page.hasEnded = false;
     past.add(data.at_s, data.groups.flatMap((group) => group.ranks.map((rank) => [rank.address, rank.state])));
   } else {
-    broken(data, kind === "end");
+    page.hasEnded ||= kind === "end";
+    broken(data);
   }
   requestShow();
 }
 
-function broken(text, hasEnded = false) {
+function broken(text, isRefused = false) {
   page.brokenAt ??= Date.now() / 1000;
-  if (!page.hasEnded) page.why = text;
-  page.hasEnded ||= hasEnded;
+  page.isRefused = isRefused;
+  page.why = text;
   requestShow();
 }
 
@@ -117,8 +118,8 @@ function showStream() {
   byId("broken").hidden = !isBroken;
   if (isBroken) {
     const since = `since ${clock(page.brokenAt)}, ${duration(Math.round(Date.now() / 1000 - page.brokenAt))}`;
-    const what = page.hasEnded ? "The job has ended, or its page was closed" : page.status ? "No news of the job" : "No answer";
-    setText(byId("broken"), `${what} (${since}): ${page.why}. ${page.status ? "Below is what was last seen. " : ""}Trying again.`);
+    const what = page.hasEnded ? `The job has ended, or who served its page has (${since}).` : `No news of the job (${since}): ${page.why}.`;
+    setText(byId("broken"), `${what}${page.status ? " Below is what was last seen." : ""}${page.isRefused ? "" : " Trying again."}`);
   }
   const status = page.status;
   setText(byId("live"), page.isPaused ? "paused" : isBroken ? "no news" : status ? `live, ${clock(status.at_s)}` : "connecting");

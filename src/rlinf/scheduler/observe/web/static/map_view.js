@@ -12,6 +12,7 @@ class MapView {
     this.bars = new Map(); // by rank: its elements, one for each run of devices
     this.nodes = new Map();
     this.found = null;
+    this.hues = new Map();
     onChoice(container, onSelect);
     onChoice(legend, onSelect);
     roam(container, ".bar");
@@ -44,7 +45,8 @@ class MapView {
   }
 
   build(status) {
-    this.hues = new Map(status.groups.filter((group) => group.kind === "workers").map((group, order) => [group.name, order % HUES]));
+    // Who comes later changes no other's colour.
+    for (const group of status.groups) if (group.kind === "workers" && !this.hues.has(group.name)) this.hues.set(group.name, this.hues.size % HUES);
     const byNode = ranksByNode(status);
     this.bars.clear();
     this.nodes.clear();

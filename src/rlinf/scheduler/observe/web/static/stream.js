@@ -20,15 +20,16 @@ function splitEvents(text) {
 
 class Refused extends Error {}
 
-// `onEvent(kind, data)` for each event; `onBroken(text)` whenever the stream has broken. Ends only if it is refused.
+// `onEvent(kind, data)` for each event; `onBroken(text, isRefused)` whenever the stream has broken: it ends if it is refused.
 async function follow(open, onEvent, onBroken) {
   for (let failed = 0; ; failed += 1) {
     try {
       await readStream(open, (kind, data) => { failed = 0; onEvent(kind, data); });
       onBroken("it was closed");
     } catch (error) {
-      onBroken(error.message);
-      if (error instanceof Refused) return;
+      const isRefused = error instanceof Refused;
+      onBroken(error.message, isRefused);
+      if (isRefused) return;
     }
     await new Promise((resolve) => setTimeout(resolve, 1000 * RETRY_S[Math.min(failed, RETRY_S.length - 1)]));
   }
