@@ -16,6 +16,7 @@ from rlinf.cli.replay import replay
 from rlinf.cli.report import report
 from rlinf.cli.top import top
 from rlinf.cli.topology import topology
+from rlinf.cli.web import web
 from rlinf.cli.why import why
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command()(why)
 app.command()(report)
 app.command()(top)
 app.command()(metrics)
+app.command()(web)
 app.command()(pdb)
 app.command()(replay)
 app.command()(lineage)

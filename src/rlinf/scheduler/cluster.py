@@ -383,6 +383,23 @@ class Cluster:
         """
         return received(begin_status(self.session))
 
+    @property
+    def web_url(self) -> str:
+        """Where a browser on this machine sees the job live; the page is served from when this is first asked for.
+
+        It listens on the loopback address alone, and only who has this address is let in: whoever you give it to sees
+        the job, too. Nobody is asked anything while no browser has the page open.
+
+            print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
+
+        Raises:
+            ClusterError: this process is not the driver.
+        """
+        # A server of HTTP takes a while to load, and most jobs have no page.
+        from rlinf.scheduler.observe.web.job_page import page_url  # noqa: PLC0415
+
+        return page_url(self.session)
+
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
         self.session.bus.subscribe(listener)

@@ -26,7 +26,7 @@ from rlinf.scheduler.observe.stacks import MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
 # How the names of processes begin that only look at the job: the commands' (`rlinf why`, `rlinf channels`, ...).
-LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics", "rlinf-report")
+LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics", "rlinf-report", "rlinf-web")
 
 
 @dataclass(frozen=True, slots=True)
