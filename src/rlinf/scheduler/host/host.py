@@ -24,7 +24,7 @@ from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
+from rlinf.scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
@@ -218,6 +218,8 @@ class Hosting:
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
+        if self._spec.kept_job:
+            self.session.provide(KeptJob, KeptJob(self._spec.kept_job))
         forward_logs(
             self.session, self._address, self._spec.log_level, self._spec.library_level, self._output
         )
@@ -253,6 +255,8 @@ class Hosting:
             self._leave("the job's home is gone")
         elif process_id == self._spec.launcher.process_id:
             self._leave("the process that launched it is gone")
+        else:
+            self.calls.give_up_calls(process_id)
 
     def _leave_with_node(self) -> None:
         cause = "its raylet ended"

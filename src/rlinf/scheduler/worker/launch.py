@@ -22,7 +22,7 @@ from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress, job_topology, packed_topology
+from rlinf.scheduler.host.info import KeptJob, WorkerAddress, job_topology, packed_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.host.postmortem import Witnesses
@@ -84,6 +84,8 @@ class LaunchOptions:
         returns: whether a rank that dies may come back.
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
+        sys_path: where modules are found; empty: where the process that launches finds them.
+        log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
     """
 
     max_concurrency: int = 1
@@ -96,6 +98,8 @@ class LaunchOptions:
     returns: bool = False
     ready_when: str = ""
     stall_after_s: float = 0
+    sys_path: tuple[str, ...] = ()
+    log_level: int = 0
 
 
 class Recipe:
@@ -104,7 +108,7 @@ class Recipe:
     Args:
         session: of the process that launches.
         name: the group's name.
-        factory: the worker's class and its arguments, as they are now.
+        factory: the worker's class and its arguments, as they are now; or encoded already.
         options: of the launch.
         world_size: how many ranks the group has.
 
@@ -117,21 +121,41 @@ class Recipe:
     """
 
     def __init__(
-        self, session: Session, name: str, factory: WorkerFactory, options: LaunchOptions, world_size: int
+        self,
+        session: Session,
+        name: str,
+        factory: WorkerFactory | tuple[Buffer, ...],
+        options: LaunchOptions,
+        world_size: int,
     ) -> None:
         self.name = name
         self.options = options
         self.world_size = world_size
-        encoded = encode(factory).detached()
-        self.factory: tuple[Buffer, ...] = (encoded.head, *encoded.buffers)
+        self.factory: tuple[Buffer, ...]
+        if isinstance(factory, WorkerFactory):
+            encoded = encode(factory).detached()
+            self.factory = (encoded.head, *encoded.buffers)
+        else:
+            self.factory = factory
         self.master_address, self.master_port = "", 0
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups)
         self.hardware = HardwareTable(topology)
 
 
-def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Recipe) -> list[LaunchedRank]:
+def launch_ranks(
+    session: Session,
+    placements: Sequence[Placement],
+    recipe: Recipe,
+    given_up: Promise[None] | None = None,
+) -> list[LaunchedRank]:
     """Start a process for every placement and construct the worker in it.
+
+    Args:
+        session: of the process that launches.
+        placements: where the ranks are to be.
+        recipe: of the group.
+        given_up: done when nobody wants it any more; then this raises LaunchError.
 
     Raises:
         LaunchError: a rank failed; the text holds its traceback.
@@ -146,6 +170,8 @@ def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Reci
     devices = devices_of(placements, topology.nodes)
     give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s)
     launch = _Launch(session, placements, recipe)
+    if given_up is not None:
+        given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
     try:
         ranks = launch.run()
     except BaseException:
@@ -234,6 +260,8 @@ class _Launch:
         self._error: SchedulerError | None = None
         folder = session.fact(LogFolder)
         self._log_folder = folder.path if folder is not None else ""
+        kept = session.fact(KeptJob)
+        self._kept_job = kept.name if kept is not None else ""
 
     @property
     def elapsed_s(self) -> float:
@@ -401,8 +429,8 @@ class _Launch:
             crosses_machines=session.crosses_machines,
             encryption=session.messenger.encryption,
             ports=session.messenger.ports,
-            sys_path=tuple(sys.path),
-            log_level=level_to_forward(),
+            sys_path=self._options.sys_path or tuple(sys.path),
+            log_level=self._options.log_level or level_to_forward(),
             timeout_s=self._options.timeout_s,
             registers_itself=self._options.registers_itself,
             node_id=rank.placement.node_id,
@@ -411,6 +439,7 @@ class _Launch:
             log_folder=self._log_folder,
             library_level=self._options.library_level,
             master_port=self._recipe.master_port,
+            kept_job=self._kept_job,
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:

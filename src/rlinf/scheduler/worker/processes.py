@@ -17,9 +17,16 @@ from ray.util.placement_group import PlacementGroup
 from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf.scheduler.errors import DeviceHeld
-from rlinf.scheduler.host.errand import HostActor, leave, withdraw, withdraw_all, withdraw_of_dead_jobs
+from rlinf.scheduler.host.errand import (
+    HostActor,
+    KeptHostActor,
+    leave,
+    withdraw,
+    withdraw_all,
+    withdraw_of_dead_jobs,
+)
 from rlinf.scheduler.host.force import kill_process
-from rlinf.scheduler.host.info import job_topology
+from rlinf.scheduler.host.info import KeptJob, job_topology
 from rlinf.scheduler.host.protocol import HostSpec
 from rlinf.scheduler.planning import Node
 from rlinf.scheduler.planning.environments import ProcessEnvironment
@@ -51,8 +58,12 @@ class Processes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._host_class = ray.remote(HostActor)
-        self._holds = DeviceHolds()
+        kept = session.fact(KeptJob)
+        self._is_kept = kept is not None
+        self._host_class = ray.remote(HostActor if kept is None else KeptHostActor)
+        # Ray knows the keeper's job by the driver that began it, and that may have others.
+        job, holder = ("", "") if kept is None else (session.home.process_id, f"job '{kept.name}'")
+        self._holds = DeviceHolds(job, holder)
         # What each launch counts on, whoever of them took it.
         self._relied: list[set[tuple[str, str]]] = []
         # Variables, by the node's id.
@@ -60,6 +71,8 @@ class Processes:
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
+            if kept is not None:
+                return
             withdraw_of_dead_jobs()
             session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 
@@ -162,7 +175,8 @@ class Processes:
 
     def forget(self, processes: Sequence[HostProcess]) -> None:
         """Leave nothing behind for processes that were ended before they began."""
-        withdraw(process.actor_id for process in processes if isinstance(process, RayProcess))
+        ids = [process.actor_id for process in processes if isinstance(process, RayProcess)]
+        withdraw(ids, kept=self._is_kept)
 
     def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
         """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
