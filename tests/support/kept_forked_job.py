@@ -1,4 +1,4 @@
-"""A job that outlives its drivers, without Ray: its keeper is a `ForkedJob`, its drivers are sessions of this process."""
+"""A job that outlives its drivers, without Ray: a `ForkedJob` keeps it, its drivers are sessions of this process."""
 
 import contextlib
 

@@ -7,6 +7,7 @@ import typer
 from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
+from rlinf.cli.jobs import jobs
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
@@ -27,6 +28,7 @@ app.command()(why)
 app.command()(pdb)
 app.command()(devices)
 app.command()(doctor)
+app.add_typer(jobs, name="jobs")
 app.add_typer(node, name="node")
 
 
