@@ -1,4 +1,4 @@
-"""Jobs that outlive their drivers, on Ray: what the first driver began goes on when it was killed, until it is ended."""
+"""Jobs that outlive their drivers, on Ray: what a driver began goes on when that is killed, until somebody ends it."""
 
 import json
 import os

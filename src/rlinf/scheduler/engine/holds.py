@@ -205,6 +205,15 @@ class DeviceHolds:
             self._groups.update((group.id, group) for group in taken)
             return list(taken)
 
+    def of_others(self) -> list[DeviceHold]:
+        """What other jobs have taken.
+
+        Raises:
+            ClusterError: Ray does not say.
+        """
+        job = self._job or _ray_job()
+        return [hold for hold in holds_in_cluster() if hold.job != job]
+
     def release(self, taken: Sequence[PlacementGroup] | None = None) -> None:
         """Give back what this process has taken: this, or (None) everything."""
         given = list(self._groups.values() if taken is None else taken)

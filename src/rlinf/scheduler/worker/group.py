@@ -47,8 +47,10 @@ from rlinf.scheduler.worker.health import RankHealth
 from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
 from rlinf.scheduler.worker.profile import take_profile
 from rlinf.scheduler.worker.restart_options import (
+    RestartOn,
     check_is_used,
     check_on_failure,
+    may_move,
     ready_method,
     restart_limit,
 )
@@ -115,6 +117,7 @@ class GroupBuilder(Generic[T]):
         log_level: int | str | None = None,
         max_restarts: int | None = None,
         restart_window_s: float | None = None,
+        restart_on: RestartOn | None = None,
         ready_when: Callable[[T], object] | str | None = None,
         stall_after_s: float | None = None,
         detached: bool = False,
@@ -142,6 +145,8 @@ class GroupBuilder(Generic[T]):
             max_restarts: how often a rank is started again in `restart_window_s`, the first time at once, then after a
                 growing delay; a rank that dies more often is as with "fail". None: five times.
             restart_window_s: see above, in seconds; None: 60.
+            restart_on: where a rank comes back whose node is gone: "any" node of its node group that has as many
+                devices of the same kind free; "same": nowhere, and that is as with "fail". None: "same".
             ready_when: a method without arguments, or its name, that a rank that was started again runs after
                 `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
                 It waits until the rank is ready, and then returns; if it raises, the start has failed.
@@ -161,7 +166,11 @@ class GroupBuilder(Generic[T]):
         """
         check_on_failure(on_failure)
         check_is_used(
-            on_failure, max_restarts=max_restarts, restart_window_s=restart_window_s, ready_when=ready_when
+            on_failure,
+            max_restarts=max_restarts,
+            restart_window_s=restart_window_s,
+            restart_on=restart_on,
+            ready_when=ready_when,
         )
         limit = restart_limit(max_restarts, restart_window_s)
         timeout_s = checked_seconds("launch_timeout_s", launch_timeout_s)
@@ -181,6 +190,7 @@ class GroupBuilder(Generic[T]):
             returns=on_failure == "restart" or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
+            moves=may_move(restart_on),
         )
         session, factory = cluster.session, self._factory
         check_detached(session, detached=detached)

@@ -41,8 +41,9 @@ from rlinf.scheduler.worker.launched_rank import (
     is_the_end,
     most_telling,
 )
+from rlinf.scheduler.worker.moves import Moves
 from rlinf.scheduler.worker.node_watch import NodeWatch
-from rlinf.scheduler.worker.processes import Processes
+from rlinf.scheduler.worker.processes import Processes, devices_of
 from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
 from rlinf.scheduler.worker.supervision import LaunchedGroups
 
@@ -86,6 +87,7 @@ class LaunchOptions:
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         sys_path: where modules are found; empty: where the process that launches finds them.
         log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
+        moves: whether a rank whose node is gone comes back on another one.
     """
 
     max_concurrency: int = 1
@@ -100,6 +102,7 @@ class LaunchOptions:
     stall_after_s: float = 0
     sys_path: tuple[str, ...] = ()
     log_level: int = 0
+    moves: bool = False
 
 
 class Recipe:
@@ -188,7 +191,8 @@ def launch_successor(
 ) -> LaunchedRank:
     """Start a process in the place of one that is gone: with its rank, devices, environment and name.
 
-    The job holds its devices still. Its node may have come back under another id.
+    The job holds its devices still. Its node may have come back under another id. Where it is gone, and the launch
+    says that ranks move, it is another node.
 
     Args:
         session: of the process that launches.
@@ -199,9 +203,16 @@ def launch_successor(
     Raises:
         LaunchError, LaunchTimeout: as of `launch_ranks`.
         NodeLost: its node is gone.
+        PlacementError: so it is, and no other one has what it needs.
     """
+    watch, moves = session.service(NodeWatch), session.service(Moves)
     placement = before.placement
-    session.service(NodeWatch).check({placement.node_rank})
+    if recipe.options.moves and placement.node_rank in watch.states.lost:
+        topology = recipe.options.topology or job_topology(session)
+        placement = moves.begin(recipe.name, placement, topology)
+        if placement.rank == 0:  # where the group meets from now on
+            recipe.master_address = ""
+    watch.check({placement.node_rank})
     node_id = job_topology(session).nodes[placement.node_rank].node_id
     placements = [replace(placement, node_id=node_id)]
     launch = _Launch(session, placements, recipe, before.num_restarts + 1)
@@ -211,17 +222,9 @@ def launch_successor(
     except BaseException:
         launch.undo()
         launch.declare_dead()  # before there is another one
+        moves.give_up(recipe.name, placement)
         raise
     return rank
-
-
-def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[int, list[str]]:
-    """The accelerators that ranks are placed on, as their nodes name them, by the nodes' ranks."""
-    used: dict[int, set[int]] = {}
-    for placement in placements:
-        if placement.has_accelerators:
-            used.setdefault(placement.node_rank, set()).update(placement.local_hardware_ranks)
-    return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
 
 
 def _awaits(local: dict[str, Any]) -> Wait:

@@ -28,7 +28,7 @@ from rlinf.scheduler.host.errand import (
 from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import KeptJob, job_topology
 from rlinf.scheduler.host.protocol import HostSpec
-from rlinf.scheduler.planning import Node
+from rlinf.scheduler.planning import Node, Placement
 from rlinf.scheduler.planning.environments import ProcessEnvironment
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import clock_text, device_list, seconds_text
@@ -105,6 +105,21 @@ class Processes:
             self._relied.remove(relied)
             raise
         return partial(self._give_back, taken, relied)
+
+    def held_elsewhere(self) -> set[tuple[int, int]]:
+        """The accelerators that others hold: their nodes' ranks, and their indices there.
+
+        Raises:
+            ClusterError: Ray does not say.
+        """
+        ranks = {node.node_id: rank for rank, node in enumerate(self._nodes)}
+        return {
+            (ranks[hold.node_id], self._nodes[ranks[hold.node_id]].accelerator_names.index(name))
+            for hold in self._holds.of_others()
+            if hold.node_id in ranks
+            for name in hold.devices
+            if name in self._nodes[ranks[hold.node_id]].accelerator_names
+        }
 
     def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
         """Give back what a launch that has failed took, unless other groups of the job count on it."""
@@ -206,6 +221,15 @@ class RayProcess:
         """As `HostProcess.kill`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
             ray.kill(self._actor, no_restart=True)
+
+
+def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[int, list[str]]:
+    """The accelerators that ranks are placed on, as their nodes name them, by the nodes' ranks."""
+    used: dict[int, set[int]] = {}
+    for placement in placements:
+        if placement.has_accelerators:
+            used.setdefault(placement.node_rank, set()).update(placement.local_hardware_ranks)
+    return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
 
 
 def _refusal(wait_s: float) -> str:
