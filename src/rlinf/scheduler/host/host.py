@@ -251,10 +251,11 @@ class Hosting:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _leave_without(self, process_id: str) -> None:
+        why = self.session.messenger.peers.why_lost(process_id)
         if process_id == self._spec.home.process_id:
-            self._leave("the job's home is gone")
+            self._leave(f"the job's home is gone: {why}")
         elif process_id == self._spec.launcher.process_id:
-            self._leave("the process that launched it is gone")
+            self._leave(f"the process that launched it is gone: {why}")
         else:
             self.calls.give_up_calls(process_id)
 
@@ -276,6 +277,8 @@ class Hosting:
         if not self._leaving:
             self._leaving = True
             _log.info("'%s' ends: %s", self._address, why)
+            if self._output is not None:  # nobody may be left to be told
+                self._output.note(f"'{self._address}' ends: {why}")
             self.calls.stop()
             try:
                 run_beside(_end_after, LEAVE_GRACE_S)
