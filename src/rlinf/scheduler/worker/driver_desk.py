@@ -157,12 +157,15 @@ class DriverDesk:
     # -- the bus's thread ------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
-        said = isinstance(event, (WorkerLogged, WorkerPrinted))
-        wanted = (
-            self._groups.listeners(event.group) if isinstance(event, (WorkerLogged, WorkerPrinted)) else ()
+        listeners = (
+            self._groups.listeners(event.group) if isinstance(event, (WorkerLogged, WorkerPrinted)) else None
         )
         drivers = list(self._drivers.items())
-        chosen = [(each, driver) for each, driver in drivers if not said or each in wanted]
+        chosen = [
+            (process_id, driver)
+            for process_id, driver in drivers
+            if listeners is None or process_id in listeners
+        ]
         if not chosen:
             return
         frame = pickle.dumps(event)

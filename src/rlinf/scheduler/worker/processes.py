@@ -56,6 +56,8 @@ class HostProcess(Protocol):
 class Processes:
     """Starts the processes of the groups that a session launches; a service of it."""
 
+    _is_kept = False
+
     def __init__(self, session: Session) -> None:
         self._session = session
         kept = session.fact(KeptJob)
