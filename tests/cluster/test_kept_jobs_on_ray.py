@@ -74,6 +74,10 @@ def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp
         assert kept["name"] == "serving"
         assert [driver["pid"] for driver in kept["drivers"]] == [os.getpid()]
         assert kept["groups"] == [{"name": "policy", "world_size": 1, "ends_with": ""}]
+        shown = rlinf().splitlines()
+        assert shown[0].startswith(f"serving: kept by process {kept['pid']} since ")
+        assert shown[1].startswith(f"  driver {os.getpid()} on ")
+        assert shown[2] == "  group 'policy': 1 rank, detached"
     assert printed_by_process(ask, tmp_path) == ask.output
     assert kept_names() == []
     assert holds_in_cluster() == []

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rlinf.scheduler.comm import local_machine_id
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.config import ClusterConfig
@@ -155,7 +156,11 @@ def _driver(session: Session) -> AttachedDriver:
 
 
 def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
-    session = _decoded(record).attach(f"{DRIVER_NAME}@{platform.node()}.{os.getpid()}", own_address())
+    job = _decoded(record)
+    if job.home.machine_id != local_machine_id() and not job.home.tcp_address:
+        problem = f"job '{name}' was begun when its cluster was one machine, and does not listen to others"
+        raise ClusterError(f"{problem}: stop it and begin it again")
+    session = job.attach(f"{DRIVER_NAME}@{platform.node()}.{os.getpid()}", own_address())
     for step in at_last:
         session.on_close_last(step)
     try:

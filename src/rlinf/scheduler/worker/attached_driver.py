@@ -82,10 +82,13 @@ class AttachedDriver:
             CommError: the keeper does not answer.
         """
         self._is_stopping = True  # that the keeper is gone is no news then
-        asked = self._messenger.request(
-            self._session.home, STOP, StopJob(who), timeout_s=STOP_WITHIN_S, reply_type=None
-        )
-        asked.result()
+        try:
+            self._messenger.request(
+                self._session.home, STOP, StopJob(who), timeout_s=STOP_WITHIN_S, reply_type=None
+            ).result()
+        except BaseException:
+            self._is_stopping = False
+            raise
 
     # -- the I/O thread --------------------------------------------------------------------------
 
