@@ -63,7 +63,9 @@ def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp
     with Cluster(job="serving") as cluster:
         policy = cluster.attach("policy")
         wait_until(lambda: list(cluster.groups) == ["policy"])
+        wait_until(lambda: len(holds_in_cluster()) == 1)  # of the group that has ended there is none
         (hold,) = holds_in_cluster()
+        assert hold.devices == ("0",)
         assert hold.holder.startswith("job 'serving' (process ")
         # The Ray job in which its keeper was started is over.
         os.kill(policy.health()[0].pid, signal.SIGKILL)

@@ -183,7 +183,7 @@ def _report(name: str) -> KeptJobReport:
     return KeptJobReport(name, job, now)
 
 
-def _with_ray(address: str | None, timeout_s: float, work: Callable[[], Any]) -> Any:
+def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T:
     engine = join_lasting(address, timeout_s)
     try:
         return work()

@@ -153,7 +153,11 @@ class FollowedGroups:
 
     def _close(self) -> None:
         if self._session.failure:
-            self._session.messenger.submit(lambda: [group.on_left() for group in self._groups.values()])
+            self._session.messenger.submit(self._on_left)
+
+    def _on_left(self) -> None:
+        for group in self._groups.values():
+            group.on_left()
 
 
 def _rank_of(group: str, news: RankNews) -> FollowedRank:

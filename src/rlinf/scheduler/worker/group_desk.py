@@ -35,7 +35,8 @@ from rlinf.scheduler.worker.group_news import (
     RestartRank,
 )
 from rlinf.scheduler.worker.kept_job import no_such_group
-from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
+from rlinf.scheduler.worker.launch import Recipe, launch_ranks, launch_successor
+from rlinf.scheduler.worker.moves import Moves
 from rlinf.scheduler.worker.supervision import Supervision, stop_groups
 
 
@@ -49,6 +50,7 @@ class KeptGroup:
         on_failure: what the death of a rank means.
         stall_after_s: as it was launched.
         class_frames: the worker's class, encoded.
+        give_back: gives its devices back.
         owner: the process with which it ends; "" for none.
         owner_name: how that is called.
         followers: the processes that are told of it.
@@ -59,6 +61,7 @@ class KeptGroup:
     on_failure: Verdict
     stall_after_s: float
     class_frames: list[Buffer]
+    give_back: Callable[[], None] | None = None
     owner: str = ""
     owner_name: str = ""
     followers: set[str] = field(default_factory=set)
@@ -140,11 +143,12 @@ class GroupDesk:
         group.on_change.append(partial(self._on_change, kept))
         return kept
 
-    def _on_launched(self, request: Request, group: Supervision, stall_after_s: float) -> None:
+    def _on_launched(self, request: Request, group: Supervision, recipe: Recipe) -> None:
         wanted: LaunchGroup = request.head
         self._launching.pop(wanted.name, None)
         class_frames = request.frames[1 : 1 + wanted.num_class_frames]
-        kept = self.add(group, wanted.on_failure, stall_after_s, class_frames)
+        kept = self.add(group, wanted.on_failure, recipe.options.stall_after_s, class_frames)
+        kept.give_back = recipe.give_back
         if not wanted.detached:
             kept.owner, kept.owner_name = request.peer_id, request.peer_name
         is_lost = request.peer_id in self._messenger.peers.lost
@@ -152,6 +156,9 @@ class GroupDesk:
             kept.followers.add(request.peer_id)
         if is_lost or not request.reply(kept.record()):
             group.stop_beside()  # its launch was given up
+
+    def _on_failed(self, name: str) -> None:
+        self._launching.pop(name, None)
 
     def _on_change(self, kept: KeptGroup, rank: int | None) -> None:
         group = kept.supervision
@@ -164,8 +171,8 @@ class GroupDesk:
             return
         for process_id in kept.followers:
             self._messenger.notify(_known(process_id), NEWS, news)
-        if has_ended:
-            self.groups.pop(kept.number, None)
+        if has_ended and self.groups.pop(kept.number, None) is not None:
+            self._beside(self._give_back, kept)
 
     def _on_follow(self, request: Request) -> None:
         wanted: FollowGroup = request.head
@@ -233,38 +240,27 @@ class GroupDesk:
         wanted: LaunchGroup = request.head
         try:
             placements, options, limit = pickle.loads(request.frames[0])
-            group = self._launched(wanted, request.frames, placements, options, limit, given_up)
+            factory = tuple(request.frames[1 + wanted.num_class_frames :])
+            recipe = Recipe(self._session, wanted.name, factory, options, len(placements))
+            ranks = launch_ranks(self._session, placements, recipe, given_up)
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever wants the group
-            self._messenger.submit(lambda: self._launching.pop(wanted.name, None))
+            self._messenger.submit(partial(self._on_failed, wanted.name))
             with suppress(CommError):  # without a job no name is taken
                 self._session.directory.unregister(group_entry(wanted.name))
             request.fail(error)
-        else:
-            stall_after_s = options.stall_after_s
-            self._messenger.submit(partial(self._on_launched, request, group, stall_after_s))
-
-    def _launched(
-        self,
-        wanted: LaunchGroup,
-        frames: list[Buffer],
-        placements: Any,
-        options: LaunchOptions,
-        limit: Any,
-        given_up: Promise[None],
-    ) -> Supervision:
-        factory = tuple(frames[1 + wanted.num_class_frames :])
-        recipe = Recipe(self._session, wanted.name, factory, options, len(placements))
-        ranks = launch_ranks(self._session, placements, recipe, given_up)
+            return
         start_successor = partial(launch_successor, self._session, recipe)
-        return Supervision(
-            self._session,
-            wanted.name,
-            ranks,
-            wanted.on_failure,
-            start_successor,
-            limit,
-            options.stall_after_s,
+        stall_after_s = options.stall_after_s
+        group = Supervision(
+            self._session, wanted.name, ranks, wanted.on_failure, start_successor, limit, stall_after_s
         )
+        self._messenger.submit(partial(self._on_launched, request, group, recipe))
+
+    def _give_back(self, kept: KeptGroup) -> None:
+        """The job may go on for long without this group: others are to have its devices."""
+        self._session.service(Moves).forget(kept.supervision.name)
+        if kept.give_back is not None:
+            kept.give_back()
 
 
 def _answer(request: Request, work: Callable[[], None]) -> None:

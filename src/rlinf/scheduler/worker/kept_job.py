@@ -152,7 +152,11 @@ class _Asked:
             self._request.add_done_callback(self._on_reply)
 
     def _cancel(self) -> None:
-        self._session.messenger.submit(lambda: self._request and self._request.cancel())
+        self._session.messenger.submit(self._withdraw)
+
+    def _withdraw(self) -> None:
+        if self._request is not None:
+            self._request.cancel()
 
     def _on_reply(self, reply: RequestFuture) -> None:
         if reply.cancelled():

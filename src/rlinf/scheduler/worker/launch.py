@@ -7,7 +7,7 @@ import pickle
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -121,6 +121,7 @@ class Recipe:
             imported.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
+        give_back: gives back the devices that were taken for it before the job ends; for a group that has ended.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Recipe:
         else:
             self.factory = factory
         self.master_address, self.master_port = "", 0
+        self.give_back: Callable[[], None] | None = None
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups)
         self.hardware = HardwareTable(topology)
@@ -181,6 +183,7 @@ def launch_ranks(
         launch.undo()
         give_back()
         raise
+    recipe.give_back = give_back
     session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
     session.messenger.submit(session.service(LinkWatch).begin)
     return ranks

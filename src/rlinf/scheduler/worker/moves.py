@@ -59,6 +59,12 @@ class Moves:
             del self._places[group, placement.rank]
             give_back()
 
+    def forget(self, group: str) -> None:
+        """A group has ended: give back what its ranks had where they went."""
+        for each in [each for each in list(self._places) if each[0] == group]:
+            _, give_back = self._places.pop(each)
+            give_back()
+
     def _used(self) -> set[tuple[int, int]]:
         groups = list(groups_of(self._session))
         names = {group.name for group in groups}

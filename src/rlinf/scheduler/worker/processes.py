@@ -68,6 +68,8 @@ class Processes:
         self._holds = DeviceHolds(job, holder)
         # What each launch counts on, whoever of them took it.
         self._relied: list[set[tuple[str, str]]] = []
+        # What was taken by launches that count on it no more, with the devices; others do.
+        self._unused: list[tuple[Sequence[PlacementGroup], set[tuple[str, str]]]] = []
         # Variables, by the node's id.
         self._lack: dict[str, Mapping[str, str]] = {}
         if session.home == session.messenger.endpoint:
@@ -83,7 +85,7 @@ class Processes:
         return job_topology(self._session).nodes  # nodes may have joined
 
     def reserve(self, group: str, devices: Mapping[int, Sequence[str]], wait_s: float) -> Callable[[], None]:
-        """Hold accelerators for the job until it ends; gives what gives them back before, if the launch fails.
+        """Hold accelerators for the job until it ends; gives what gives them back before, once, from any thread.
 
         Args:
             group: for whom; its name is told to whoever is refused.
@@ -124,10 +126,13 @@ class Processes:
         }
 
     def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
-        """Give back what a launch that has failed took, unless other groups of the job count on it."""
+        """Give back what a launch took, as soon as no other group of the job counts on it."""
         self._relied.remove(relied)
-        if not any(relied & others for others in self._relied):
-            self._holds.release(taken)
+        self._unused.append((taken, relied))
+        for each in list(self._unused):
+            if not any(each[1] & others for others in self._relied):
+                self._unused.remove(each)
+                self._holds.release(each[0])
 
     def _wait_for(self, group: str, wanted: Sequence[NodeDevices], wait_s: float) -> list[PlacementGroup]:
         since, told, latest = time.monotonic(), False, 0.0
