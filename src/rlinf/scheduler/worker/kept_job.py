@@ -80,7 +80,7 @@ def prepare_kept_launch(
     limit_s = options.timeout_s + options.wait_s + ANSWER_TIMEOUT_S
 
     def launch() -> FollowedGroup:
-        asked = _Asked(session, LAUNCH, head, [plan, *of_class, *of_factory])
+        asked = _RecordAsked(session, LAUNCH, head, [plan, *of_class, *of_factory])
         try:
             if asked.answer.wait(limit_s):
                 return asked.answer.result(0)[0]
@@ -107,7 +107,7 @@ def follow_group(session: Session, name: str, worker_class: type[T] | None) -> t
         ClusterError: there is no such group, or its class cannot be imported here.
         CommError: the keeper does not answer.
     """
-    answer = _Asked(session, FOLLOW, FollowGroup(name), []).answer
+    answer = _RecordAsked(session, FOLLOW, FollowGroup(name), []).answer
     if not answer.wait(ANSWER_TIMEOUT_S):
         raise ClusterError(f"attach({name!r}): the job's keeper has not answered for {ANSWER_TIMEOUT_S:g} s")
     group, frames = answer.result(0)
@@ -128,7 +128,7 @@ def no_such_group(name: str, there: Sequence[str]) -> ClusterError:
     return ClusterError("; ".join(filter(None, [f"no group '{name}' in this job: {listed}", hint])))
 
 
-class _Asked:
+class _RecordAsked:
     """A question to the keeper that a group's record answers. All on the I/O thread: no news of the group is missed."""
 
     def __init__(self, session: Session, service: str, head: Any, frames: list[Buffer]) -> None:
