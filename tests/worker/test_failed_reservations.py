@@ -3,6 +3,8 @@
 import pytest
 
 from forked_job import ForkedJob
+from rlinf.scheduler.planning import Topology
+from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.processes import Processes
 
 
@@ -25,9 +27,12 @@ class RecordedHolds:
 @pytest.fixture
 def processes():
     job = ForkedJob()
-    made = Processes(job.session)
-    made._holds = RecordedHolds()
-    yield made
+    # A rank's: the home's asks Ray, which starts one where there is none.
+    with Session(job.session.secret, "actor:0", home=job.session.home) as session:
+        session.provide(Topology, job.topology)
+        made = Processes(session)
+        made._holds = RecordedHolds()
+        yield made
     job.close()
 
 
