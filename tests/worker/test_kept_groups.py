@@ -20,6 +20,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerLost, WorkerReturned
 from rlinf.scheduler.kept import attach, end_job, nodes_of
+from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
@@ -208,6 +209,12 @@ def test_channels_belong_to_the_job(kept, driver):
 def test_a_driver_knows_the_nodes(kept, driver):
     assert nodes_of(driver.session).lost == {}
     assert len(nodes_of(driver.session, refresh_s=5).fleet.nodes) == 2
+
+
+def test_a_driver_sees_what_the_job_does(kept, driver):
+    launch(driver, "policy", placement=ONE)
+    status = received(begin_status(driver.session))
+    assert {"policy", "driver@here.1"} <= {group.name for group in status.groups}
 
 
 def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):

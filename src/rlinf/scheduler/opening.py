@@ -31,6 +31,7 @@ from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.status_desk import StatusDesk
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.job_file import RunningJob, announce
@@ -163,6 +164,7 @@ def open_home(
         receive_log_lines(session, shows=kept is None)
         session.service(Reasoner)
         session.service(StallDesk)
+        session.service(StatusDesk)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)

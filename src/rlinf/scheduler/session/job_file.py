@@ -74,7 +74,7 @@ class RunningJob(msgspec.Struct, frozen=True):
 
 
 def own_program() -> str:
-    """What this process runs, for people."""
+    """What runs in this process, as it was called."""
     return " ".join(sys.orig_argv)[:_MAX_PROGRAM]
 
 

@@ -18,6 +18,7 @@ from rlinf.scheduler.host.info import KeptJob
 from rlinf.scheduler.host.log_lines import bounded_lines, show_log_lines
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import own_program
@@ -59,6 +60,7 @@ class AttachedDriver:
         self._why_ending, self._is_stopping = "", False
         session.provide(KeptJob, KeptJob(name))
         session.service(Doings)
+        session.service(VitalSigns)
         session.service(FollowedGroups)
         self._tell = bounded_lines(session)
         self._messenger.serve(EVENT, self._on_event, None)
