@@ -22,7 +22,7 @@ from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import own_program
-from rlinf.scheduler.worker.driver_desk import JobFacts, NodesKnown
+from rlinf.scheduler.worker.driver_desk import JobWelcome, NodesKnown
 from rlinf.scheduler.worker.driver_news import (
     ATTACH,
     ENDING,
@@ -70,7 +70,7 @@ class AttachedDriver:
         asked = self._messenger.request(
             session.home, ATTACH, about, timeout_s=ANSWER_TIMEOUT_S, reply_type=None
         )
-        facts: JobFacts = pickle.loads(asked.result().frames[0])
+        facts: JobWelcome = pickle.loads(asked.result().frames[0])
         session.provide(Fleet, facts.fleet)
         session.provide(Topology, facts.fleet.topology)
         session.provide(LogFolder, facts.log_folder)

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobWelcome:
     """What a driver has to know of the job that it comes to."""
 
     fleet: Fleet
@@ -93,7 +93,7 @@ class DriverDesk:
         wanted: Attach = request.head
         about = JobDriver(wanted.host, wanted.pid, wanted.program, time.time())
         self._drivers[request.peer_id] = _Driver(about)
-        facts = JobFacts(_fleet(self._session), self._session.fact(LogFolder) or LogFolder(""))
+        facts = JobWelcome(_fleet(self._session), self._session.fact(LogFolder) or LogFolder(""))
         _log.info("'%s' takes part: %s", request.peer_name, wanted.program)
         request.reply(None, [pickle.dumps(facts)])
 

@@ -16,7 +16,7 @@ ENDING = "kept.ending"
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True):
-    """A driver takes part from now on -> None; the frame is `JobFacts`, pickled."""
+    """A driver takes part from now on -> None; the frame is `JobWelcome`, pickled."""
 
     host: str
     pid: int

@@ -94,6 +94,7 @@ class GroupDesk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messenger = session.messenger
+        self._moves = session.service(Moves)
         self.groups: dict[int, KeptGroup] = {}
         self._next_number = itertools.count(1).__next__
         # By name: who has claimed it, and has not had it launched.
@@ -258,7 +259,7 @@ class GroupDesk:
 
     def _give_back(self, kept: KeptGroup) -> None:
         """The job may go on for long without this group: others are to have its devices."""
-        self._session.service(Moves).forget(kept.supervision.name)
+        self._moves.forget(kept.supervision.name)
         if kept.give_back is not None:
             kept.give_back()
 
