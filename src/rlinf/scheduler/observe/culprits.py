@@ -89,7 +89,14 @@ def _waiting(graph: WaitGraph, blocked: Blocked) -> Culprit:
 
 def _may_come(graph: WaitGraph, blocked: Blocked) -> bool:
     """Whether somebody is at work who may end a wait although that does not show."""
-    return any(graph.is_at_work(name) for name in graph.doing if name != blocked.process and name != "driver")
+    return any(
+        graph.is_at_work(name) for name in graph.doing if name != blocked.process and not _is_driver(name)
+    )
+
+
+def _is_driver(name: str) -> bool:
+    """Whether a process is the job's driver, or one of several: "driver@host.4711"."""
+    return name.partition("@")[0] == "driver"
 
 
 def _at(graph: WaitGraph, name: str) -> Culprit:
