@@ -212,9 +212,11 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
 def test_a_name_that_was_claimed_too_late_is_free_and_the_drivers_groups_go_on(kept, driver):
     group = launch(driver, "lives", placement=ONE)
     messenger, home = driver.session.messenger, driver.session.home
-    busy = Promise()
+    busy, sent = Promise(), Promise()
     kept.session.messenger.submit(lambda: busy.wait(60))  # the keeper does not answer
     late = messenger.request(home, CLAIM, ClaimName("late", "Steady", 1), reply_type=str)
+    messenger.submit(lambda: sent.set_result(None))
+    assert sent.wait(60)
     late.cancel()
     busy.set_result(None)
     taken = messenger.request(home, CLAIM, ClaimName("taken", "Steady", 1), reply_type=str).result(60).head
