@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlinf.scheduler.comm import Buffer, decode
 from rlinf.scheduler.comm.directory import RETURNS
 from rlinf.scheduler.comm.failure import dump_failure
@@ -24,19 +26,25 @@ from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
+from rlinf.scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf.scheduler.host.seeds import seed_generators
 from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.profiling import serve_profiles
+from rlinf.scheduler.observe.reasons import offer_reasons
+from rlinf.scheduler.observe.time_sheets import TimeSheets
+from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.session.links import answer_probes
+from rlinf.scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf.scheduler.wording import clock_text
 
 # A rank that nobody is left for ends within it, whatever it is at.
@@ -108,6 +116,11 @@ class Hosting:
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
         self.session.service(Doings).add(self.calls.add_to)
+        self.session.service(TimeSheets).running = self.calls.running
+        vital_signs = self.session.service(VitalSigns)
+        vital_signs.add(self.calls.add_vitals)
+        vital_signs.add(self._add_place)
+        offer_reasons(self.session)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -128,7 +141,7 @@ class Hosting:
             worker = self._construct(assignment, frames)
             if worker is not None:
                 # Before anybody can call it.
-                self.calls.take(worker)
+                self.calls.take(worker, tape_of(self.session))
                 took_s = time.monotonic() - self._started_at
                 self._report(protocol.READY, took_s=took_s, devices=self._devices)
                 self.calls.run(assignment.max_concurrency)
@@ -137,6 +150,26 @@ class Hosting:
                 end_descendants()
             self.session.close()
             end_descendants()
+
+    def _add_place(self, vitals: Vitals) -> Vitals:
+        """Add where this rank is, once it knows."""
+        role = self.session.fact(Role)
+        if role is None:
+            return vitals
+        placement = role.info.placement
+        devices = placement.local_hardware_ranks if placement.has_accelerators else ()
+        memory = vitals.device_memory
+        if placement.isolate_gpu:  # then it numbers those that it has
+            memory = tuple(
+                replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
+            )
+        return replace(
+            vitals,
+            node_rank=placement.node_rank,
+            devices=devices,
+            num_restarts=role.info.num_restarts,
+            device_memory=memory,
+        )
 
     def _reserved_port(self) -> int:
         """The group's port for rendezvous; 0 on other ranks than the first."""
@@ -165,7 +198,7 @@ class Hosting:
     def _construct(self, assignment: Assignment, frames: list[Buffer]) -> Any:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         try:
-            self._become(assignment, unpacked_topology(frames[0]))
+            self._become(assignment, frames[0])
             if assignment.units:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)
@@ -174,7 +207,13 @@ class Hosting:
             # Now: what the class's module imports may have changed what is seen.
             self._devices = self._look(assignment)
             self._enter(protocol.CONSTRUCTING)
-            return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
+            if assignment.seeds_generators:
+                seed_generators(assignment.seed)
+            tape = tape_of(self.session)
+            tape.made_from(factory.worker_class, factory.args, factory.kwargs)
+            with tape.call(CONSTRUCTING, "call", list):
+                worker = factory.worker_class(*factory.args, **factory.kwargs)
+            return self._made_ready(worker, assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
@@ -200,7 +239,16 @@ class Hosting:
                 )
         return worker
 
-    def _become(self, assignment: Assignment, topology: Topology) -> None:
+    def _record(self, assignment: Assignment, topology: Buffer) -> None:
+        """Have what comes to the rank from now on noted."""
+        # Most ranks are not recorded.
+        from rlinf.scheduler.host.recording import open_recording  # noqa: PLC0415
+
+        tape = open_recording(self._address, assignment, topology)
+        self.session.provide(Tape, tape)
+        self.session.on_close(tape.close)
+
+    def _become(self, assignment: Assignment, topology: Buffer) -> None:
         os.environ.update(assignment.environment)
         info = WorkerInfo(
             address=self._address,
@@ -212,12 +260,18 @@ class Hosting:
             master_address=assignment.master_address,
             master_port=assignment.master_port,
             num_restarts=assignment.num_restarts,
+            seed=assignment.seed,
         )
         os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
-        self.session.provide(Topology, topology)
+        self.session.provide(Topology, unpacked_topology(topology))
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
+        if assignment.record:
+            # Before anybody can send to it: what would receive that asks what notes it.
+            self._record(assignment, topology)
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
+        if self._spec.kept_job:
+            self.session.provide(KeptJob, KeptJob(self._spec.kept_job))
         forward_logs(
             self.session, self._address, self._spec.log_level, self._spec.library_level, self._output
         )
@@ -249,10 +303,13 @@ class Hosting:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _leave_without(self, process_id: str) -> None:
+        why = self.session.messenger.peers.why_lost(process_id)
         if process_id == self._spec.home.process_id:
-            self._leave("the job's home is gone")
+            self._leave(f"the job's home is gone: {why}")
         elif process_id == self._spec.launcher.process_id:
-            self._leave("the process that launched it is gone")
+            self._leave(f"the process that launched it is gone: {why}")
+        else:
+            self.calls.give_up_calls(process_id)
 
     def _leave_with_node(self) -> None:
         cause = "its raylet ended"
@@ -272,6 +329,8 @@ class Hosting:
         if not self._leaving:
             self._leaving = True
             _log.info("'%s' ends: %s", self._address, why)
+            if self._output is not None:  # nobody may be left to be told
+                self._output.note(f"'{self._address}' ends: {why}")
             self.calls.stop()
             try:
                 run_beside(_end_after, LEAVE_GRACE_S)

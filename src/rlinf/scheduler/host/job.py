@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.cancellation import Scope
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import RunningCall
 
 
@@ -86,6 +90,8 @@ class Job:
         durations: what was timed in it, in seconds.
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
+        is_counted: its time is, for it has ended, answered or not.
+        began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
     def __init__(self, request: Request, arguments: Arrived) -> None:
@@ -95,7 +101,8 @@ class Job:
         self.durations: dict[str, float] = {}
         self.demand = Demand() if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
-        self._began_at: float | None = None
+        self.is_counted = False
+        self.began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
     @property
@@ -109,23 +116,36 @@ class Job:
         loaded: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}) if arguments is None else arguments.load()
         return loaded
 
+    def arguments(self) -> list[Buffer]:
+        """The bytes of its arguments, before they are loaded."""
+        return [] if self._arguments is None else self._arguments.frames()
+
     def claim(self) -> bool:
         """Whether it is the caller's to run it, or to answer it without: the first one's."""
         try:
             self._unclaimed.pop()
         except IndexError:
             return False
-        self._began_at = time.perf_counter()
+        self.began_at = time.perf_counter()
         return True
 
     @property
     def running(self) -> RunningCall:
         """What it is, and for how long it runs; from any thread."""
-        began = self._began_at
+        began = self.began_at
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
 
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """A block that does what was called: its time is counted, and that of the phases in it."""
+        try:
+            with recording(self.durations, self.request.head.method, self.request.peer_name):
+                yield
+        finally:
+            self.is_counted = True
+
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""
-        if self._began_at is not None:
-            self.durations.setdefault(self.request.head.method, time.perf_counter() - self._began_at)
+        if self.began_at is not None:
+            self.durations.setdefault(self.request.head.method, time.perf_counter() - self.began_at)

@@ -233,6 +233,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
         master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
+        kept_job: the job's name, if that outlives its drivers; else "".
     """
 
     launch: str
@@ -255,6 +256,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     library_level: int = 0
     master_port: int = 0
     ports: PortRange | None = None
+    kept_job: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -273,6 +275,9 @@ class Assignment(msgspec.Struct, frozen=True):
         num_restarts: how many processes had its place before.
         returns: whether another process may take its place if this one dies.
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        seed: of its random numbers.
+        seeds_generators: the process's generators are seeded with it.
+        record: the folder in which what comes to it is recorded; "" if it is not.
     """
 
     placement: Placement
@@ -287,6 +292,9 @@ class Assignment(msgspec.Struct, frozen=True):
     num_restarts: int = 0
     returns: bool = False
     ready_when: str = ""
+    seed: int = 0
+    seeds_generators: bool = False
+    record: str = ""
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

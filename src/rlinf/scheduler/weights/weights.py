@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +18,15 @@ from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf.scheduler.comm.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.vitals import PublishedVersion, Vitals
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf.scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
@@ -45,9 +50,11 @@ class Weights:
     Args:
         messenger: this process's messenger.
         directory: where publishers are found, as "weights/<name>".
+        tape: notes what is published and fetched.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
+    def __init__(self, messenger: Messenger, directory: DirectoryClient, tape: Tape = NO_TAPE) -> None:
+        self._tape = tape
         self._messenger = messenger
         self._directory = directory
         self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
@@ -56,6 +63,8 @@ class Weights:
         self._replicas = Replicas(messenger, SERVICE, private=False)
         self._claimed: set[str] = set()
         self._told: set[str] = set()
+        # The last version that was copied of each name.
+        self._fetched: dict[str, int] = {}
 
     def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
         """Make a version the one that readers get from now on. It waits for no reader.
@@ -71,15 +80,19 @@ class Weights:
             CommError: this process has left the cluster.
         """
         self._messenger.check_process()
+        began = time.monotonic()
         number = _checked_version(name, version)
         encoded = encode_state_dict(_checked_name(name), state_dict)
         check_growth(name, self._versions.version(name), number)
         self._claim(name)
+        note = self._tape.begin("publish", name, encoded)
         parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
         if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
             self._tell_once(name, parcel.size_bytes)
         # The memory of the version before is given back in this thread.
         self._put(name, number, parcel)
+        note.took()
+        TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
     def fetch(
         self,
@@ -116,15 +129,30 @@ class Weights:
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
         fetch = Fetch(self._transfers, self._replicas, name, wanted, checked_timeout(timeout_s))
 
-        def write(delivery: FetchedWeights) -> int:
-            return delivery.write(writer)
+        note, promise = self._tape.begin("fetch", name), fetch.begin()
+        note.follow(promise)
 
-        return AsyncHandle(fetch.begin(), write, f"fetch of weights '{name}'")
+        def write(delivery: FetchedWeights) -> int:
+            began = time.monotonic()
+            note.took(delivery.frames, delivery.version)
+            self._fetched[name] = version = delivery.write(writer)
+            TIMES.note_moved(FETCH, began, f"fetch version {version}", name, ((name, version),))
+            return version
+
+        return AsyncHandle(promise, write, f"fetch of weights '{name}'")
 
     def add_to(self, doing: Doing) -> Doing:
         """Add what this process publishes to what it says of itself; on the I/O thread."""
         versions = {name: self._versions.version(name) for name in self._claimed.copy()}
         return replace(doing, weights={**doing.weights, **versions})
+
+    def add_vitals(self, vitals: Vitals) -> Vitals:
+        """Add what this process publishes, and what it has fetched; on the I/O thread."""
+        published = tuple(
+            PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
+            for name in self._claimed.copy()
+        )
+        return replace(vitals, weights=published, fetched=self._fetched.copy())
 
     def _claim(self, name: str) -> None:
         if name in self._claimed:
@@ -168,8 +196,9 @@ class Weights:
 
 def open_weights(session: Session) -> Weights:
     """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
-    weights = Weights(session.messenger, session.directory)
+    weights = Weights(session.messenger, session.directory, tape_of(session))
     session.service(Doings).add(weights.add_to)
+    session.service(VitalSigns).add(weights.add_vitals)
     return weights
 
 
