@@ -13,7 +13,7 @@ from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.config import read_cluster_config
 from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.log_lines import receive_log_lines
-from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.reasoner import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status_desk import StatusDesk
 from rlinf.scheduler.planning import Node, Topology

@@ -45,7 +45,8 @@ from rlinf.scheduler.host.info import job_topology
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.keywords import explains_arguments
-from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.reasoner import Reasoner
+from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
@@ -464,6 +465,7 @@ def _join_as_driver(
         session.provide(LogFolder, LogFolder.fresh())
         receive_log_lines(session)
         session.service(Reasoner)
+        offer_reasons(session)
         session.service(StallDesk)
         session.service(StatusDesk)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")

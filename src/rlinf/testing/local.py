@@ -26,7 +26,8 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.reasoner import Reasoner
+from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
@@ -92,6 +93,7 @@ class LocalRuntime(Session):
         self.provide(Starter, self._servers)
         for service in (Doings,) if address is not None else (Reasoner, StallDesk, StatusDesk):
             self.service(service)
+        offer_reasons(self)
 
     def save(
         self,

@@ -117,6 +117,10 @@ class ChannelConnection:
         """What whoever waits for the end of an operation waits for; from any thread."""
         return operation.awaits(self.ref.spec.name, self.held_by)
 
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself."""
+        explain(self._session, error, limit_s, waited_s)
+
     @awaited(_awaits)
     def run(
         self,
@@ -167,7 +171,7 @@ class ChannelConnection:
             if not fate.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
-            explain(self._session, error, operation.timeout_s, operation.waited_s)
+            self.explain(error, operation.timeout_s, operation.waited_s)
             raise
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
@@ -175,11 +179,11 @@ class ChannelConnection:
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
         if operation.kind in ("put", "set_version"):  # it goes on without its handle
-            promise = OperationPromise(self._withdraw, operation, self.awaits)
+            promise = OperationPromise(self, operation)
             operation.promise_to(promise)
         else:
             dropped = partial(self._on_dropped, operation)
-            promise = OperationPromise(self._withdraw, operation, self.awaits, dropped)
+            promise = OperationPromise(self, operation, dropped)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         return promise
@@ -447,7 +451,8 @@ class ChannelConnection:
         self._shell.inbox.append((step, what))
         self._messenger.submit_once(self._drain)
 
-    def _withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """Give an operation up that was started."""
         self._hand_over(self._shell.cancel, operation)
         if self._messenger.on_io_thread():
             self._shell.drain()

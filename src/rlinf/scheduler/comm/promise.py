@@ -165,6 +165,9 @@ class Promise(Generic[T]):
         """What whoever waits for it waits for; None where that is not known here. From any thread."""
         return None
 
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
+
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What it failed with, None if it did not; waits as `result` does.
 

@@ -37,6 +37,7 @@ from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.profiling import serve_profiles
+from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
@@ -117,6 +118,7 @@ class Hosting:
         vital_signs = self.session.service(VitalSigns)
         vital_signs.add(self.calls.add_vitals)
         vital_signs.add(self._add_place)
+        offer_reasons(self.session)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
