@@ -16,6 +16,7 @@ from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.observe.reasoner import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status_desk import StatusDesk
+from rlinf.scheduler.observe.time_desk import TimeDesk
 from rlinf.scheduler.planning import Node, Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
@@ -108,6 +109,7 @@ class ForkedJob:
         self.session.service(Reasoner)
         self.session.service(StallDesk)
         self.session.service(StatusDesk)
+        self.session.service(TimeDesk)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

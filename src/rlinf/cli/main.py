@@ -13,8 +13,10 @@ from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
 from rlinf.cli.replay import replay
+from rlinf.cli.report import report
 from rlinf.cli.top import top
 from rlinf.cli.topology import topology
+from rlinf.cli.web import web
 from rlinf.cli.why import why
 
 app = typer.Typer(
@@ -28,8 +30,10 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(report)
 app.command()(top)
 app.command()(metrics)
+app.command()(web)
 app.command()(pdb)
 app.command()(replay)
 app.command()(lineage)

@@ -47,9 +47,14 @@ from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.reasoner import Reasoner
 from rlinf.scheduler.observe.reasons import offer_reasons
+from rlinf.scheduler.observe.report import WITHIN_S as REPORT_S
+from rlinf.scheduler.observe.report import Report, ask_report
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
+from rlinf.scheduler.observe.time_desk import TimeDesk
+from rlinf.scheduler.observe.trace_desk import MAX_BYTES as TRACE_BYTES
+from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk, trace_whole_job
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
@@ -321,6 +326,49 @@ class Cluster:
         """
         return why(self.session, within_s)
 
+    def report(self, step: str | None = None, within_s: float = REPORT_S) -> Report:
+        """Where the time of all ranks went: phases (`Worker.timer`), waits by what ended them, and what steps wait for.
+
+        It is counted since each rank's first call, in every run. Ranks that have ended are part of it, but for those
+        that were killed, which it names.
+
+            print(cluster.report(step="actor.update"))
+
+        Args:
+            step: the method whose calls are the job's steps, as "group.method"; None: of the methods that were called
+                more than once, the one that takes most of its group's time.
+            within_s: how long the processes may take to answer, in seconds.
+
+        Raises:
+            ConfigError: no method was called that `step` names.
+            ClusterError: the job's driver does not answer.
+        """
+        return ask_report(self.session, step, within_s)
+
+    def trace(self, path: str | os.PathLike[str], *, max_bytes: int = TRACE_BYTES) -> JobTrace:
+        """Write a timeline of all processes: calls, phases, items from put to get, weights, waits, events.
+
+        It begins at once, for ranks that come later too. It ends with the block, `JobTrace.stop`, or the job;
+        then what all of them noted is fetched and written. A rank that was killed is in it to its last moment. The file
+        is JSON that https://ui.perfetto.dev opens, and Chrome. With RLINF_TRACE=file in the driver's environment the
+        whole job is traced so.
+
+            with cluster.trace("run.perfetto"):
+                train(cluster)
+
+        Args:
+            path: of the file, which is made or replaced; compressed if it ends with ".gz".
+            max_bytes: how large it may become, uncompressed; the oldest spans are left out, and counted.
+
+        Raises:
+            ConfigError: the job is traced already; this process is no driver; or `max_bytes` is less than a megabyte.
+            OSError: the file cannot be written.
+        """
+        session = self.session
+        if session.home.process_id != session.messenger.endpoint.process_id:
+            raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
+        return session.service(TraceDesk).begin(path, max_bytes)
+
     def status(self) -> JobStatus:
         """What the job does: its nodes, ranks, channels, weights and last events, with rates, as data.
 
@@ -334,6 +382,23 @@ class Cluster:
             ClusterError: the job's driver does not answer.
         """
         return received(begin_status(self.session))
+
+    @property
+    def web_url(self) -> str:
+        """Where a browser on this machine sees the job live; the page is served from when this is first asked for.
+
+        It listens on the loopback address alone, and only who has this address is let in: whoever you give it to sees
+        the job, too. Nobody is asked anything while no browser has the page open.
+
+            print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
+
+        Raises:
+            ClusterError: this process is not the driver.
+        """
+        # A server of HTTP takes a while to load, and most jobs have no page.
+        from rlinf.scheduler.observe.web.job_page import page_url  # noqa: PLC0415
+
+        return page_url(self.session)
 
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
@@ -467,6 +532,7 @@ def _join_as_driver(
         session.service(Reasoner)
         offer_reasons(session)
         session.service(StallDesk)
+        session.service(TimeDesk)
         session.service(StatusDesk)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
@@ -474,6 +540,7 @@ def _join_as_driver(
         session.service(NodeWatch).follow(NodeLooks(ray_address()))
         announce(session, encryption=config.network.encryption)
         set_current(session)
+        trace_whole_job(session)
     except BaseException:
         session.close()
         raise

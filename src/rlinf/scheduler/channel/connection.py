@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
@@ -16,11 +17,11 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.batch import Delivery, last_of
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
-from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf.scheduler.channel.operation import ANSWER_S, KINDS, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import ClientShell
 from rlinf.scheduler.channel.shortcut import (
@@ -41,6 +42,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -101,6 +103,8 @@ class ChannelConnection:
         self._drain = self._shell.drain
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
+        name = ref.spec.name
+        self._causes = {kind: cause_at(CHANNEL, kind, name) for kind in KINDS}
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
 
     @property
@@ -153,6 +157,8 @@ class ChannelConnection:
             else:
                 give_up = self._shell.recall
                 value = items = self._exchange(shortcut, call, operation)
+            if TIMES.spool is not None:
+                self.note_moved(operation, items)
             if load is not None:
                 # What they lie in is held until the mark is set.
                 value = load(items)
@@ -186,7 +192,19 @@ class ChannelConnection:
             promise = OperationPromise(self, operation, dropped)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
+        if TIMES.spool is not None and encoded is not None:
+            self.note_moved(operation, None)
         return promise
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """Let the trace of the job, if there is one, know what was put, or (with `items`) taken."""
+        name = self.ref.spec.name
+        if operation.kind == "put":
+            origin = self._session.name, operation.ticket
+            TIMES.note_moved(PUT, operation.started, operation.kind, name, (origin,))
+        elif items is not None and items.origins is not None:
+            origins = tuple(origin for origin in items.origins if origin is not None)
+            TIMES.note_moved(GET, operation.started, operation.kind, name, origins)
 
     def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
         """Return what `load` makes of the items of a get, which go back to where they were."""
@@ -393,7 +411,11 @@ class ChannelConnection:
             shell.direct.append(operation)
             if not shell.deliveries.looks_soon:
                 self._messenger.submit_once(self._drain)
+        began = time.monotonic()
         answer = self._answer_by(shortcut, call, operation)
+        said = None if answer is None else answer.answer
+        by = last_of(said.origins) if type(said) is wire.Delivered else ""
+        TIMES.note_wait(began, self._causes[operation.kind], by)
         if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)

@@ -27,6 +27,8 @@ _NO_FATE = Fate()
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
 
+# What an operation may be.
+KINDS = ("put", "get", "get_batch", "get_group", "lease", "admit", "set_version")
 # How long the server may take to answer what does not wait.
 ANSWER_S = 5.0
 # What is there now is given to whoever waits a millisecond, too: the answer takes its time.

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Fate, Promise
+from rlinf.scheduler.comm.timekeeping import begin_wait
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 
@@ -171,6 +172,7 @@ class AsyncHandle(Generic[T]):
             self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
+            begun = begin_wait(self.awaits())
 
             def wake(_source: Any) -> None:
                 try:
@@ -192,6 +194,8 @@ class AsyncHandle(Generic[T]):
                 raise
             finally:
                 awaited_by.discard(woken)
+            if begun is not None:
+                begun.end(self.settled.by)
         value = self._take()
         fate = self._fate
         fate.mark[0] = 1

@@ -38,6 +38,7 @@ from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.profiling import serve_profiles
 from rlinf.scheduler.observe.reasons import offer_reasons
+from rlinf.scheduler.observe.time_sheets import TimeSheets
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
@@ -115,6 +116,7 @@ class Hosting:
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
         self.session.service(Doings).add(self.calls.add_to)
+        self.session.service(TimeSheets).running = self.calls.running
         vital_signs = self.session.service(VitalSigns)
         vital_signs.add(self.calls.add_vitals)
         vital_signs.add(self._add_place)
