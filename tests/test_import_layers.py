@@ -33,7 +33,10 @@ LAYERS = (
 )
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
-IMPORTS = imports_of(SOURCE)
+
+@pytest.fixture(scope="module")
+def imports():
+    return imports_of(SOURCE)
 
 
 def part_of(module):
@@ -52,16 +55,16 @@ def test_every_module_has_a_place_among_the_layers():
     assert {part_of(module) for module in module_files(SOURCE)} - {""} <= set(LEVELS)
 
 
-def test_no_import_goes_up():
-    assert [str(each) for each in IMPORTS if goes_up(each)] == []
+def test_no_import_goes_up(imports):
+    assert [str(each) for each in imports if goes_up(each)] == []
 
 
-def test_there_is_no_circle():
-    assert circles([each for each in IMPORTS if not each.types_only]) == []
+def test_there_is_no_circle(imports):
+    assert circles([each for each in imports if not each.types_only]) == []
 
 
-def test_there_is_no_circle_with_the_imports_for_types_either():
-    assert circles(IMPORTS) == []
+def test_there_is_no_circle_with_the_imports_for_types_either(imports):
+    assert circles(imports) == []
 
 
 @pytest.fixture

@@ -30,6 +30,6 @@ def test_a_watch_dog_looks_again_after_a_look_that_failed():
         fail()
 
     with LocalRuntime():
-        stop = watch_channel(current_session(), ChannelSpec("watched", stall_after_s=0.01), note)
+        stop = watch_channel(current_session(), ChannelSpec("watched", stall_after_s=0.01), note, fail)
         wait_until(lambda: len(looks) > 2)
         stop()

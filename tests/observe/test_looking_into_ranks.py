@@ -16,7 +16,7 @@ from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import Stalled, WorkerPrinted
 from rlinf.scheduler.host.output import LogFolder
-from rlinf.scheduler.observe import roll_call
+from rlinf.scheduler.observe import asking_all
 from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
 from rlinf.scheduler.session import set_current
@@ -99,7 +99,7 @@ def test_who_asks_while_all_are_asked_gets_what_is_found_then(job, group):
 def test_the_stack_of_a_rank_whose_interpreter_is_held_and_of_one_that_is_stopped(
     group, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(roll_call, "SIGNAL_AFTER_S", 0.0)  # as when two of its heartbeats are missing
+    monkeypatch.setattr(asking_all, "SIGNAL_AFTER_S", 0.0)  # as when two of its heartbeats are missing
     os.mkfifo(gate := tmp_path / "gate")
     (pid,) = group.execute_on(0).where().wait(DEADLINE_S)
     held = group.execute_on(1).hold_the_interpreter(str(gate))

@@ -12,7 +12,7 @@ from hanging_workers import Hanging, SlowToStart
 
 from forked_job import ForkedJob
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.observe import roll_call
+from rlinf.scheduler.observe import asking_all
 from rlinf.scheduler.observe.why import why
 from rlinf.scheduler.session import set_current
 from waits import wait_until
@@ -167,13 +167,13 @@ def test_a_process_that_is_stopped(job, groups):
 def test_a_process_whose_interpreter_is_held(job, groups, gate, monkeypatch):
     actor, rollout = groups
     told = "something keeps its interpreter (the GIL)", "for it actor:0 waits"
-    monkeypatch.setattr(roll_call, "SIGNAL_AFTER_S", math.inf)
+    monkeypatch.setattr(asking_all, "SIGNAL_AFTER_S", math.inf)
     held = rollout.execute_on(0).hold_the_interpreter(str(gate))
     with planted(actor.execute_on(0).receive("rollout", 0)), behind(gate, held):
         found = asked(job, has_culprit("rollout:0", "does not answer"), *told)
         assert found.graph.silent["rollout:0"].stacks == ()
         # As when two of its heartbeats are missing.
-        monkeypatch.setattr(roll_call, "SIGNAL_AFTER_S", 0.0)
+        monkeypatch.setattr(asking_all, "SIGNAL_AFTER_S", 0.0)
         asked(job, has_culprit("rollout:0", "hanging_workers.py:"), *told, " hold_the_interpreter\n")
 
 

@@ -1,6 +1,6 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
-from rlinf.scheduler.queueing import ChannelState, LeaseTerms, Limits
+from rlinf.scheduler.queueing import ChannelState, LeaseTerms, Limits, TapTerms
 
 
 def state_at(now, **options):
@@ -62,3 +62,34 @@ def test_many_queues_with_a_lease_each_are_looked_through_once():
     state.leases.all = lambda: looks.append(1) or every()
     assert sum(len(report.held) for report in state.report()) == 200
     assert len(looks) == 1
+
+
+def test_an_overview_has_what_all_queues_hold_and_who_has_waited_longest():
+    state = state_at(10.0)
+    for number in range(3):
+        state.put("producer", number, "full", "x")
+    state.set_clock(12.0)
+    state.put("producer", 3, "other", "y")
+    state.get("taker", 4, "empty")
+    state.set_clock(13.0)
+    state.get("late", 5, "empty")
+    state.lease("holder", 6, "full", LeaseTerms(60.0))
+    found = state.overview(2)
+    assert (found.num_items, found.num_leased, found.num_queues, found.oldest_since) == (3, 1, 3, 10.0)
+    assert [tuple(queue) for queue in found.busiest] == [("full", 2, 10.0), ("other", 1, 12.0)]
+    assert [(name, each.client, each.since) for name, each in found.waiting] == [
+        ("empty", "taker", 12.0),
+        ("empty", "late", 13.0),
+    ]
+
+
+def test_in_an_overview_items_that_subscriptions_see_are_not_counted_again():
+    state = state_at(1.0)
+    state.subscribe("reader", 1, "log", TapTerms(None))
+    state.put("producer", 1, "q", "x")
+    found = state.overview(5)
+    assert (found.num_items, found.num_queues) == (1, 1)
+    assert {repr(queue.name): queue.num_items for queue in found.busiest} == {
+        "'q'": 1,
+        "'log' (a subscription)": 1,
+    }

@@ -15,6 +15,7 @@ from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.status_desk import StatusDesk
 from rlinf.scheduler.planning import Node, Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
@@ -106,6 +107,7 @@ class ForkedJob:
         receive_log_lines(self.session)
         self.session.service(Reasoner)
         self.session.service(StallDesk)
+        self.session.service(StatusDesk)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

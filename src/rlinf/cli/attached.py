@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.session import Session
+    from rlinf.scheduler.session.job_file import RunningJob
 
 
 @contextmanager
@@ -20,3 +25,31 @@ def attached(pid: int | None, looker: str) -> Iterator[None]:
 
     with find_job(pid).attach(f"{looker}{os.getpid()}"):
         yield
+
+
+@contextmanager
+def looking_at(jobs: list[RunningJob], looker: str) -> Iterator[list[Session]]:
+    """A block in which this process takes part in several jobs at once; of each its session, in the same order.
+
+    Of several, one that has just ended is left out.
+
+    Args:
+        jobs: which.
+        looker: what this process is called there, without its number.
+
+    Raises:
+        CommError: none can be reached.
+    """
+    from rlinf.scheduler.errors import CommError  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        sessions: list[Session] = []
+        for place, job in enumerate(jobs):
+            try:
+                sessions.append(session := job.attach(f"{looker}{os.getpid()}"))
+            except CommError:
+                if place + 1 == len(jobs) and not sessions:
+                    raise
+            else:
+                stack.callback(session.close)
+        yield sessions

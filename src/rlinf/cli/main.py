@@ -8,10 +8,12 @@ from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
 from rlinf.cli.lineage import lineage
+from rlinf.cli.metrics import metrics
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
 from rlinf.cli.replay import replay
+from rlinf.cli.top import top
 from rlinf.cli.topology import topology
 from rlinf.cli.why import why
 
@@ -26,6 +28,8 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(top)
+app.command()(metrics)
 app.command()(pdb)
 app.command()(replay)
 app.command()(lineage)

@@ -28,6 +28,8 @@ from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.reasons import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
+from rlinf.scheduler.observe.status import JobStatus
+from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
@@ -88,7 +90,7 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        for service in (Doings,) if address is not None else (Reasoner, StallDesk):
+        for service in (Doings,) if address is not None else (Reasoner, StallDesk, StatusDesk):
             self.service(service)
 
     def save(
@@ -111,6 +113,10 @@ class LocalRuntime(Session):
     def why(self, within_s: float = WITHIN_S) -> Why:
         """Who waits for whom in this job, and why, as `Cluster.why`."""
         return why(self, within_s)
+
+    def status(self) -> JobStatus:
+        """What this job does, as `Cluster.status`."""
+        return received(begin_status(self))
 
     def stop_channel_server(self, name: str) -> None:
         """End a channel of this process, as if the process that holds it had died."""

@@ -26,6 +26,7 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ChannelLost
 from rlinf.scheduler.observe.notes import ChannelNote
+from rlinf.scheduler.observe.vitals import ChannelVitals
 from rlinf.scheduler.session import Session
 
 logger = Reporter(__name__)
@@ -118,7 +119,7 @@ class DurableChannel:
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
         self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
-        self._say_no_more = watch_channel(self._session, self.spec, self._note)
+        self._say_no_more = watch_channel(self._session, self.spec, self._note, self._vitals)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(self._settle)
 
@@ -131,6 +132,10 @@ class DurableChannel:
             return None
         self._outside.settle()
         return self._server.note()
+
+    def _vitals(self) -> ChannelVitals | None:
+        """The same in a few numbers; what is said now and not written yet has not happened."""
+        return None if self._is_over or self._server is None else self._server.vitals()
 
     def _on_aside(self, request: Request) -> None:
         # What was said before it has happened before it, also what would wait to be written with more.

@@ -28,6 +28,10 @@ class Explainer:
         producers: those of the channel.
         remote: items that other nodes hold.
         counts_producers: whether they are counted.
+
+    Attributes:
+        num_delivered: items that went to getters.
+        now: when something happened last.
     """
 
     def __init__(
@@ -46,9 +50,8 @@ class Explainer:
         self._producers = producers
         self._remote = remote
         self._counts_producers = counts_producers
-        # When something happened last.
         self.now = messenger.now()
-        self._num_delivered = 0
+        self.num_delivered = 0
         # (when, items put until then, items delivered until then)
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=int(RATES_S / SAMPLE_S) + 1)
         self._next_sample = 0.0
@@ -60,10 +63,6 @@ class Explainer:
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_S
             self._samples.append(self._sample(now))
-
-    def note_delivery(self, num_items: int) -> None:
-        """Items go to a getter."""
-        self._num_delivered += num_items
 
     def answer(
         self, question: wire.Query | wire.Stats | wire.Explain, clients: Mapping[str, str]
@@ -117,7 +116,7 @@ class Explainer:
         )
 
     def _sample(self, now: float) -> tuple[float, int, int]:
-        return now, self._state.num_accepted, self._num_delivered
+        return now, self._state.num_accepted, self.num_delivered
 
     def _rates(self, now: float) -> tuple[float, float]:
         while len(self._samples) > 1 and self._samples[0][0] < now - RATES_S:

@@ -81,7 +81,7 @@ def _open(
     saved: SavedChannel | None,
 ) -> None:
     server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
-    forget = watch_channel(session, spec, server.note)
+    forget = watch_channel(session, spec, server.note, server.vitals)
 
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
         forget()

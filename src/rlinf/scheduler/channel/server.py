@@ -18,6 +18,7 @@ from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
 from rlinf.scheduler.channel.byte_bound import ByteBound
 from rlinf.scheduler.channel.checkpoint import SavedChannel
+from rlinf.scheduler.channel.counting import ClientCounts, channel_vitals
 from rlinf.scheduler.channel.explaining import Explainer
 from rlinf.scheduler.channel.heap import Heap
 from rlinf.scheduler.channel.held import HeldAt
@@ -45,6 +46,7 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.observe.notes import ChannelNote
+from rlinf.scheduler.observe.vitals import ChannelVitals
 from rlinf.scheduler.queueing import (
     NO_LIMITS,
     Accept,
@@ -86,6 +88,8 @@ class _Client:
         "endpoint",
         "frames",
         "name",
+        "num_got",
+        "num_put",
         "pause_s",
         "unreadable",
     )
@@ -93,6 +97,8 @@ class _Client:
     def __init__(self, endpoint: Endpoint, name: str) -> None:
         self.endpoint = endpoint
         self.name = name
+        # Items accepted from it, and delivered to it, by this process.
+        self.num_put = self.num_got = 0
         self.accepted: list[int] = []
         self.answers: list[wire.Granted | wire.Delivered | wire.Refused] = []
         self.frames: list[Buffer] = []
@@ -215,6 +221,18 @@ class ChannelServer:
         names = {client: known.name for client, known in self._clients.items()}
         found = self._explainer.explain(names)
         return channel_note(self.spec.name, found, self._users, names, self._messenger.now())
+
+    def vitals(self) -> ChannelVitals:
+        """What is in the channel and went through it, in a few numbers."""
+        clients = self._clients.items()
+        return channel_vitals(
+            self.spec,
+            self._state,
+            [ClientCounts(client, each.name, each.num_put, each.num_got) for client, each in clients],
+            num_got=self._explainer.num_delivered,
+            max_bytes=self._bound.max_bytes,
+            now=self._messenger.now(),
+        )
 
     def answer(self, request: Request) -> None:
         """Answer what is no part of what happens to the channel, between two turns; of `OfSaves` or `OfReports`."""
@@ -403,13 +421,15 @@ class ChannelServer:
             client, ticket = instruction[0], instruction[1]
             known = self._clients[client]
             if isinstance(instruction, Accept):
+                known.num_put += 1
                 end = known.direct.accept(ticket)
                 if end is None or not end.answer(wire.DirectAnswer(wire.Accepted(ticket), [])):
                     self._with_news_for(client).accepted.append(ticket)
                 continue
             end = known.direct.end(ticket)
             if isinstance(instruction, Deliver):
-                self._explainer.note_delivery(len(instruction.items))
+                known.num_got += len(instruction.items)
+                self._explainer.num_delivered += len(instruction.items)
                 self._arrivals.note_delivery()
                 ids = self._records.note(instruction, known.name)
                 if end is None or not _deliver_directly(end, instruction, ids):

@@ -5,43 +5,50 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import ChannelNote, Doing
 from rlinf.scheduler.observe.stalls import Stall, WaitersOfChannel, tell_stall
+from rlinf.scheduler.observe.vitals import ChannelVitals, Vitals
 from rlinf.scheduler.session import Session
 
 _log = Reporter(__name__)
 Note = Callable[[], ChannelNote | None]
+Told = TypeVar("Told", Doing, Vitals)
+Count = Callable[[], ChannelVitals | None]
 
 
-def watch_channel(session: Session, spec: ChannelSpec, note: Note) -> Callable[[], None]:
+def watch_channel(session: Session, spec: ChannelSpec, note: Note, count: Count) -> Callable[[], None]:
     """Let a channel of this process be seen until the function that is returned is called, once or again.
 
     Args:
         session: this process's.
         spec: the channel.
         note: says what goes on in it, on the I/O thread; None: it is no more.
+        count: says how much is in it and went through it, likewise.
     """
     forget = session.service(Doings).add(partial(_add, note))
-    if not spec.stall_after_s:
-        return forget
-    watch = _StallWatch(session, spec, note)
+    uncount = session.service(VitalSigns).add(partial(_add, count))
+    watch = _StallWatch(session, spec, note) if spec.stall_after_s else None
 
     def stop() -> None:
         forget()
-        watch.is_over = True
+        uncount()
+        if watch is not None:
+            watch.is_over = True
 
     return stop
 
 
-def _add(note: Note, doing: Doing) -> Doing:
-    said = note()
-    return doing if said is None else replace(doing, channels=(*doing.channels, said))
+def _add(say: Callable[[], Any], told: Told) -> Told:
+    said = say()
+    return told if said is None else replace(told, channels=(*told.channels, said))
 
 
 class _StallWatch:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import queue
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,7 @@ from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
@@ -93,6 +95,20 @@ class CallLoop:
     def add_to(self, doing: Doing) -> Doing:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
         return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
+
+    def add_vitals(self, vitals: Vitals) -> Vitals:
+        """Add how many calls there are, and the one that runs longest; on the I/O thread."""
+        jobs = tuple(self._jobs.values())
+        began = [(job.began_at, job.request.head.method) for job in jobs if job.began_at is not None]
+        since, method = min(began, default=(time.perf_counter(), ""))
+        return replace(
+            vitals,
+            takes_calls=True,
+            is_starting=self._worker is None,
+            method=method,
+            method_since_s=time.perf_counter() - since,
+            calls_queued=len(jobs) - len(began) + len(self._places),
+        )
 
     def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from rlinf.scheduler.channel import DurableChannel, HeldChannel, open_channel
 from rlinf.scheduler.channel.node_holder import NodeHolder
 from rlinf.scheduler.channel.starting import CHANNEL_STOPPED, HOLD_CHANNEL, ChannelStopped, HoldChannel
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.host.info import group_entry
+from rlinf.scheduler.observe.measuring import VitalSigns
+from rlinf.scheduler.observe.status import CHANNEL_PROCESSES
 from rlinf.scheduler.session import Session, current_session
 
 
@@ -27,6 +31,7 @@ class Channels:
     def __init__(self, session: Session | None = None) -> None:
         self._session = session or current_session()
         self._session.service(NodeHolder)
+        self._session.service(VitalSigns).add(lambda vitals: replace(vitals, kind=CHANNEL_PROCESSES))
         self._session.messenger.serve(HOLD_CHANNEL, self._on_hold, HoldChannel)
 
     def _on_hold(self, request: Request) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from rlinf.scheduler.comm import Buffer, decode
 from rlinf.scheduler.comm.directory import RETURNS
 from rlinf.scheduler.comm.failure import dump_failure
@@ -33,7 +35,9 @@ from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
 from rlinf.scheduler.host.seeds import seed_generators
 from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.profiling import serve_profiles
+from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
@@ -110,6 +114,9 @@ class Hosting:
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
         self.session.service(Doings).add(self.calls.add_to)
+        vital_signs = self.session.service(VitalSigns)
+        vital_signs.add(self.calls.add_vitals)
+        vital_signs.add(self._add_place)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -139,6 +146,26 @@ class Hosting:
                 end_descendants()
             self.session.close()
             end_descendants()
+
+    def _add_place(self, vitals: Vitals) -> Vitals:
+        """Add where this rank is, once it knows."""
+        role = self.session.fact(Role)
+        if role is None:
+            return vitals
+        placement = role.info.placement
+        devices = placement.local_hardware_ranks if placement.has_accelerators else ()
+        memory = vitals.device_memory
+        if placement.isolate_gpu:  # then it numbers those that it has
+            memory = tuple(
+                replace(each, index=devices[each.index]) for each in memory if each.index < len(devices)
+            )
+        return replace(
+            vitals,
+            node_rank=placement.node_rank,
+            devices=devices,
+            num_restarts=role.info.num_restarts,
+            device_memory=memory,
+        )
 
     def _reserved_port(self) -> int:
         """The group's port for rendezvous; 0 on other ranks than the first."""

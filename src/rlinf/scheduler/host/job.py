@@ -87,6 +87,7 @@ class Job:
         durations: what was timed in it, in seconds.
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
+        began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
     def __init__(self, request: Request, arguments: Arrived) -> None:
@@ -96,7 +97,7 @@ class Job:
         self.durations: dict[str, float] = {}
         self.demand = Demand() if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
-        self._began_at: float | None = None
+        self.began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
     @property
@@ -120,17 +121,17 @@ class Job:
             self._unclaimed.pop()
         except IndexError:
             return False
-        self._began_at = time.perf_counter()
+        self.began_at = time.perf_counter()
         return True
 
     @property
     def running(self) -> RunningCall:
         """What it is, and for how long it runs; from any thread."""
-        began = self._began_at
+        began = self.began_at
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""
-        if self._began_at is not None:
-            self.durations.setdefault(self.request.head.method, time.perf_counter() - self._began_at)
+        if self.began_at is not None:
+            self.durations.setdefault(self.request.head.method, time.perf_counter() - self.began_at)

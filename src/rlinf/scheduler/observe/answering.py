@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
-from collections.abc import Callable
-from typing import TypeAlias
 
 import msgspec
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside_in_time
+from rlinf.scheduler.observe.additions import Additions
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stack_file import offer_stacks
@@ -26,7 +24,6 @@ LOOK_AT = "job.look_at"
 ENLIST = "job.enlist"
 # So often a process notes where its threads are.
 LOOK_S = 2.0
-_log = Reporter(__name__)
 
 
 class LookAt(msgspec.Struct, frozen=True, array_like=True):
@@ -37,11 +34,7 @@ class LookAt(msgspec.Struct, frozen=True, array_like=True):
     stacks_s: float
 
 
-# What the parts of a process add to what it says.
-Addition: TypeAlias = Callable[[Doing], Doing]
-
-
-class Doings:
+class Doings(Additions[Doing]):
     """What this process says of itself; a service of its session. On the I/O thread but for its making.
 
     Args:
@@ -49,11 +42,12 @@ class Doings:
     """
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self._session = session
         self._messenger = messenger = session.messenger
         self._threads = Threads()
-        self._additions: dict[int, Addition] = {}
-        self._numbers = itertools.count()
+        # Who can be asked what it is at can be asked for these, too.
+        session.service(VitalSigns)
         messenger.serve(DOING, self._on_ask, None)
         messenger.serve(LOOK_AT, self._on_look_at, LookAt)
         number = offer_stacks(messenger.run_directory)
@@ -61,24 +55,10 @@ class Doings:
         self.enlisted = Enlist(messenger.endpoint, pid, birth_of(pid), number)
         messenger.submit(self._begin)
 
-    def add(self, addition: Addition) -> Callable[[], None]:
-        """Let a part of this process add to what it says; returns what undoes that, once or again."""
-        self._additions[number := next(self._numbers)] = addition
-
-        def forget() -> None:
-            self._additions.pop(number, None)
-
-        return forget
-
     def now(self) -> Doing:
         """What this process is at."""
-        doing = Doing(self._session.name, os.getpid(), platform.node(), stacks=tuple(self._threads.stacks()))
-        for addition in tuple(self._additions.values()):
-            try:
-                doing = addition(doing)
-            except Exception:  # noqa: BLE001 - of one part: the others have something to say
-                _log.exception("what a part of this process is at could not be told")
-        return doing
+        stacks = tuple(self._threads.stacks())
+        return self.applied(Doing(self._session.name, os.getpid(), platform.node(), stacks=stacks))
 
     def _begin(self) -> None:
         if not self._messenger.why_closed:

@@ -25,8 +25,8 @@ from rlinf.scheduler.observe.queue_waits import Ends, of_queue, some_names
 from rlinf.scheduler.observe.stacks import MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
-# Processes that only look at the job, by name without their numbers: the commands' (`rlinf why`, `rlinf channels`).
-LOOKERS = ("rlinf-why", "rlinf-channels")
+# How the names of processes begin that only look at the job: the commands' (`rlinf why`, `rlinf channels`, ...).
+LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def graph_of(look: JobLook) -> WaitGraph:
 
 
 def _only_looks(process: str) -> bool:
-    return process.rpartition(":")[0] in LOOKERS
+    return process.startswith(LOOKERS)
 
 
 def _place_of(process: str) -> tuple[str, int]:

@@ -5,28 +5,21 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-from msgspec.structs import replace
 
-from rlinf.scheduler.comm import Endpoint, Reply, Request
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.observe.answering import DOING, ENLIST, LOOK_AT, Doings, LookAt, silence
-from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook, Silent
-from rlinf.scheduler.observe.outside import STACKS_S, look_at
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.observe.answering import DOING, ENLIST, Doings
+from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
+from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
 ROLL_CALL = "job.roll_call"
-# Who has not answered by then is looked at from outside, at the latest.
-PATIENCE_S = 0.5
 # Who asks while all are asked already joins in, also if that ends later than was allowed, by such a part of it.
 JOIN_SLACK = 0.2
-# A process that was heard of less long ago, in seconds, is sent no signal: two of its heartbeats have to be missing.
-# Were it only late, its threads might run while the signal's handler walks their stacks, which could end it.
-SIGNAL_AFTER_S = 5.0
 # So many that are gone are remembered.
 MAX_GONE = 64
 
@@ -62,13 +55,31 @@ class RollCall:
         self._gone: OrderedDict[str, tuple[str, str, float]] = OrderedDict()
         self._last: tuple[float, JobLook] | None = None
         # The newest look at all that is under way.
-        self._present: _Asking | None = None
+        self._present: _Present | None = None
         messenger.serve(ENLIST, self._on_enlist, Enlist)
         messenger.serve(ROLL_CALL, self._on_call, CallRoll)
         messenger.on_peer_lost(self._on_lost)
 
+    def ask(
+        self, inquiry: Inquiry, done: Callable[[AskingAll], None], names: Sequence[str] = ()
+    ) -> AskingAll:
+        """Ask all other processes that take part, or those of these names, and have `done` called at the end."""
+        asked = {
+            process_id: known
+            for process_id, known in self._enlisted.items()
+            if not names or known[0] in names
+        }
+        everybody = [known for _, known in self._enlisted.values()]
+        return AskingAll(self._session, inquiry, asked, everybody, done)
+
+    @property
+    def gone(self) -> tuple[Gone, ...]:
+        """The processes that are gone, the last ones."""
+        now = time.monotonic()
+        return tuple(Gone(name, reason, now - at) for name, reason, at in self._gone.values())
+
     def call(self, wanted: CallRoll, done: Callable[[JobLook], None]) -> None:
-        """Ask, and have `done` called with what was found."""
+        """Ask what all are at, and have `done` called with what was found."""
         now = time.monotonic()
         if self._last is not None and not wanted.names and now - self._last[0] <= wanted.max_age_s:
             done(self._last[1])
@@ -76,29 +87,23 @@ class RollCall:
         if self._present is not None and self._present.serves(wanted, now):
             self._present.waiters.append(done)
             return
-        asked = {
-            process_id: known
-            for process_id, known in self._enlisted.items()
-            if not wanted.names or known[0] in wanted.names
-        }
-        everybody = [known for _, known in self._enlisted.values()]
-        asking = _Asking(self._session, asked, everybody, wanted, self._on_found)
-        asking.waiters.append(done)
+        present = _Present(wanted, now, [done])
         if not wanted.names:
-            self._present = asking
+            self._present = present
+        inquiry = Inquiry(DOING, Doing, wanted.within_s, wanted.by_signal)
+        asking = self.ask(inquiry, partial(self._on_found, present), wanted.names)
         if not wanted.names or self._session.name in wanted.names:
-            asking.doing.append(self._doings.now())
+            asking.answers.append(self._doings.now())
         asking.begin()
 
-    def _on_found(self, asking: _Asking, look: JobLook) -> None:
-        now = time.monotonic()
-        if self._present is asking:
+    def _on_found(self, present: _Present, found: AskingAll) -> None:
+        if self._present is present:
             self._present = None
-        gone = tuple(Gone(name, reason, now - at) for name, reason, at in self._gone.values())
-        look = replace(look, gone=gone, home=self._session.name)
-        if not asking.wanted.names:
-            self._last = now, look
-        for done in asking.waiters:
+        name = self._session.name
+        look = JobLook(tuple(found.answers), found.silent, self.gone, found.took_s, name)
+        if not present.wanted.names:
+            self._last = time.monotonic(), look
+        for done in present.waiters:
             done(look)
 
     def _on_call(self, request: Request) -> None:
@@ -120,133 +125,20 @@ def _reply(request: Request, look: JobLook) -> None:
     request.reply(look)
 
 
-class _Asking:
-    """One time that all are asked.
+@dataclass(slots=True, eq=False)
+class _Present:
+    """A look at what all are at that is under way: who began it, when, and who is told what was found."""
 
-    Attributes:
-        wanted: by whom it was begun,
-        waiters: and who is told what was found.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        asked: dict[str, tuple[str, Enlist]],
-        everybody: Sequence[Enlist],
-        wanted: CallRoll,
-        done: Callable[[_Asking, JobLook], None],
-    ) -> None:
-        self.wanted = wanted
-        self.waiters: list[Callable[[JobLook], None]] = []
-        self.doing: list[Doing] = []
-        self._session = session
-        self._messenger = session.messenger
-        self._began = time.monotonic()
-        self._within_s = wanted.within_s
-        self._everybody = everybody
-        self._missing = dict(asked)
-        self._silent: dict[str, Silent] = {}
-        self._looked = False
-        self._done: Callable[[_Asking, JobLook], None] | None = done
+    wanted: CallRoll
+    began: float
+    waiters: list[Callable[[JobLook], None]]
 
     def serves(self, wanted: CallRoll, now: float) -> bool:
         """Whether what it finds will do for another one who asks now."""
-        late_s = self._began + self._within_s - (now + wanted.within_s)
+        late_s = self.began + self.wanted.within_s - (now + wanted.within_s)
         return (
             not wanted.names
-            and now - self._began <= wanted.max_age_s
+            and now - self.began <= wanted.max_age_s
             and late_s <= JOIN_SLACK * wanted.within_s
             and (self.wanted.by_signal or not wanted.by_signal)
         )
-
-    def begin(self) -> None:
-        for process_id, (_, known) in list(self._missing.items()):
-            answer = self._messenger.request(
-                known.endpoint, DOING, None, timeout_s=self._within_s, reply_type=Doing
-            )
-            answer.add_done_callback(partial(self._on_answer, process_id))
-        self._messenger.call_later(min(PATIENCE_S, self._within_s / 3), self._look)
-        self._messenger.call_later(self._within_s, self._end)
-        self._end_if_known()
-
-    def _on_answer(self, process_id: str, answer: Promise[Reply]) -> None:
-        error = answer.exception(0)
-        if error is None:
-            self._silent.pop(process_id, None)
-            self._missing.pop(process_id, None)
-            self.doing.append(answer.result(0).head)
-        elif process_id not in self._messenger.peers.by_id:
-            self._missing.pop(process_id, None)  # it is gone, and told of as such
-        self._end_if_known()
-
-    def _end_if_known(self) -> None:
-        if len(self._silent) >= len(self._missing):
-            self._end()
-
-    def _look(self) -> None:
-        """Have those looked at that have not answered yet."""
-        if self._done is None:
-            return
-        here = self._messenger.endpoint.machine_id
-        own = [(process_id, *about) for process_id, about in self._missing.items()]
-        for process_id, name, known in own:
-            if cut_off := self._messenger.cut_off(process_id):
-                self._note(process_id, silence(name, known, cut_off))
-            elif known.endpoint.machine_id == here:
-                looking = self._look_from_here, process_id, name, known, self._stacks_s(process_id)
-                run_beside_in_time(self._messenger.call_later, *looking)
-            else:
-                self._look_from_there(process_id, name, known)
-
-    def _stacks_s(self, process_id: str) -> float:
-        """How long to wait for the stacks of a process that does not answer; 0: it is not asked for them."""
-        is_silent = self._session.silent_s(process_id) >= SIGNAL_AFTER_S
-        return STACKS_S if self.wanted.by_signal and is_silent else 0.0
-
-    def _look_from_here(self, process_id: str, name: str, known: Enlist, stacks_s: float) -> None:
-        found = look_at(name, known, stacks_s)
-        self._messenger.submit(partial(self._note, process_id, found))
-
-    def _look_from_there(self, process_id: str, name: str, known: Enlist) -> None:
-        """Ask another process of its machine that has answered."""
-        neighbour = self._neighbour_of(known.endpoint)
-        if neighbour is None:
-            why = "it does not answer, and no other process of the job is on its machine"
-            self._note(process_id, silence(name, known, why))
-            return
-        asked = self._messenger.request(
-            neighbour,
-            LOOK_AT,
-            LookAt(name, known, self._stacks_s(process_id)),
-            timeout_s=self._within_s,
-            reply_type=Silent,
-        )
-
-        def note(answer: Promise[Reply]) -> None:
-            if answer.exception(0) is None:
-                self._note(process_id, answer.result(0).head)
-
-        asked.add_done_callback(note)
-
-    def _neighbour_of(self, endpoint: Endpoint) -> Endpoint | None:
-        others = (
-            known.endpoint
-            for known in self._everybody
-            if known.endpoint.machine_id == endpoint.machine_id
-            and known.endpoint.process_id not in self._missing
-        )
-        return next(others, None)
-
-    def _note(self, process_id: str, found: Silent) -> None:
-        if process_id in self._missing:
-            self._silent[process_id] = replace(found, silent_s=self._session.silent_s(process_id))
-            self._end_if_known()
-
-    def _end(self) -> None:
-        done, self._done = self._done, None
-        if done is None:
-            return
-        for process_id, (name, known) in self._missing.items():
-            self._silent.setdefault(process_id, silence(name, known, "it does not answer"))
-        took_s = time.monotonic() - self._began
-        done(self, JobLook(tuple(self.doing), tuple(self._silent.values()), took_s=took_s))

@@ -9,6 +9,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,6 +28,7 @@ _EVENT_LOOP = "asyncio/base_events.py"
 MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
+_CALL_THREADS = "rlinf-call-"
 # Threads of this library's own, and of Ray's, say nothing about the job.
 _OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "ray_", "AsyncIO Thread")
 
@@ -83,6 +85,19 @@ class Threads:
                 found.append((ident != main, stack_of(name, frames, now - since)))
         found.sort(key=lambda each: each[0])
         return [stack for _, stack in found if stack.wait is None or stack.wait.kind != IDLE]
+
+
+def longest_wait() -> Wait | None:
+    """What the main thread, or one that runs calls, waits for; of several waits the longest. No stack is described."""
+    names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
+    main = threading.main_thread().ident
+    waits = []
+    for ident, frame in sys._current_frames().items():
+        if ident == main or names.get(ident, "").startswith(_CALL_THREADS):
+            wait = _wait_in(list(islice(_outwards(frame), MAX_FRAMES)))
+            if wait is not None and wait.kind != IDLE:
+                waits.append(wait)
+    return max(waits, key=lambda wait: wait.since_s, default=None)
 
 
 def _tasks_in(frames: Iterable[FrameType]) -> Iterator[Stack]:

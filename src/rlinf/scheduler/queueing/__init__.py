@@ -12,6 +12,7 @@ groups.py        which items belong together
 named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
 queue_name.py    how a queue is called
 tap_queue.py     what a subscription reads: a queue that sees what enters others
+overview.py      the same in a few numbers
 report.py        what a queue holds and who waits for it, for people
 state.py         all queues of one channel, by name, and all clients, by id
 direct.py        one client's operations that come by shortcuts, beside those that come the usual way
@@ -62,6 +63,7 @@ from rlinf.scheduler.queueing.instructions import (
 from rlinf.scheduler.queueing.item import Item, marks_tell
 from rlinf.scheduler.queueing.leases import BuriedItem
 from rlinf.scheduler.queueing.named_queue import QueueDepth
+from rlinf.scheduler.queueing.overview import ChannelOverview
 from rlinf.scheduler.queueing.producers import Producers
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.records import (
@@ -90,6 +92,7 @@ __all__ = [
     "Accept",
     "BuriedItem",
     "Bury",
+    "ChannelOverview",
     "ChannelState",
     "ClientInstruction",
     "ClientState",

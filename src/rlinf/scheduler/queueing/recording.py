@@ -9,6 +9,7 @@ from typing import Any
 from rlinf.scheduler.queueing.instructions import Instruction, Ripen
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
 from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue
+from rlinf.scheduler.queueing.overview import ChannelOverview, overview_of
 from rlinf.scheduler.queueing.records import QueueRecord, StateRecord, as_name
 from rlinf.scheduler.queueing.report import QueueSnapshot, report_of
 from rlinf.scheduler.queueing.restoring import Restorer
@@ -26,6 +27,10 @@ class Recording(Subscribing):
         """Return what every queue holds, and who waits for what since when, in order of appearance."""
         leases, sent = self._leases_by_queue(()), self._deliveries_by_queue()
         return [report_of(queue, leases[queue], sent[queue]) for queue in self._queues.values()]
+
+    def overview(self, num_busiest: int) -> ChannelOverview:
+        """Return it in a few numbers, and the queues with most items, up to so many."""
+        return overview_of(self._queues.values(), num_busiest)
 
     def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:
         """Return a record of everything (see `snapshot.py`), and its items.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from rlinf.scheduler.queueing.admission import Admission
@@ -63,11 +63,8 @@ class QueueSnapshot(NamedTuple):
 def report_of(queue: NamedQueue, leases: Sequence[HeldItems], deliveries: Sequence[Getter]) -> QueueSnapshot:
     """Report on a queue, of which these items are on lease, and these deliveries not confirmed."""
     head = queue.fifo.head()
-    getters = [*queue.getters, *queue.parked, *(queue.sharding.getters if queue.sharding is not None else ())]
-    putters = [*queue.putters, *(putter for stream in queue.streams.values() for putter in stream)]
     waiting = [
-        *(Unfinished(each.client.name, _of_get(each), each.since) for each in getters[:NUM_SHOWN]),
-        *(Unfinished(each.client.name, _of_put(each), each.since) for each in putters[:NUM_SHOWN]),
+        *waiting_at(queue, NUM_SHOWN),
         *(
             Unfinished(item.question[0], "ask, and nobody has taken the question", item.since)
             for item in queue.fifo.first(NUM_SHOWN)
@@ -90,6 +87,15 @@ def report_of(queue: NamedQueue, leases: Sequence[HeldItems], deliveries: Sequen
         members = tuple(client for client, _ in queue.members)
         return snapshot._replace(terms=queue.terms.describe(), members=members)
     return snapshot
+
+
+def waiting_at(queue: NamedQueue, number: int) -> Iterator[Unfinished]:
+    """The gets that wait at a queue, up to so many, and the puts, likewise; the first ones, which are the oldest."""
+    shards = queue.sharding.getters if queue.sharding is not None else ()
+    for getter in islice(chain(queue.getters, queue.parked, shards), number):
+        yield Unfinished(getter.client.name, _of_get(getter), getter.since)
+    for putter in islice(chain(queue.putters, *queue.streams.values()), number):
+        yield Unfinished(putter.client.name, _of_put(putter), putter.since)
 
 
 def _waiting_for(admission: Admission) -> Iterator[Unfinished]:

@@ -26,6 +26,7 @@ class EventBus:
         self._bytes_emitted = self._bytes_heard = 0
         self._is_late = False
         self._listeners: list[Listener] = []
+        self._taps: list[Listener] = []
         self._thread = threading.Thread(target=self._run, name="rlinf-events", daemon=True)
 
     def subscribe(self, listener: Listener) -> None:
@@ -34,6 +35,10 @@ class EventBus:
         if self._thread.ident is None:
             self._thread.start()
 
+    def tap(self, listener: Listener) -> None:
+        """Have every later event handed to `listener` at once, by whoever emits it: it neither waits nor raises."""
+        self._taps.append(listener)
+
     def emit(self, event: Event, size_bytes: int = 0) -> None:
         """Tell every listener; returns at once.
 
@@ -41,6 +46,8 @@ class EventBus:
             event: what has happened.
             size_bytes: what it counts in `unheard_bytes`; of one thread's events only.
         """
+        for tap in self._taps:
+            tap(event)
         if self._listeners:
             self._unheard.append(size_bytes)
             self._bytes_emitted += size_bytes

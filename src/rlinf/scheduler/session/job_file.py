@@ -64,12 +64,16 @@ class RunningJob(msgspec.Struct, frozen=True):
         )
 
 
+def own_program() -> str:
+    """What runs in this process, as it was called."""
+    return " ".join(sys.orig_argv)[:_MAX_PROGRAM]
+
+
 def announce(session: Session, *, encryption: bool) -> None:
     """Let other terminals of this user find the job whose driver this is."""
-    program = " ".join(sys.orig_argv)[:_MAX_PROGRAM]
     job = RunningJob(
         os.getpid(),
-        program,
+        own_program(),
         time.time(),
         session.secret.exported(),
         session.messenger.endpoint,

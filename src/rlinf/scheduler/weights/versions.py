@@ -44,6 +44,11 @@ class Versions:
         weights = self._weights.get(name)
         return NO_VERSION if weights is None else weights.version
 
+    def size_bytes(self, name: str) -> int:
+        """The size of the present version; 0 if there is none."""
+        weights = self._weights.get(name)
+        return 0 if weights is None or weights.parcel is None else weights.parcel.size_bytes
+
     def put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
         """Make this the version that readers get from now on; the one before comes back.
 

@@ -20,7 +20,9 @@ from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.vitals import PublishedVersion, Vitals
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf.scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
@@ -59,6 +61,8 @@ class Weights:
         self._replicas = Replicas(messenger, SERVICE, private=False)
         self._claimed: set[str] = set()
         self._told: set[str] = set()
+        # The last version that was copied of each name.
+        self._fetched: dict[str, int] = {}
 
     def publish(self, name: str, state_dict: Mapping[str, Any], version: int) -> None:
         """Make a version the one that readers get from now on. It waits for no reader.
@@ -126,7 +130,8 @@ class Weights:
 
         def write(delivery: FetchedWeights) -> int:
             note.took(delivery.frames, delivery.version)
-            return delivery.write(writer)
+            self._fetched[name] = version = delivery.write(writer)
+            return version
 
         return AsyncHandle(promise, write, f"fetch of weights '{name}'")
 
@@ -134,6 +139,14 @@ class Weights:
         """Add what this process publishes to what it says of itself; on the I/O thread."""
         versions = {name: self._versions.version(name) for name in self._claimed.copy()}
         return replace(doing, weights={**doing.weights, **versions})
+
+    def add_vitals(self, vitals: Vitals) -> Vitals:
+        """Add what this process publishes, and what it has fetched; on the I/O thread."""
+        published = tuple(
+            PublishedVersion(name, self._versions.version(name), self._versions.size_bytes(name))
+            for name in self._claimed.copy()
+        )
+        return replace(vitals, weights=published, fetched=self._fetched.copy())
 
     def _claim(self, name: str) -> None:
         if name in self._claimed:
@@ -179,6 +192,7 @@ def open_weights(session: Session) -> Weights:
     """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
     weights = Weights(session.messenger, session.directory, tape_of(session))
     session.service(Doings).add(weights.add_to)
+    session.service(VitalSigns).add(weights.add_vitals)
     return weights
 
 

@@ -1,0 +1,109 @@
+"""`rlinf metrics`: what a running job does, for Prometheus to read."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from contextlib import suppress
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Annotated
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import typer
+
+from rlinf.cli.attached import looking_at
+from rlinf.cli.exits import readable_errors
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.observe.prometheus import WsgiApp
+    from rlinf.scheduler.session import Session
+
+# What this process is called in the job, before its number.
+LOOKER = "rlinf-metrics-"
+
+
+def metrics(
+    job: Annotated[
+        int | None, typer.Option(help="The process id of the job's driver, where several run.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, typer.Option(help="Who reads the metrics has to show what is in this file.")
+    ] = None,
+) -> None:
+    """Serve the metrics of a job whose driver runs on this machine, at /metrics, until the job ends or Ctrl-C."""
+    # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf.scheduler.observe.prometheus import PATH, metrics_app  # noqa: PLC0415
+    from rlinf.scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
+    from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
+
+    with readable_errors():
+        token = _token(token_file, host)
+        with looking_at([find_job(job)], LOOKER) as (session,):
+            app = metrics_app(lambda: received(begin_status(session)), token=token)
+            with _server(host, port, app) as server:
+                _end_with_job(session, server)
+                shown = f"[{host}]" if ":" in host else host
+                typer.echo(f"http://{shown}:{server.server_port}{PATH}")
+                with suppress(KeyboardInterrupt):
+                    server.serve_forever()
+
+
+def _token(file: Path | None, host: str) -> str:
+    from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
+
+    if file is None:
+        if not _is_loopback(host):
+            problem = f"{host} may be reached from other machines: say by `--token-file` what its readers have to show"
+            raise ClusterError(problem)
+        return ""
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(f"the token cannot be read: {error}") from error
+    if not token:
+        raise ClusterError(f"there is no token in {file}")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    # One that connects and says nothing is not waited for.
+    timeout = 10
+
+    def log_message(self, *_args: object) -> None:
+        """What is read every few seconds is not worth a line."""
+
+
+def _server(host: str, port: int, app: WsgiApp) -> WSGIServer:
+    from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
+
+    try:
+        return make_server(host, port, app, server_class=_Server, handler_class=_Quiet)
+    except OSError as error:
+        problem = f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}"
+        raise ClusterError(problem) from error
+
+
+def _end_with_job(session: Session, server: WSGIServer) -> None:
+    """Serve no longer than the job's driver is there."""
+    from rlinf.scheduler.comm.threads import run_beside  # noqa: PLC0415
+
+    def on_lost(process_id: str) -> None:
+        if process_id == session.home.process_id:
+            # Not here: it waits for the loop that serves.
+            run_beside(server.shutdown)
+
+    session.messenger.on_peer_lost(on_lost)

@@ -1,0 +1,112 @@
+"""What `rlinf top` shows of a job, whatever the terminal's size."""
+
+import io
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rlinf.cli.top_choice import URGENCY, chosen
+from rlinf.cli.top_view import job_view
+from rlinf.scheduler.observe.status import (
+    ChannelStatus,
+    JobStatus,
+    NodeStatus,
+)
+from status_cases import group_of, large_job, with_rank
+
+SIZES = [(80, 24), (200, 60)]
+# Of processor time: of a machine that does other things, too, more passes.
+FRAME_S = 0.1
+
+
+def shown(status, width, height, note=""):
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(job_view(status, width, height, note))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_large_job_fits_a_terminal_and_what_is_wrong_is_on_it(width, height):
+    text = shown(large_job(), width, height)
+    lines = text.splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert "1 unresponsive" in text
+    assert any(line.strip().startswith("actor:37") and "unresponsive" in line for line in lines)
+    assert "41 s actor:0: get_batch of weight 4096" in text
+    assert "policy" in text
+    assert "event 199" in text
+    assert "more running" in text
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_frame_of_a_large_job_takes_less_than_a_tenth_of_a_second(width, height):
+    status = large_job()
+    took_s = []
+    for _ in range(5):
+        began = time.thread_time()
+        shown(status, width, height)
+        took_s.append(time.thread_time() - began)
+    assert min(took_s) < FRAME_S
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.integers(1, 40), max_size=12),
+    height=st.integers(5, 60),
+    width=st.sampled_from([60, 80, 132]),
+    seed=st.randoms(use_true_random=False),
+)
+def test_any_job_fits_any_terminal(sizes, height, width, seed):
+    groups = []
+    for index, size in enumerate(sizes):
+        group = group_of(f"group{index}", size)
+        groups.append(with_rank(group, seed.randrange(size), state=seed.choice(URGENCY), method="step"))
+    text = shown(replace(large_job(), groups=tuple(groups)), width, height, note="the driver does not answer")
+    lines = text.splitlines()
+    assert len(lines) <= height
+    assert "the driver does not answer" in lines[-1]
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=12), num_lines=st.integers(1, 80))
+def test_every_rank_is_shown_or_counted(sizes, num_lines):
+    groups = [group_of(f"group{index}", size, state="idle") for index, size in enumerate(sizes)]
+    groups[-1] = with_rank(groups[-1], 0, state="lost")
+    choice = chosen(groups, num_lines)
+    num_shown = sum(len(group.ranks) for group in choice.groups)
+    assert num_shown + sum(choice.left_out.values()) == sum(sizes)
+    assert sum(group.has_title for group in choice.groups) + num_shown <= num_lines
+    assert len(choice.groups) + choice.num_groups_left_out == len(groups)
+
+
+def test_with_room_for_all_nothing_is_left_out():
+    status = replace(large_job(), groups=(group_of("env", 3, state="idle"),))
+    text = shown(status, 100, 1000)
+    assert all(f"env:{rank}" in text for rank in range(3))
+    assert "more" not in text
+
+
+def test_what_a_rank_waits_for_is_told_with_its_call_and_since_when():
+    group = group_of(
+        "actor", 1, state="waiting", wait="get('c')", wait_since_s=7.4, method="train", calls_queued=2
+    )
+    line = next(
+        line
+        for line in shown(JobStatus(0.0, "", 1, groups=(group,)), 120, 20).splitlines()
+        if "actor:0" in line
+    )
+    assert "7 s get('c'), in train(), 2 queued" in line
+
+
+def test_names_steer_no_terminal():
+    channel = ChannelStatus("evil\x1b[2J", "Channels:0")
+    assert "\x1b" not in shown(JobStatus(0.0, "x\x1b]0;", 1, channels=(channel,)), 80, 24)
+
+
+def test_a_node_that_is_not_well_is_in_the_first_line():
+    status = JobStatus(0.0, "train", 1, nodes=(NodeStatus(0, "a", ""), NodeStatus(1, "b", "", "lost")))
+    assert "2 nodes  node 1 is lost" in shown(status, 100, 20).splitlines()[0]
