@@ -272,6 +272,17 @@ def test_whoever_held_an_item_before_keeps_its_id_in_a_checkpoint(tmp_path, reco
     assert [item.id for item in batch.items] == [f"driver/{which[2]}"]
 
 
+def test_a_durable_channel_is_recorded_and_told_nothing_of_it(tmp_path, recordings):
+    with LocalRuntime():
+        channel = Channel.create("durable", durable=tmp_path / "journal")
+        channel.record(tmp_path / "a.rec", payload=True)
+        channel.put("kept")
+        with Worker.at_step(1):
+            assert channel.get() == "kept"
+        end(channel)
+    assert [item.payload for item in recordings().step(1).batches[0].items] == ["'kept'"]
+
+
 def test_the_file_is_of_its_user_alone(channels, tmp_path):
     assert (tmp_path / "prompts.rec").stat().st_mode & 0o777 == 0o600
     TapeReader(str(tmp_path / "prompts.rec")).close()
