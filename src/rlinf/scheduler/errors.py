@@ -597,19 +597,29 @@ class CommTimeout(CommError, TimeoutError):
         peer: the other side's name.
         waited_s: how long, in seconds.
         waiting_for: what would have ended the wait.
+        why: who waits for what, as far as that could be found out; "" where it was not.
     """
 
-    def __init__(self, operation: str, peer: str, waited_s: float, waiting_for: str = "") -> None:
-        super().__init__(operation, peer, waited_s, waiting_for)
+    def __init__(
+        self, operation: str, peer: str, waited_s: float, waiting_for: str = "", why: str = ""
+    ) -> None:
+        super().__init__(operation, peer, waited_s, waiting_for, why)
         self.operation = operation
         self.peer = peer
         self.waited_s = waited_s
         self.waiting_for = waiting_for
+        self.why = why
+
+    def explain(self, why: str) -> None:
+        """Say why, too."""
+        self.why = why
+        self.args = (*self.args[:4], why)
 
     def __str__(self) -> str:
         tail = f", waiting for {self.waiting_for}" if self.waiting_for else ""
         where = _TO_PEER.get(self.operation, "with")
-        return f"{self.operation} {where} '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+        done = f"{self.operation} {where} '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+        return f"{done}{_on_further_lines(self.why)}"
 
 
 class NotServed(CommError):

@@ -71,8 +71,9 @@ class ChannelAccess:
         if not async_op:
             return connection.run(operation, load=load)
 
-        def take(items: list[Arrived]) -> Any:
+        def take(items: Delivery) -> Any:
             connection.look_after(operation)
+            connection.note_moved(operation, items)
             try:
                 return load(items)
             except ChannelArgumentError:

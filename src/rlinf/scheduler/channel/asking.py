@@ -30,6 +30,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef, Wake
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelTimeout,
@@ -69,6 +70,13 @@ class Pending(Promise[Arrived]):
     def what(self) -> str:
         """What goes on, for messages."""
         return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        name, waited_s = self.ref.spec.name, time.monotonic() - self._started
+        queue = "" if self._queue == "default" else f", {self._queue!r}"
+        about = f"ask('{name}'{queue})", waited_s
+        return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
 
     def timeout(self) -> ChannelTimeout:
         """The error of a question that nobody has answered in time."""
@@ -181,6 +189,8 @@ class Asking:
         answer: Answer = request.head
         # The first answer counts. One that comes later is of somebody who was given up for lost, and was not.
         pending = self._find(answer.number)
+        if pending is not None:
+            pending.by = request.peer_name
         match answer:
             case Answered():
                 self._take(request, pending)

@@ -88,6 +88,12 @@ class ShardBatch(Batch):
         return runs
 
 
+def last_of(origins: Sequence[tuple[str, int] | None] | None) -> str:
+    """Who put the last of some items; "" where that is not known."""
+    last = origins[-1] if origins else None
+    return "" if last is None else last[0]
+
+
 class Delivery(list[Arrived]):
     """The items of a batch as they came."""
 
@@ -101,6 +107,7 @@ class Delivery(list[Arrived]):
         slot: wire.SlotNote | None = None,
         versions: Sequence[int | None] | None = None,
         ids: Sequence[wire.ItemId] | None = None,
+        origins: Sequence[tuple[str, int] | None] | None = None,
     ) -> None:
         super().__init__(items)
         self.complete = complete
@@ -110,11 +117,25 @@ class Delivery(list[Arrived]):
         self.slot = slot
         self.versions = versions
         self.ids = ids
+        self.origins = origins
+
+    @property
+    def by(self) -> str:
+        """Who put the last item; "" where that is not known."""
+        return last_of(self.origins)
 
     @classmethod
     def of(cls, answer: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
         """What has come for a get."""
-        about = answer.part, answer.lease, answer.group, answer.slot, answer.versions, answer.ids
+        about = (
+            answer.part,
+            answer.lease,
+            answer.group,
+            answer.slot,
+            answer.versions,
+            answer.ids,
+            answer.origins,
+        )
         return cls(items, answer.complete, *about)
 
     def batch(self, values: list[Any]) -> Batch:

@@ -17,6 +17,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.tape.player import Player
 
@@ -72,7 +73,7 @@ class ReplayedConnection:
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
         """See `ChannelConnection`."""
         what = what_of(operation, self._name)
-        promise = OperationPromise(lambda *_: None, operation, lambda each: each.awaits(self._name, ""))
+        promise = OperationPromise(self, operation)
         operation.promise_to(promise)
         source: Promise[Any]
         if encoded is not None or operation.kind == "set_version":
@@ -86,6 +87,16 @@ class ReplayedConnection:
             value = source.result(0)
             promise.set_result(value if value is None else _delivery(*value))
         return promise
+
+    def awaits(self, operation: Operation) -> Wait:
+        """See `ChannelConnection`."""
+        return operation.awaits(self._name, "")
+
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """See `ChannelConnection`; it is over."""
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `ChannelConnection`; nobody can be asked."""
 
     def hold(self, operation: Operation) -> OperationPromise:
         """See `ChannelConnection`."""
@@ -127,6 +138,9 @@ class ReplayedConnection:
 
     def look_after(self, operation: Operation) -> None:
         """See `ChannelConnection`."""
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """See `ChannelConnection`: nobody traces a replay."""
 
     def drop(self, operation: Operation) -> None:
         """See `ChannelConnection`."""

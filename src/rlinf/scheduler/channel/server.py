@@ -44,6 +44,7 @@ from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.observe.vitals import ChannelVitals
@@ -312,6 +313,7 @@ class ChannelServer:
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
             return self._reserve(client, put, 0)
+        item.origin = self._clients[client].name, put.ticket
         queue, size_bytes = wire.as_name(put.queue), item.size_bytes
         terms = self._terms_of(client, put)
         out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **terms)
@@ -349,6 +351,7 @@ class ChannelServer:
         except SharedMemoryUnreadable as error:
             self._tell(client, wire.Granted(fill.ticket, str(error)))
             return []
+        item.origin = self._clients[client].name, fill.ticket
         return self._state.fill(client, fill.ticket, item, item.size_bytes)
 
     def _resend(self, client: str, resend: wire.Resend, _frames: Iterator[Buffer]) -> list[Instruction]:
@@ -671,6 +674,9 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
         delivered.slot = wire.SlotNote(slot.number, slot.version)
     if any(item.version is not None for item in items):
         delivered.versions = [item.version for item in items]
+    if items:
+        told = items[-1:] if TIMES.spool is None else items
+        delivered.origins = [item.payload.origin for item in told]
     return delivered
 
 

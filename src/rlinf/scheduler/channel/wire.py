@@ -193,7 +193,8 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
 
     `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
-    with, where anybody said so; `ids` say which items they are, where the channel is recorded.
+    with, where anybody said so; `ids` say which items they are, where the channel is recorded; `origins` say who put
+    the last one, and its ticket there, or so of all while the job is traced.
     """
 
     ticket: int
@@ -205,6 +206,7 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     slot: SlotNote | None = None
     versions: list[int | None] | None = None
     ids: list[ItemId] | None = None
+    origins: list[tuple[str, int] | None] | None = None
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):

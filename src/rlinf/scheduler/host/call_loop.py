@@ -22,8 +22,7 @@ from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
-from rlinf.scheduler.host.timing import recording
-from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.notes import Doing, RunningCall
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 
@@ -96,6 +95,11 @@ class CallLoop:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
         return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
 
+    def running(self) -> tuple[RunningCall, ...]:
+        """The calls that run now; on the I/O thread."""
+        calls = (job.running for job in tuple(self._jobs.values()) if not job.is_counted)
+        return tuple(call for call in calls if call.since_s is not None)
+
     def add_vitals(self, vitals: Vitals) -> Vitals:
         """Add how many calls there are, and the one that runs longest; on the I/O thread."""
         jobs = tuple(self._jobs.values())
@@ -147,6 +151,12 @@ class CallLoop:
         for job in list(self._jobs.values()):
             if job.key[0] == process_id and job.demand is not None:
                 self._cancel(job)  # nobody will ever ask it for a value
+
+    def give_up_calls(self, process_id: str) -> None:
+        """A caller is gone: nobody waits for what it has called."""
+        for job in list(self._jobs.values()):
+            if job.key[0] == process_id:
+                self._cancel(job)
 
     # -- the threads that run calls --------------------------------------------------------------
 
@@ -292,7 +302,7 @@ class CallLoop:
         """A block in which this thread or task works at a call."""
         call: protocol.CallRequest = job.request.head
         told = self._tape.call(call.method, call.kind, job.arguments)
-        with working_in(job.scope), recording(job.durations), told:
+        with working_in(job.scope), job.recording(), told:
             yield
 
     def _on_task_ended(self, job: Job, task: asyncio.Task[_TaskOutcome]) -> None:

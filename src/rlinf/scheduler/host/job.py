@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlinf.scheduler.comm import Request
@@ -15,6 +17,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import RunningCall
 
 
@@ -87,6 +90,7 @@ class Job:
         durations: what was timed in it, in seconds.
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
+        is_counted: its time is, for it has ended, answered or not.
         began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
@@ -97,6 +101,7 @@ class Job:
         self.durations: dict[str, float] = {}
         self.demand = Demand() if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
+        self.is_counted = False
         self.began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
@@ -130,6 +135,15 @@ class Job:
         began = self.began_at
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """A block that does what was called: its time is counted, and that of the phases in it."""
+        try:
+            with recording(self.durations, self.request.head.method, self.request.peer_name):
+                yield
+        finally:
+            self.is_counted = True
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""

@@ -100,6 +100,7 @@ class Fetch(Transfer):
         self._waits = timeout_s > 0
         self._heard = NOTHING_HEARD
         self._reading: Reading | None = None
+        self._publisher = ""
         self._promise: Callable[[], OwnedPromise | None] = lambda: None
 
     def begin(self) -> OwnedPromise:
@@ -123,6 +124,7 @@ class Fetch(Transfer):
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
+        self._publisher = self._messenger.peer_name(endpoint.process_id)
         if not self._waits:
             # It gets what is there, but the answer takes its time.
             self.arm(ANSWER_TIMEOUT_S)
@@ -146,6 +148,7 @@ class Fetch(Transfer):
             self._reading.stop()
         promise = self._promise()
         if promise is not None:
+            promise.by = self._publisher
             end(promise, value, error)
 
     def _give_up(self) -> None:

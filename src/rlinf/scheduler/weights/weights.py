@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf.scheduler.comm.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.observe.answering import Doings
@@ -78,6 +80,7 @@ class Weights:
             CommError: this process has left the cluster.
         """
         self._messenger.check_process()
+        began = time.monotonic()
         number = _checked_version(name, version)
         encoded = encode_state_dict(_checked_name(name), state_dict)
         check_growth(name, self._versions.version(name), number)
@@ -89,6 +92,7 @@ class Weights:
         # The memory of the version before is given back in this thread.
         self._put(name, number, parcel)
         note.took()
+        TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
     def fetch(
         self,
@@ -129,8 +133,10 @@ class Weights:
         note.follow(promise)
 
         def write(delivery: FetchedWeights) -> int:
+            began = time.monotonic()
             note.took(delivery.frames, delivery.version)
             self._fetched[name] = version = delivery.write(writer)
+            TIMES.note_moved(FETCH, began, f"fetch version {version}", name, ((name, version),))
             return version
 
         return AsyncHandle(promise, write, f"fetch of weights '{name}'")
