@@ -221,7 +221,8 @@ def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
     group = launch(driver, "policy", placement=ONE)
     held = group.hold_on()
     kept.session.messenger.close()
-    with pytest.raises(WorkerDied, match="job 'forked' has ended: its keeper is gone"):
+    # As a busy thread finds it: its call was ended with the job, or all that this process waited for was.
+    with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended: its keeper is gone"):
         held.wait(60)
     wait_until(lambda: driver.session.closed)
     with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended"):
