@@ -20,6 +20,7 @@ LAYERS = (
     ("placement",),
     ("comm",),
     ("session",),
+    ("tape",),
     ("observe",),
     ("channel", "mailbox", "weights"),
     ("engine",),

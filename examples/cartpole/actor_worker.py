@@ -7,7 +7,6 @@ from collections import deque
 import torch
 
 import channels
-from phases import PhaseClock
 from policy import WEIGHTS, ActorCritic
 from ppo import Learner
 from report import UpdateReport
@@ -38,20 +37,18 @@ class ActorWorker(Worker):
         self._num_steps = 0
         self._returns: deque[float] = deque(maxlen=settings.window)
         self._trajectories = self.connect_channel(channels.TRAJECTORIES, timeout_s=settings.timeout_s)
-        self._clock = PhaseClock()
 
     def publish(self) -> None:
         """Let every rank of the rollout have the present weights; this waits for none of them."""
-        with self._clock.phase("publish weights"):
+        with self.timer("publish weights"):
             self.publish_weights(WEIGHTS, self._policy.state_dict(), self._version)
 
     def update(self, batch_weight: int) -> UpdateReport:
         """Take trajectories of `batch_weight` steps or a little more, learn from them, publish the new weights."""
-        with self._clock.phase("wait for trajectories"):
-            batch: list[Trajectory] = self._trajectories.get_batch(
-                batch_weight, timeout_s=self._settings.timeout_s
-            )
-        with self._clock.phase("learn"):
+        batch: list[Trajectory] = self._trajectories.get_batch(
+            batch_weight, timeout_s=self._settings.timeout_s
+        )
+        with self.timer("learn"):
             progress = self._version / self._settings.max_updates
             stats = self._learner.update(batch, progress=progress)
         lag = self._version - min(trajectory.version for trajectory in batch)
@@ -70,7 +67,3 @@ class ActorWorker(Worker):
             entropy=stats.entropy,
             kl=stats.kl,
         )
-
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase since the start."""
-        return self._clock.read()

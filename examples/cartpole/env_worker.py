@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import channels
-from phases import PhaseClock
 from rlinf.scheduler import Worker
 from rlinf.scheduler.comm import AsyncHandle
 from settings import Settings
@@ -28,7 +27,6 @@ class EnvWorker(Worker):
         stages = min(stages, settings.env.num_envs)
         self._stages = [self._simulation(settings, stage, stages) for stage in range(stages)]
         self._sent: list[AsyncHandle[None]] = []
-        self._clock = PhaseClock()
 
     def collect(self, min_version: int) -> None:
         """Step every environment `settings.env.steps` times and hand over what happened, to the last step.
@@ -39,18 +37,14 @@ class EnvWorker(Worker):
         asked = [self._ask(simulation, min_version) for simulation in self._stages]
         for _ in range(self._num_steps):
             for index, simulation in enumerate(self._stages):
-                decision = self._await_decision(asked[index])
-                with self._clock.phase("simulate"):
+                decision = asked[index].wait()
+                with self.timer("simulate"):
                     complete = simulation.advance(decision)
                 asked[index] = self._ask(simulation, min_version)
                 self._hand_over(complete)
         for simulation, last in zip(self._stages, asked, strict=True):
-            self._hand_over(simulation.finish(self._await_decision(last)))
+            self._hand_over(simulation.finish(last.wait()))
         self._confirm_handed_over()
-
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase since the start."""
-        return self._clock.read()
 
     def _simulation(self, settings: Settings, stage: int, stages: int) -> Simulation:
         total = settings.env.num_envs
@@ -64,26 +58,20 @@ class EnvWorker(Worker):
         )
 
     def _ask(self, simulation: Simulation, min_version: int) -> AsyncHandle[Decision]:
-        with self._clock.phase("ask"):
+        with self.timer("ask"):
             rows = simulation.rows()
             question = Question(rows, min_version)
             return self._questions.ask(question, len(rows), async_op=True, timeout_s=self._timeout_s)
 
-    def _await_decision(self, asked: AsyncHandle[Decision]) -> Decision:
-        with self._clock.phase("wait for decisions"):
-            return asked.wait()
-
     def _hand_over(self, complete: list[Trajectory]) -> None:
-        with self._clock.phase("hand over"):
-            self._sent += [
-                self._trajectories.put(
-                    trajectory, weight=len(trajectory), async_op=True, timeout_s=self._timeout_s
-                )
-                for trajectory in complete
-            ]
+        self._sent += [
+            self._trajectories.put(
+                trajectory, weight=len(trajectory), async_op=True, timeout_s=self._timeout_s
+            )
+            for trajectory in complete
+        ]
 
     def _confirm_handed_over(self) -> None:
-        with self._clock.phase("hand over"):
-            for put in self._sent:
-                put.wait()
-            self._sent.clear()
+        for put in self._sent:
+            put.wait()
+        self._sent.clear()

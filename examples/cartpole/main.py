@@ -18,7 +18,6 @@ from rich.console import Console
 from console import LearningProgress
 from launch import launch
 from outcome import summary_lines, write_outcome
-from phases import mean_phases
 from report import ChannelTraffic, TrainingReport
 from rlinf.cli.plan_table import render_plan
 from rlinf.scheduler import Cluster, ComponentPlacement
@@ -53,7 +52,7 @@ def train(cfg: DictConfig, settings: Settings, console: Console) -> TrainingRepo
             updates=tuple(training.updates),
             startup_s=startup_s,
             training_s=time.monotonic() - started - startup_s,
-            phases={name: mean_phases(training.phases[name]) for name in COMPONENTS},
+            times=cluster.report(step="actor.update"),
             traffic={name: ChannelTraffic(one.num_puts, one.bytes_in) for name, one in stats.items()},
             window=settings.window,
             required_return=settings.required_return,

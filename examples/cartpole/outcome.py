@@ -23,7 +23,7 @@ def write_outcome(report: TrainingReport, folder: Path) -> tuple[Path, Path]:
 
 
 def summary_as_data(report: TrainingReport) -> dict[str, object]:
-    """The summary as plain data: seconds by phase, items and bytes by channel, returns and success."""
+    """The summary as plain data: where the time went, items and bytes by channel, returns and success."""
     last = report.updates[-1] if report.updates else None
     return {
         "mode": report.mode,
@@ -37,10 +37,7 @@ def summary_as_data(report: TrainingReport) -> dict[str, object]:
         "max_lag": max((update.lag for update in report.updates), default=0),
         "startup_s": round(report.startup_s, 2),
         "training_s": round(report.training_s, 2),
-        "phases_s": {
-            component: {phase: round(seconds, 3) for phase, seconds in phases.items()}
-            for component, phases in report.phases.items()
-        },
+        "times": report.times.to_dict(),
         "channels": {name: asdict(traffic) for name, traffic in report.traffic.items()},
     }
 
@@ -48,11 +45,7 @@ def summary_as_data(report: TrainingReport) -> dict[str, object]:
 def summary_lines(report: TrainingReport) -> Iterator[str]:
     """The summary for people."""
     last = report.updates[-1]
-    yield f"time a phase (mean of a component's ranks, of {report.training_s:.1f} s of training)"
-    for component, phases in report.phases.items():
-        idle_s = max(0.0, report.training_s - sum(phases.values()))
-        for phase, seconds in {**phases, "wait for a call": idle_s}.items():
-            yield f"  {component:8} {phase:22} {seconds:6.1f} s  {seconds / report.training_s:4.0%}"
+    yield from str(report.times).splitlines()
     yield "through the channels"
     for name, traffic in report.traffic.items():
         yield f"  {name:14} {traffic.items:8,} items  {traffic.size_bytes / 1e6:8.2f} MB"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlinf.scheduler.observe.report import Report
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
@@ -47,7 +49,7 @@ class TrainingReport:
         updates: in order.
         startup_s: from the start of the program to the first collection, in seconds.
         training_s: from there to the end of the last update.
-        phases: by component, mean seconds of a rank in each phase.
+        times: where the components' time went.
         traffic: by channel.
         window: episodes whose mean return is judged.
         required_return: what that mean has to reach.
@@ -57,7 +59,7 @@ class TrainingReport:
     updates: tuple[UpdateReport, ...]
     startup_s: float
     training_s: float
-    phases: dict[str, dict[str, float]]
+    times: Report
     traffic: dict[str, ChannelTraffic]
     window: int
     required_return: float

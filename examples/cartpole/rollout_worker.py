@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 import channels
-from phases import PhaseClock
 from policy import WEIGHTS, ActorCritic
 from rlinf.scheduler import Worker
 from rlinf.scheduler.comm import AsyncHandle
@@ -38,30 +37,27 @@ class RolloutWorker(Worker):
         )
         self._version = -1
         self._questions = self.connect_channel(channels.QUESTIONS, timeout_s=self._timeout_s)
-        self._clock = PhaseClock()
 
     def catch_up(self) -> None:
         """Get the newest weights: what a rank does that takes the place of one that died."""
         self._version = self._expect_weights().wait(self._timeout_s)
 
-    def serve(self) -> dict[str, float]:
-        """Answer until the channel of the questions is closed; return seconds by phase."""
+    def serve(self) -> None:
+        """Answer until the channel of the questions is closed."""
         newer = self._expect_weights()
         while True:
-            with self._clock.phase("wait for questions"):
-                try:
-                    requests = self._questions.next_requests(self._max_questions, timeout_s=self._timeout_s)
-                except ChannelClosed:
-                    return self._clock.read()
+            try:
+                requests = self._questions.next_requests(self._max_questions, timeout_s=self._timeout_s)
+            except ChannelClosed:
+                return
             questions: list[Question] = [request.item for request in requests]
-            with self._clock.phase("wait for weights"):
-                wanted = max(question.min_version for question in questions)
-                while self._version < wanted or newer.done():
-                    self._version = newer.wait(self._timeout_s)
-                    newer = self._expect_weights()
-            with self._clock.phase("infer"):
+            wanted = max(question.min_version for question in questions)
+            while self._version < wanted or newer.done():
+                self._version = newer.wait(self._timeout_s)
+                newer = self._expect_weights()
+            with self.timer("infer"):
                 decisions = self._decide(questions)
-            with self._clock.phase("answer"):
+            with self.timer("answer"):
                 for request, decision in zip(requests, decisions, strict=True):
                     request.reply(decision)
 

@@ -48,7 +48,6 @@ class Training:
         self._num_collections = 0
         self._running: set[_Call] = set()
         self.updates: list[UpdateReport] = []
-        self.phases: dict[str, list[dict[str, float]]] = {}
 
     async def run(self) -> None:
         """Train; then wait until every worker has come to rest.
@@ -65,9 +64,7 @@ class Training:
             while collections := self._running - {serving}:
                 await self._result("env.collect()", collections.pop())
             self._parts.channels[channels.QUESTIONS].close()
-            self.phases["rollout"] = await self._result("rollout.serve()", serving)
-            for name, group in (("env", self._parts.env), ("actor", self._parts.actor)):
-                self.phases[name] = await self._result(f"{name}.phases()", self._start(group.phases()))
+            await self._result("rollout.serve()", serving)
         finally:
             for task in self._running:
                 task.cancel()

@@ -21,7 +21,11 @@ from rlinf.scheduler.engine.guard import LEFT_GRACE_S
 from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
+from rlinf.scheduler.observe import why
 from rlinf.scheduler.observe.reasons import INTERRUPTED_S
+from rlinf.scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
+from rlinf.scheduler.observe.trace_desk import CLOSING_S
+from rlinf.scheduler.observe.web.server import PATIENCE_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
@@ -41,7 +45,7 @@ from rlinf.testing import LocalRuntime
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/deadlines.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w.]+)` \| `(\w+_s)` \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
-FIXED = dict(re.findall(r"^\| (.+?) \| (\d+) s \|$", PAGE, re.MULTILINE))
+FIXED = dict(re.findall(r"^\| (.+?) \| ([\d.]+) s \|$", PAGE, re.MULTILINE))
 
 
 def written(seconds):
@@ -102,7 +106,13 @@ def test_fixed_waits_are_those_of_the_code():
         "the failure of a call that nobody waits for is logged": UNREAD_GRACE_S,
         "a rank that is to come back is started, whether or not the one before is seen to end": ENDED_WITHIN_S,
         "a `breakpoint()` in a rank to which nobody comes goes on": WAIT_S,
+        "a browser that does not ask, or does not take what was answered by the page of a job, is let go": PATIENCE_S,
+        "`rlinf why`, `cluster.why()` and `group.stack()` take the answers that have come by then; "
+        "where the driver does not answer, they end 1 s later": why.WITHIN_S,
+        "`cluster.status()`, `rlinf top` and `rlinf metrics` say that the driver does not answer; "
+        f"of other processes they take the answers that have come after {WITHIN_S:g} s": TIMEOUT_S,
         "`group.profile(seconds)` takes what has come by then after its `seconds`": SENDING_S,
+        "a job that ends while it is traced waits so long for what its processes wrote": CLOSING_S,
         "a Ctrl-C is held up by the look for what was waited for": INTERRUPTED_S,
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
         "a Ray that does not let a job tidy up what it left for its ranks": TIDY_S,

@@ -57,16 +57,13 @@ def test_collections_and_updates_alternate_without_losing_a_step(settings, threa
         env.collect(min_version=version)
         reports.append(actor.update(batch_weight=5 * 40))
     opened[channels.QUESTIONS].close()
-    rollout_phases = serving.result(timeout=DEADLINE_S)
+    serving.result(timeout=DEADLINE_S)
 
     assert [report.version for report in reports] == [1, 2, 3]
     assert [report.num_steps for report in reports] == [200, 400, 600]
     assert [report.lag for report in reports] == [0, 0, 0], "each collection acted with the newest weights"
     assert opened[channels.TRAJECTORIES].qsize() == 0
     assert opened[channels.QUESTIONS].stats().num_items == 0
-    assert {"wait for questions", "infer"} <= rollout_phases.keys()
-    assert {"simulate", "wait for decisions"} <= env.phases().keys()
-    assert {"learn", "publish weights"} <= actor.phases().keys()
 
 
 def test_a_collection_goes_on_beside_an_update_one_version_behind(settings, threads, opened):

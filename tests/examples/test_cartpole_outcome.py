@@ -6,8 +6,10 @@ from rich.console import Console
 
 from console import LearningProgress
 from outcome import summary_lines, write_outcome
-from phases import PhaseClock, mean_phases
 from report import ChannelTraffic, TrainingReport, UpdateReport
+from rlinf.scheduler.observe.report import report_of
+from rlinf.scheduler.observe.time_desk import JobTimes
+from rlinf.scheduler.observe.time_sheets import CallSum, TimeSheet
 
 
 def update(version, mean_return, num_judged=20):
@@ -21,7 +23,7 @@ def training(*updates):
         updates=updates,
         startup_s=20.0,
         training_s=10.0,
-        phases={"env": {"simulate": 1.0, "wait for decisions": 4.0}, "actor": {"learn": 6.0}},
+        times=report_of(JobTimes((TimeSheet("actor:0", 10.0, (CallSum("update", 2, 6.0),)),))),
         traffic={"steps": ChannelTraffic(12_000, 3_500_000), "weights": ChannelTraffic(40, 1_500_000)},
         window=20,
         required_return=400.0,
@@ -36,12 +38,12 @@ def test_outcome_is_a_picture_and_a_summary(tmp_path):
     assert data["final_mean_return"] == 450.0
     assert (data["updates"], data["episodes"], data["env_steps"]) == (2, 4, 2048)
     assert data["channels"]["steps"] == {"items": 12_000, "size_bytes": 3_500_000}
-    assert data["phases_s"]["env"]["simulate"] == 1.0
+    assert data["times"]["groups"][0]["methods"][0]["spent"]["mean_s"] == 6.0
 
 
-def test_summary_tells_time_by_phase_and_bytes_by_channel():
+def test_summary_tells_time_by_method_and_bytes_by_channel():
     text = "\n".join(summary_lines(training(update(1, 450.0))))
-    for piece in ("simulate", "10%", "wait for a call", "12,000 items", "3.50 MB", "450.0", "reached"):
+    for piece in ("update()", "60%", "12,000 items", "3.50 MB", "450.0", "reached"):
         assert piece in text
     assert "NOT" not in text
 
@@ -52,15 +54,6 @@ def test_summary_tells_time_by_phase_and_bytes_by_channel():
 )
 def test_too_low_a_mean_or_too_few_episodes_are_no_success(updates):
     assert not training(*updates).success
-
-
-def test_phases_add_up_and_are_averaged_over_ranks():
-    clock = PhaseClock()
-    for _ in range(2):
-        with clock.phase("learn"):
-            pass
-    assert clock.read()["learn"] > 0
-    assert mean_phases([{"a": 1.0}, {"a": 3.0, "b": 4.0}]) == {"a": 2.0, "b": 2.0}
 
 
 def test_in_a_pipe_progress_is_plain_lines_and_the_last_update_is_among_them():

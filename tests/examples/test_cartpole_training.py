@@ -49,18 +49,16 @@ class Calls:
 
     async def serve(self):
         await self.closed.wait()
-        return [{"infer": 1.0}]
 
     async def answer(self, value=None):
         return [value]
 
     @property
     def parts(self):
-        phases = {"phases": lambda: self.answer({})}
         return SimpleNamespace(
-            env=SimpleNamespace(world_size=2, collect=self.collect, **phases),
+            env=SimpleNamespace(world_size=2, collect=self.collect),
             rollout=SimpleNamespace(retrying=lambda: SimpleNamespace(serve=self.serve)),
-            actor=SimpleNamespace(update=self.update, publish=self.answer, **phases),
+            actor=SimpleNamespace(update=self.update, publish=self.answer),
             channels={channels.QUESTIONS: SimpleNamespace(close=self.closed.set)},
         )
 
@@ -91,7 +89,6 @@ def test_with_shared_devices_collecting_and_learning_alternate(settings):
         "update 4",
     ]
     assert len(training.updates) == 4
-    assert training.phases["rollout"] == [{"infer": 1.0}]
 
 
 def test_with_devices_of_their_own_a_collection_is_always_under_way(settings):

@@ -12,7 +12,7 @@ from hanging_workers import Hanging, SlowToStart
 
 from forked_job import ForkedJob
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.observe import asking_all
+from rlinf.scheduler.observe import asking_all, reasoner
 from rlinf.scheduler.observe.why import why
 from rlinf.scheduler.session import set_current
 from waits import wait_until
@@ -138,9 +138,10 @@ def test_a_full_queue_whose_consumer_waits_elsewhere(job, groups):
     Channel.create("other")
     producer = rollout.execute_on(0).put_both("full", "other", 5)
     with planted(producer, actor.execute_on(0).take_one_and_wait_elsewhere("full", "other")):
-        found = asked(job, in_a_ring("put('full'): the queue is full", "get('other')"))
+        found = asked(
+            job, in_a_ring("put('full'): the queue is full with 1 item (maxsize 1)", "get('other')")
+        )
     assert set(found.culprit.cycle) == {"actor:0", "rollout:0"}
-    assert "put('full'): the queue is full with 1 item (maxsize 1)" in found.culprit.reason
 
 
 def test_recvs_in_a_circle(job, groups):
@@ -270,3 +271,25 @@ def test_a_task_that_awaits(job, groups):
     with planted(actor.execute_on(0).wait_in_a_task("awaited")):
         found = asked(job, has_culprit("actor:0", "get('awaited')"))
     assert "nobody has ever put into it" in found.culprit.reason
+
+
+@pytest.mark.parametrize("limit_s", [None, 0.2], ids=["its own deadline", "the handle's"])
+@pytest.mark.parametrize(
+    ("wait", "arguments", "told"),
+    [
+        ("recv", ("rollout", 0), "rollout:0 is idle: no call runs there"),
+        ("fetch_weights", ("vain", {}, 3), "fetch_weights('vain', min_version=3)"),
+        ("get", (), "get('vain'): it is empty"),
+    ],
+)
+def test_a_wait_that_is_over_says_why(job, groups, monkeypatch, wait, arguments, told, limit_s):
+    actor, rollout = groups
+    monkeypatch.setattr(reasoner, "MAX_AGE_S", 0.0)  # not what the one before was told
+    if wait == "fetch_weights":
+        rollout.execute_on(0).publish("vain", 1 if limit_s is None else 2).wait(DEADLINE_S)
+    elif wait == "get":
+        channel = Channel.create("vain")
+    said = actor.execute_on(0).wait_in_vain(wait, *arguments, limit_s=limit_s).wait(DEADLINE_S)[0]
+    assert told in said.partition("\n")[2], said
+    if wait == "get":
+        channel.delete()

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, CommError, ResultTimeout
+from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, CommError, CommTimeout, ResultTimeout
 from rlinf.scheduler.observe import reasons
 from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.why import why_of_job
@@ -81,7 +81,11 @@ def test_what_fails_while_a_reason_is_sought_takes_the_place_of_nothing(monkeypa
 
 @pytest.mark.parametrize(
     "error",
-    [ResultTimeout("actor.train()", 3.0, ["actor:1"]), ChannelTimeout("c", "q", "get", 1.5, "0 items")],
+    [
+        ResultTimeout("actor.train()", 3.0, ["actor:1"]),
+        ChannelTimeout("c", "q", "get", 1.5, "0 items"),
+        CommTimeout("recv", "rollout:0", 1.5, "it to send"),
+    ],
 )
 def test_the_reason_travels_with_the_error(error):
     before = str(error)

@@ -487,7 +487,8 @@ KEPT = {
     TapQueue: "members num_dropped removed subscription terms vacancy",
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items passes",
-    Item: "attempts given_in group latest order payload priority question shared since size_bytes slot version weight",
+    Item: "attempts given_in group latest order origin payload priority question shared since size_bytes slot version"
+    " weight",
     Getter: "arrived client complete group is_shard items number part queue ripens since terms ticket waited wanted",
     Putter: "client complete has_room item queue seen_by since ticket",
     Client: "name operations parked",

@@ -13,9 +13,10 @@ from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.config import read_cluster_config
 from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.log_lines import receive_log_lines
-from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.reasoner import Reasoner
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status_desk import StatusDesk
+from rlinf.scheduler.observe.time_desk import TimeDesk
 from rlinf.scheduler.planning import Node, Topology
 from rlinf.scheduler.session import Session, SideBySide, set_current
 from rlinf.scheduler.worker.channel_starter import ChannelStarter
@@ -112,6 +113,7 @@ class ForkedJob:
         self.session.service(Reasoner)
         self.session.service(StallDesk)
         self.session.service(StatusDesk)
+        self.session.service(TimeDesk)
         self.session.provide(Starter, self.session.service(ChannelStarter))
         set_current(self.session)
 

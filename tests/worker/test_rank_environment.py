@@ -33,6 +33,7 @@ def environments(strategy, where=MASKED, vendor="simulated", **options):
             accelerator_type=vendor,
             master_address="10.0.0.1",
             master_port=1234,
+            seed=17,
         )
         for placement in placements
     ]

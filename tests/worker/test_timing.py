@@ -72,7 +72,7 @@ def test_a_call_that_failed_says_how_long_it_took_until_then(job):
 
 def test_blocks_of_one_name_add_up_also_in_each_other():
     durations = {}
-    with recording(durations):
+    with recording(durations, "f", "driver"):
         part = Stopwatch("part")
         with part:
             with part:

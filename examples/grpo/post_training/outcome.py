@@ -23,7 +23,7 @@ def write_outcome(report: TrainingReport, folder: Path) -> tuple[Path, Path]:
 
 
 def summary_as_data(report: TrainingReport) -> dict[str, object]:
-    """The summary as plain data: rewards, tokens, lag, seconds by phase."""
+    """The summary as plain data: rewards, tokens, lag, where the time went."""
     steps = report.steps
     return {
         "mode": report.mode,
@@ -38,19 +38,13 @@ def summary_as_data(report: TrainingReport) -> dict[str, object]:
         "startup_s": round(report.startup_s, 2),
         "training_s": round(report.training_s, 2),
         "rewards": [round(step.reward, 3) for step in steps],
-        "phases_s": {
-            component: {phase: round(seconds, 3) for phase, seconds in phases.items()}
-            for component, phases in report.phases.items()
-        },
+        "times": report.times.to_dict(),
     }
 
 
 def summary_lines(report: TrainingReport) -> Iterator[str]:
     """The summary for people."""
-    yield f"time a phase (mean of a component's ranks, of {report.training_s:.1f} s of training)"
-    for component, phases in report.phases.items():
-        for phase, seconds in phases.items():
-            yield f"  {component:10} {phase:18} {seconds:6.1f} s  {seconds / report.training_s:4.0%}"
+    yield from str(report.times).splitlines()
     if not report.steps:
         yield f"{report.mode}: nothing was left to learn"
         return

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from post_training.console import LearningProgress
-from post_training.launch import COMPONENTS, launch
+from post_training.launch import launch
 from post_training.outcome import summary_lines, write_outcome
 from post_training.report import TrainingReport
 from post_training.settings import Settings, parse_settings
@@ -51,7 +51,7 @@ def train(cfg: Any, settings: Settings, folder: Path, console: Console, *, resum
             steps=tuple(training.steps),
             startup_s=startup_s,
             training_s=time.monotonic() - started - startup_s,
-            phases={name: training.phases[name] for name in COMPONENTS},
+            times=cluster.report(step="actor.learn" if training.steps else None),
             window=settings.window,
             required_reward=settings.required_reward,
         )

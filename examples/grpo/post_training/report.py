@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from rlinf.scheduler.observe.report import Report
+
 
 @dataclass(frozen=True, slots=True)
 class PartTaken:
@@ -97,7 +99,7 @@ class TrainingReport:
         steps: in order.
         startup_s: from the start of the program to the first request, in seconds.
         training_s: from there to the end.
-        phases: by component, mean seconds of a rank in each phase.
+        times: where the components' time went.
         window: steps whose mean reward is judged.
         required_reward: what that mean has to reach.
     """
@@ -106,7 +108,7 @@ class TrainingReport:
     steps: tuple[StepReport, ...]
     startup_s: float
     training_s: float
-    phases: dict[str, dict[str, float]]
+    times: Report
     window: int
     required_reward: float
 

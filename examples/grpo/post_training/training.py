@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -50,7 +49,6 @@ class Training:
         self._waits_s = settings.timeout_s + _GRACE_S
         self.steps: list[StepReport] = []
         self.progress = Progress()
-        self.phases: dict[str, dict[str, float]] = {}
 
     def run(self, *, resume: bool = False) -> None:
         """Train; then wait until every worker has come to rest.
@@ -71,10 +69,8 @@ class Training:
         self._answer(self._parts.actor.publish())
         self._learn()
         self._parts.requests.close()
-        for name, serving in self._serving.items():
+        for serving in self._serving.values():
             serving.wait(self._waits_s)
-            self.phases[name] = serving.durations("mean", self._waits_s)
-            self.phases[name].pop("serve")
 
     def _learn(self) -> None:
         settings, progress = self._settings, self.progress
@@ -82,26 +78,18 @@ class Training:
         self._begin_version(begins=True)
         num_left = (settings.num_steps - progress.num_steps) * settings.grpo.prompts_per_step
         self._prompts = islice(progress.prompts_left(), max(0, num_left))
-        phases: dict[str, float] = defaultdict(float)
         while progress.num_steps < settings.num_steps and not self._is_good_enough:
             self._request()
-            taking = self._parts.actor.take()
-            taken = self._answer(taking)
+            taken = self._answer(self._parts.actor.take())
             prompts = list(chain.from_iterable(part.prompts for part in taken))
             for prompt in prompts:
                 del self._slots[prompt]
-            learning = self._parts.actor.learn(sum(part.num_written for part in taken))
-            ranks = self._answer(learning)
+            ranks = self._answer(self._parts.actor.learn(sum(part.num_written for part in taken)))
             progress.add(prompts)
             self._begin_version()
             self.steps.append(StepReport.of(progress.num_steps, ranks))
-            for call in (taking, learning):
-                for name, seconds in call.durations("mean", self._waits_s).items():
-                    if name not in ("take", "learn"):
-                        phases[name] += seconds
             self._save()
             self._on_step(self.steps[-1])
-        self.phases["actor"] = dict(phases)
 
     def _begin_version(self, *, begins: bool = False) -> None:
         """Say that what is taken from now on is learned from by the newest weights."""

@@ -8,12 +8,16 @@ from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
 from rlinf.cli.jobs import jobs
+from rlinf.cli.lineage import lineage
 from rlinf.cli.metrics import metrics
 from rlinf.cli.node import node
 from rlinf.cli.pdb import pdb
 from rlinf.cli.plan import plan
+from rlinf.cli.replay import replay
+from rlinf.cli.report import report
 from rlinf.cli.top import top
 from rlinf.cli.topology import topology
+from rlinf.cli.web import web
 from rlinf.cli.why import why
 
 app = typer.Typer(
@@ -27,9 +31,13 @@ app.command()(plan)
 app.command()(topology)
 app.command()(channels)
 app.command()(why)
+app.command()(report)
 app.command()(top)
 app.command()(metrics)
+app.command()(web)
 app.command()(pdb)
+app.command()(replay)
+app.command()(lineage)
 app.command()(devices)
 app.command()(doctor)
 app.add_typer(jobs, name="jobs")

@@ -54,10 +54,15 @@ def _chosen(pid: int | None, every: bool) -> list[RunningJob]:
     from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
     from rlinf.scheduler.session.job_file import find_job, running_jobs  # noqa: PLC0415
 
-    if not every:
-        return [find_job(pid)]
-    if pid is not None:
+    if every and pid is not None:
         raise ClusterError("`--all` shows every job, and `--job` one: give one of the two")
+    if not every:
+        try:
+            return [find_job(pid)]
+        except ClusterError as error:
+            if pid is None and len(running_jobs()) > 1:
+                raise ClusterError(f"{error}. `--all` shows all of them") from error
+            raise
     jobs = running_jobs()
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")

@@ -27,8 +27,12 @@ from rlinf.scheduler.events import Listener
 from rlinf.scheduler.host.info import KeptJob, job_topology, keeps_elsewhere
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.observe.report import WITHIN_S as REPORT_S
+from rlinf.scheduler.observe.report import Report, ask_report
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import begin_status, received
+from rlinf.scheduler.observe.trace_desk import MAX_BYTES as TRACE_BYTES
+from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.opening import check_node_count, open_session, refresh_nodes
 from rlinf.scheduler.placement import ComponentPlacement
@@ -342,6 +346,49 @@ class Cluster:
         """
         return why(self.session, within_s)
 
+    def report(self, step: str | None = None, within_s: float = REPORT_S) -> Report:
+        """Where the time of all ranks went: phases (`Worker.timer`), waits by what ended them, and what steps wait for.
+
+        It is counted since each rank's first call, in every run. Ranks that have ended are part of it, but for those
+        that were killed, which it names.
+
+            print(cluster.report(step="actor.update"))
+
+        Args:
+            step: the method whose calls are the job's steps, as "group.method"; None: of the methods that were called
+                more than once, the one that takes most of its group's time.
+            within_s: how long the processes may take to answer, in seconds.
+
+        Raises:
+            ConfigError: no method was called that `step` names.
+            ClusterError: the job's driver does not answer.
+        """
+        return ask_report(self.session, step, within_s)
+
+    def trace(self, path: str | os.PathLike[str], *, max_bytes: int = TRACE_BYTES) -> JobTrace:
+        """Write a timeline of all processes: calls, phases, items from put to get, weights, waits, events.
+
+        It begins at once, for ranks that come later too. It ends with the block, `JobTrace.stop`, or the job;
+        then what all of them noted is fetched and written. A rank that was killed is in it to its last moment. The file
+        is JSON that https://ui.perfetto.dev opens, and Chrome. With RLINF_TRACE=file in the driver's environment the
+        whole job is traced so.
+
+            with cluster.trace("run.perfetto"):
+                train(cluster)
+
+        Args:
+            path: of the file, which is made or replaced; compressed if it ends with ".gz".
+            max_bytes: how large it may become, uncompressed; the oldest spans are left out, and counted.
+
+        Raises:
+            ConfigError: the job is traced already; this process is no driver; or `max_bytes` is less than a megabyte.
+            OSError: the file cannot be written.
+        """
+        session = self.session
+        if session.home.process_id != session.messenger.endpoint.process_id:
+            raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
+        return session.service(TraceDesk).begin(path, max_bytes)
+
     def status(self) -> JobStatus:
         """What the job does: its nodes, ranks, channels, weights and last events, with rates, as data.
 
@@ -355,6 +402,23 @@ class Cluster:
             ClusterError: the job's driver does not answer.
         """
         return received(begin_status(self.session))
+
+    @property
+    def web_url(self) -> str:
+        """Where a browser on this machine sees the job live; the page is served from when this is first asked for.
+
+        It listens on the loopback address alone, and only who has this address is let in: whoever you give it to sees
+        the job, too. Nobody is asked anything while no browser has the page open.
+
+            print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
+
+        Raises:
+            ClusterError: this process is not the driver.
+        """
+        # A server of HTTP takes a while to load, and most jobs have no page.
+        from rlinf.scheduler.observe.web.job_page import page_url  # noqa: PLC0415
+
+        return page_url(self.session)
 
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""

@@ -25,6 +25,9 @@ boundaries through pickle unchanged.
     ├── ResultTimeout (TimeoutError)        a wait on a result passed its deadline
     ├── DeviceLockTimeout (TimeoutError)    other workers had the devices until the deadline
     ├── CheckpointError                     a checkpoint cannot be written, read, or restored from
+    ├── RecordingError                      a recording cannot be written or read
+    ├── ReplayEnded                         a rank that is run again wants more than was recorded
+    ├── ReplayDiffers                       a rank that is run again gives something else than it gave then
     ├── CommError                           bytes did not get through
     │   ├── PeerDied                        the other side is gone
     │   ├── PeerNotFound (TimeoutError)     nobody registered under that name in time
@@ -474,6 +477,57 @@ class CheckpointError(SchedulerError):
         return f"checkpoint '{self.path}': {self.problem}"
 
 
+class RecordingError(SchedulerError):
+    """A recording, of a rank or of a channel, cannot be written or read, or there is none of what was asked for.
+
+    Args:
+        path: where it is, or was to be.
+        problem: one sentence.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"recording '{self.path}': {self.problem}"
+
+
+class ReplayEnded(SchedulerError):
+    """A rank that is run again asks for something that its recording does not have.
+
+    Args:
+        where: the call or thread, and the operation.
+        problem: what there is.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the recording ends at {self.where}: {self.problem}"
+
+
+class ReplayDiffers(SchedulerError):
+    """A rank that is run again does something else than it did when it was recorded.
+
+    Args:
+        where: the call or thread, and the operation.
+        problem: what it gave or did then, and now.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where = where
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"it differs from the recording at {self.where}: {self.problem}"
+
+
 class CommError(SchedulerError):
     """Bytes did not get through."""
 
@@ -543,19 +597,29 @@ class CommTimeout(CommError, TimeoutError):
         peer: the other side's name.
         waited_s: how long, in seconds.
         waiting_for: what would have ended the wait.
+        why: who waits for what, as far as that could be found out; "" where it was not.
     """
 
-    def __init__(self, operation: str, peer: str, waited_s: float, waiting_for: str = "") -> None:
-        super().__init__(operation, peer, waited_s, waiting_for)
+    def __init__(
+        self, operation: str, peer: str, waited_s: float, waiting_for: str = "", why: str = ""
+    ) -> None:
+        super().__init__(operation, peer, waited_s, waiting_for, why)
         self.operation = operation
         self.peer = peer
         self.waited_s = waited_s
         self.waiting_for = waiting_for
+        self.why = why
+
+    def explain(self, why: str) -> None:
+        """Say why, too."""
+        self.why = why
+        self.args = (*self.args[:4], why)
 
     def __str__(self) -> str:
         tail = f", waiting for {self.waiting_for}" if self.waiting_for else ""
         where = _TO_PEER.get(self.operation, "with")
-        return f"{self.operation} {where} '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+        done = f"{self.operation} {where} '{self.peer}' not done after {self.waited_s:.1f} s{tail}"
+        return f"{done}{_on_further_lines(self.why)}"
 
 
 class NotServed(CommError):

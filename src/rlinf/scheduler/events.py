@@ -87,16 +87,20 @@ class TransportFellBack:
 
 @dataclass(frozen=True, slots=True)
 class GroupLaunched:
-    """Every rank of a worker group has finished `__init__`."""
+    """Every rank of a worker group has finished `__init__`; their seeds are derived from `seed`."""
 
     group: str
     num_workers: int
     took_s: float
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known."""
+    """One rank has finished `__init__`; `devices` are the accelerators that it sees, by UUID where that is known.
+
+    `seed` is its `self.seed`.
+    """
 
     group: str
     rank: int
@@ -104,6 +108,7 @@ class WorkerStarted:
     pid: int
     took_s: float
     devices: tuple[str, ...] = ()
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,12 @@ from rlinf.scheduler.events import NodeJoined
 from rlinf.scheduler.host.info import KeptJob
 from rlinf.scheduler.host.log_lines import receive_log_lines
 from rlinf.scheduler.host.output import LogFolder
-from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.reasoner import Reasoner
+from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status_desk import StatusDesk
+from rlinf.scheduler.observe.time_desk import TimeDesk
+from rlinf.scheduler.observe.trace_desk import trace_whole_job
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.job_file import RunningJob, announce
@@ -163,7 +166,9 @@ def open_home(
         session.provide(LogFolder, LogFolder.fresh())
         receive_log_lines(session, shows=kept is None)
         session.service(Reasoner)
+        offer_reasons(session)
         session.service(StallDesk)
+        session.service(TimeDesk)
         session.service(StatusDesk)
         starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
         session.provide(Starter, session.service(starts_channels))
@@ -172,6 +177,7 @@ def open_home(
         job = announce(session, encryption=config.network.encryption, program=program)
         session.provide(RunningJob, job)
         set_current(session)
+        trace_whole_job(session)
     except BaseException:
         session.close()
         raise

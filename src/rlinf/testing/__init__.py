@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rlinf.scheduler.lazy import loader
 from rlinf.testing.local import LocalAddress, LocalRuntime
 
-__all__ = ["LocalAddress", "LocalRuntime"]
+if TYPE_CHECKING:  # loaded by those who use it only
+    from rlinf.scheduler.worker.replay import Replay
+
+__all__ = ["LocalAddress", "LocalRuntime", "Replay"]
+
+
+__getattr__ = loader(globals(), {"Replay": "rlinf.scheduler.worker.replay"})

@@ -26,10 +26,12 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.errors import ChannelExists
 from rlinf.scheduler.observe.answering import Doings
-from rlinf.scheduler.observe.reasons import Reasoner
+from rlinf.scheduler.observe.reasoner import Reasoner
+from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
+from rlinf.scheduler.observe.time_desk import TimeDesk
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import announce
@@ -90,8 +92,9 @@ class LocalRuntime(Session):
             announce(self, encryption=True)
         self._servers = HeldHere(self)
         self.provide(Starter, self._servers)
-        for service in (Doings,) if address is not None else (Reasoner, StallDesk, StatusDesk):
+        for service in (Doings,) if address is not None else (Reasoner, StallDesk, StatusDesk, TimeDesk):
             self.service(service)
+        offer_reasons(self)
 
     def save(
         self,

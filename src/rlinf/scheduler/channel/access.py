@@ -14,6 +14,7 @@ from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.question import Question, refuse_questions
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.channel.starting import StartingChannel, wait_for_start
+from rlinf.scheduler.channel.tracing import note_taken, own_trace
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -53,6 +54,8 @@ class ChannelAccess:
         self, item: Any, weight: float, operation: Operation, async_op: bool
     ) -> AsyncHandle[None] | None:
         operation.weight = checked_weight(self._name, weight)
+        if operation.trace is None:
+            operation.trace = own_trace()
         connection = self._connection()
         encoded = encode(item)
         if not async_op:
@@ -68,8 +71,9 @@ class ChannelAccess:
         if not async_op:
             return connection.run(operation, load=load)
 
-        def take(items: list[Arrived]) -> Any:
+        def take(items: Delivery) -> Any:
             connection.look_after(operation)
+            connection.note_moved(operation, items)
             try:
                 return load(items)
             except ChannelArgumentError:
@@ -82,6 +86,7 @@ class ChannelAccess:
         item = items[0].load()
         if type(item) is Question:
             refuse_questions(self._name, [item])
+        note_taken(items)
         return item
 
     def _load_batch(self, items: list[Arrived]) -> Batch:
@@ -138,4 +143,5 @@ def load_all(items: list[Arrived]) -> Batch:
             problems.append((place, str(error)))
     if problems:
         raise BatchUndecodable(problems, values)
+    note_taken(items)
     return items.batch(values) if isinstance(items, Delivery) else Batch(values)

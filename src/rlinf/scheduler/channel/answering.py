@@ -16,7 +16,6 @@ from rlinf.scheduler.channel.leasing import LEASE_S, Leasing
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.request import ChannelRequest, RequestLoop, open_requests
 from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
-from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ResultTimeout
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
@@ -90,7 +89,7 @@ class Answering(Leasing):
         asking = current_session().service(Asking)
         question, pending = asking.begin(self._connection(), queue, item)
         operation.question = question.number
-        handle: AsyncHandle[Any] = AsyncHandle(pending, Arrived.load, pending.what)
+        handle = asking.handle(pending)
         put = self._put(question, weight, operation, async_op)
         if put is not None:
             asking.follow(put, pending, limit_s)

@@ -30,6 +30,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef, Wake
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.errors import (
     ChannelError,
     ChannelTimeout,
@@ -39,6 +40,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.tape import NO_NOTE, tape_of
 
 _next_number = itertools.count(1).__next__
 _UNANSWERED = "it is in the queue or with a consumer, and nobody has answered"
@@ -51,21 +53,30 @@ class Pending(Promise[Arrived]):
         ref: the channel that was asked.
         number: of the question.
         wake: lets the I/O thread see that this was dropped.
+        note: of the answer.
     """
 
-    __slots__ = ("_queue", "_started", "number", "ref", "wake")
+    __slots__ = ("_queue", "_started", "note", "number", "ref", "wake")
 
     def __init__(self, ref: ChannelRef, queue: QueueName, number: int, wake: Wake) -> None:
         super().__init__()
         self.ref = ref
         self.number = number
         self.wake = wake
+        self.note = NO_NOTE
         self._queue = queue
         self._started = time.monotonic()
 
     def what(self) -> str:
         """What goes on, for messages."""
         return f"ask on channel '{self.ref.spec.name}', queue {self._queue!r}"
+
+    def awaits(self) -> Wait:
+        """See `Promise`."""
+        name, waited_s = self.ref.spec.name, time.monotonic() - self._started
+        queue = "" if self._queue == "default" else f", {self._queue!r}"
+        about = f"ask('{name}'{queue})", waited_s
+        return Wait(CHANNEL, *about, subject=name, queue=repr(self._queue), detail="ask")
 
     def timeout(self) -> ChannelTimeout:
         """The error of a question that nobody has answered in time."""
@@ -90,6 +101,7 @@ class Asking:
 
     def __init__(self, session: Session) -> None:
         self._name = session.name
+        self._tape = tape_of(session)
         self._messenger: Messenger = session.messenger
         # By number; and promises that were dropped.
         self._asked: dict[int, _Asked] = {}
@@ -105,7 +117,19 @@ class Asking:
         ref = PromiseRef(pending, self._dropped.append)
         ref.ticket = number
         self._asked[number] = _Asked(ref, connection, queue)
+        pending.note = self._tape.begin("answer", f"{connection.ref.spec.name} {queue!r}")
+        pending.note.follow(pending)
         return Question(number, self._messenger.endpoint, self._name, item), pending
+
+    @staticmethod
+    def handle(pending: Pending) -> AsyncHandle[Any]:
+        """The handle of an answer; it keeps what says that somebody wants it."""
+
+        def load(arrived: Arrived) -> Any:
+            pending.note.took(arrived.frames)
+            return arrived.load()
+
+        return AsyncHandle(pending, load, pending.what)
 
     def follow(self, put: AsyncHandle[None], pending: Pending, timeout_s: float | None) -> None:
         """Let a question that is not in its queue yet fail as its put does, and at its deadline."""
@@ -165,6 +189,8 @@ class Asking:
         answer: Answer = request.head
         # The first answer counts. One that comes later is of somebody who was given up for lost, and was not.
         pending = self._find(answer.number)
+        if pending is not None:
+            pending.by = request.peer_name
         match answer:
             case Answered():
                 self._take(request, pending)

@@ -18,9 +18,11 @@ class Batch(list[Any]):
             a version (see `Channel.set_version`).
         versions: of the policy, that the items were made with, None for those of which nobody said it; empty where
             nobody did.
+        ids: which items they are, for the `sources` of others; empty where the channel is not recorded.
     """
 
     versions: Sequence[int | None] = ()
+    ids: Sequence[wire.ItemId] = ()
 
     def __init__(self, items: Iterable[Any] = (), complete: bool = True) -> None:
         super().__init__(items)
@@ -86,6 +88,12 @@ class ShardBatch(Batch):
         return runs
 
 
+def last_of(origins: Sequence[tuple[str, int] | None] | None) -> str:
+    """Who put the last of some items; "" where that is not known."""
+    last = origins[-1] if origins else None
+    return "" if last is None else last[0]
+
+
 class Delivery(list[Arrived]):
     """The items of a batch as they came."""
 
@@ -98,6 +106,8 @@ class Delivery(list[Arrived]):
         group: Any = None,
         slot: wire.SlotNote | None = None,
         versions: Sequence[int | None] | None = None,
+        ids: Sequence[wire.ItemId] | None = None,
+        origins: Sequence[tuple[str, int] | None] | None = None,
     ) -> None:
         super().__init__(items)
         self.complete = complete
@@ -106,11 +116,26 @@ class Delivery(list[Arrived]):
         self.group = group
         self.slot = slot
         self.versions = versions
+        self.ids = ids
+        self.origins = origins
+
+    @property
+    def by(self) -> str:
+        """Who put the last item; "" where that is not known."""
+        return last_of(self.origins)
 
     @classmethod
     def of(cls, answer: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
         """What has come for a get."""
-        about = answer.part, answer.lease, answer.group, answer.slot, answer.versions
+        about = (
+            answer.part,
+            answer.lease,
+            answer.group,
+            answer.slot,
+            answer.versions,
+            answer.ids,
+            answer.origins,
+        )
         return cls(items, answer.complete, *about)
 
     def batch(self, values: list[Any]) -> Batch:
@@ -118,6 +143,8 @@ class Delivery(list[Arrived]):
         batch = self._batch(values)
         if self.versions is not None:
             batch.versions = self.versions
+        if self.ids is not None:
+            batch.ids = self.ids
         return batch
 
     def _batch(self, values: list[Any]) -> Batch:

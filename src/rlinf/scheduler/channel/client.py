@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any, Literal, overload
 
 from rlinf.scheduler.channel import wire
@@ -45,6 +46,7 @@ from rlinf.scheduler.channel.spec import (
 )
 from rlinf.scheduler.channel.starting import StartChannel, Starter, StartingChannel
 from rlinf.scheduler.channel.subscription import Subscription
+from rlinf.scheduler.channel.tracing import trace_of
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf.scheduler.comm.promise import Promise
@@ -59,6 +61,7 @@ from rlinf.scheduler.errors import (
 from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.queueing import GroupName, QueueName
 from rlinf.scheduler.session import Session, SideBySide, current_session
+from rlinf.scheduler.tape.tape import tape_of
 from rlinf.scheduler.wording import did_you_mean, list_names
 
 # What a subscription does that has no room for an item, and for how many it has room unless it is said.
@@ -168,14 +171,15 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         )
         session = current_session()
         spec = spec.made_by(session.name, session.messenger.endpoint.process_id)
-        inherited = inherited_channel(session, spec)
+        tape = tape_of(session)
+        inherited = tape.run("inherit", name, lambda: inherited_channel(session, spec))
         if inherited is not None:
             return cls(inherited)
         own_process = True if spec.durable else own_process
         wanted = StartChannel(spec, group_affinity, group_rank_affinity, own_process)
         starter, block = session.service(Starter), session.service(SideBySide).block
         if block is None:
-            return cls(ChannelRef(spec, starter.start(wanted)))
+            return cls(ChannelRef(spec, tape.run("create", name, lambda: starter.start(wanted))))
         started: Promise[Endpoint] = Promise()
         starter.begin(wanted, started)
         block.add(started)
@@ -197,7 +201,9 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         limit_s = checked_timeout(name, timeout_s)
         session = current_session()
         try:
-            entry = session.directory.lookup(address_of(checked_name(name)), or_forever(limit_s))
+            address = address_of(checked_name(name))
+            look_up = partial(session.directory.lookup, address, or_forever(limit_s))
+            entry = tape_of(session).run("connect", name, look_up)
         except PeerNotFound as error:
             waited = f" within {error.waited_s:.1f} s" if limit_s != 0 else ""
             problem = f"nobody created it{waited}; {_what_there_is(session, name)}"
@@ -219,6 +225,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         group: GroupName | None = ...,
         version: int | None = ...,
         slot: Slot | None = ...,
+        sources: Any = ...,
         key: QueueName | None = ...,
     ) -> None: ...
     @overload
@@ -234,6 +241,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         group: GroupName | None = ...,
         version: int | None = ...,
         slot: Slot | None = ...,
+        sources: Any = ...,
         key: QueueName | None = ...,
     ) -> AsyncHandle[None]: ...
 
@@ -249,6 +257,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         group: GroupName | None = None,
         version: int | None = None,
         slot: Slot | None = None,
+        sources: Any = None,
         key: QueueName | None = None,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
@@ -270,6 +279,9 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 the slot's by default. An earlier one than that is refused. A later one is noted, also one that
                 `set_version` has not said yet: when the item is to be taken is the slot's to say.
             slot: leave to put it (see `admit`), which is used up if the put succeeds; the queue is the slot's.
+            sources: the items that it was made of, of channels that are recorded (see `record`): batches, leases, or
+                ids of their items (`batch.ids`). None: what this thread or task has taken since it last put something,
+                or in the block of `Worker.at_step` that it is in; at most 64 of them are named.
             key: another name of `queue_name`.
 
         Raises:
@@ -288,6 +300,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             operation.version = checked_version(self._name, version)
         if slot is not None:
             self._use(slot, operation)
+        if sources is not None:
+            operation.trace = trace_of(self._name, sources)
         return self._put(item, weight, operation, async_op)
 
     def put_nowait(
@@ -300,6 +314,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         group: GroupName | None = None,
         version: int | None = None,
         slot: Slot | None = None,
+        sources: Any = None,
         key: QueueName | None = None,
     ) -> None:
         """Put an item if there is room now.
@@ -318,6 +333,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             operation.version = checked_version(self._name, version)
         if slot is not None:
             self._use(slot, operation)
+        if sources is not None:
+            operation.trace = trace_of(self._name, sources)
         self._put(item, weight, operation, False)
 
     def end(

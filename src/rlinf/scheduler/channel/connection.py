@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
@@ -16,11 +17,11 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.batch import Delivery, last_of
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
-from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf.scheduler.channel.operation import ANSWER_S, KINDS, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import ClientShell
 from rlinf.scheduler.channel.shortcut import (
@@ -41,6 +42,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
+from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -101,6 +103,8 @@ class ChannelConnection:
         self._drain = self._shell.drain
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
+        name = ref.spec.name
+        self._causes = {kind: cause_at(CHANNEL, kind, name) for kind in KINDS}
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
 
     @property
@@ -116,6 +120,10 @@ class ChannelConnection:
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
         return operation.awaits(self.ref.spec.name, self.held_by)
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself."""
+        explain(self._session, error, limit_s, waited_s)
 
     @awaited(_awaits)
     def run(
@@ -149,6 +157,8 @@ class ChannelConnection:
             else:
                 give_up = self._shell.recall
                 value = items = self._exchange(shortcut, call, operation)
+            if TIMES.spool is not None:
+                self.note_moved(operation, items)
             if load is not None:
                 # What they lie in is held until the mark is set.
                 value = load(items)
@@ -167,7 +177,7 @@ class ChannelConnection:
             if not fate.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
-            explain(self._session, error, operation.timeout_s, operation.waited_s)
+            self.explain(error, operation.timeout_s, operation.waited_s)
             raise
 
     def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
@@ -175,14 +185,26 @@ class ChannelConnection:
         if encoded is not None:
             self._pack(operation, encoded, blocks=False)
         if operation.kind in ("put", "set_version"):  # it goes on without its handle
-            promise = OperationPromise(self._withdraw, operation, self.awaits)
+            promise = OperationPromise(self, operation)
             operation.promise_to(promise)
         else:
             dropped = partial(self._on_dropped, operation)
-            promise = OperationPromise(self._withdraw, operation, self.awaits, dropped)
+            promise = OperationPromise(self, operation, dropped)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
+        if TIMES.spool is not None and encoded is not None:
+            self.note_moved(operation, None)
         return promise
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """Let the trace of the job, if there is one, know what was put, or (with `items`) taken."""
+        name = self.ref.spec.name
+        if operation.kind == "put":
+            origin = self._session.name, operation.ticket
+            TIMES.note_moved(PUT, operation.started, operation.kind, name, (origin,))
+        elif items is not None and items.origins is not None:
+            origins = tuple(origin for origin in items.origins if origin is not None)
+            TIMES.note_moved(GET, operation.started, operation.kind, name, origins)
 
     def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
         """Return what `load` makes of the items of a get, which go back to where they were."""
@@ -389,7 +411,11 @@ class ChannelConnection:
             shell.direct.append(operation)
             if not shell.deliveries.looks_soon:
                 self._messenger.submit_once(self._drain)
+        began = time.monotonic()
         answer = self._answer_by(shortcut, call, operation)
+        said = None if answer is None else answer.answer
+        by = last_of(said.origins) if type(said) is wire.Delivered else ""
+        TIMES.note_wait(began, self._causes[operation.kind], by)
         if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)
@@ -447,7 +473,8 @@ class ChannelConnection:
         self._shell.inbox.append((step, what))
         self._messenger.submit_once(self._drain)
 
-    def _withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """Give an operation up that was started."""
         self._hand_over(self._shell.cancel, operation)
         if self._messenger.on_io_thread():
             self._shell.drain()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.lifeline import Lifeline
 from rlinf.scheduler.channel.line import DirectLine
+from rlinf.scheduler.channel.recorded import RecordedConnection
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.tape import tape_of
 
 # How long a process that leaves waits until the channels' servers have what it put.
 CLOSE_TIMEOUT_S = 5.0
@@ -24,6 +27,8 @@ class ChannelConnections:
         self._messenger = session.messenger
         self._directory = session.directory
         self._by_id: dict[str, ChannelConnection] = {}
+        self._tape = tape_of(session)
+        self._recorded: dict[str, RecordedConnection] = {}
         self._on_lost: list[Callable[[ChannelConnection], None]] = []
         self._messenger.on_peer_lost(self._on_peer_lost)
         self._messenger.at_end(self.close)
@@ -35,10 +40,17 @@ class ChannelConnections:
         """Return the connection to a channel; a new one where there is none or it was lost."""
         channel_id = ref.spec.channel_id
         known = self._by_id.get(channel_id)
-        if known is not None:
-            return known
-        # One step, and a connection that nothing was handed over to does nothing.
-        return self._by_id.setdefault(channel_id, self._make(ref))
+        if known is None:
+            # One step, and a connection that nothing was handed over to does nothing.
+            known = self._by_id.setdefault(channel_id, self._make(ref))
+        return self._as_recorded(known) if self._tape.is_recording else known
+
+    def _as_recorded(self, connection: ChannelConnection) -> ChannelConnection:
+        channel_id = connection.ref.spec.channel_id
+        recorded = self._recorded.get(channel_id)
+        if recorded is None or recorded.connection is not connection:
+            recorded = self._recorded[channel_id] = RecordedConnection(connection, self._tape)
+        return cast(ChannelConnection, recorded)
 
     def _make(self, ref: ChannelRef) -> ChannelConnection:
         if not ref.spec.durable:

@@ -65,7 +65,7 @@ class Explainer:
             self._samples.append(self._sample(now))
 
     def answer(
-        self, question: wire.OfReports, clients: Mapping[str, str]
+        self, question: wire.Query | wire.Stats | wire.Explain, clients: Mapping[str, str]
     ) -> wire.QueueState | wire.ChannelCounts | wire.Explanation:
         """Answer a client; `clients` are the names of the processes that use the channel, by process id."""
         if isinstance(question, wire.Explain):

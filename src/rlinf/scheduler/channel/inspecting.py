@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.access import ChannelAccess
-from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE
+from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE, checked_optional_count
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.report import ChannelReport
 from rlinf.scheduler.channel.spec import ChannelStats
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import ChannelError, CommError
+from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CommError
 from rlinf.scheduler.queueing import QueueName
+
+# Of one recording.
+RECORD_BYTES = 1 << 30
 
 
 class Inspecting(ChannelAccess):
@@ -72,6 +76,38 @@ class Inspecting(ChannelAccess):
         """
         queue = self._queue(queue_name, key)
         return self._connection().look(Operation("get", queue, None, wait=False), _load_copy)
+
+    def record(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        payload: bool = False,
+        max_bytes: int = RECORD_BYTES,
+    ) -> None:
+        """Have the channel's process write down every delivery from now on, for `rlinf lineage`.
+
+        Of each: when it was, who took it and at which step (of a shard, or of `Worker.at_step`), and of each item who
+        put it and under which number, its version, weight and size, the items that it was made of (see `put`), and the
+        step at which it was made. Consumers are told which items they take (`batch.ids`), so what they put names them.
+        It is written beside what the channel does: nobody waits for the disk; what that does not take is left out, and
+        counted. What subscriptions read is not recorded, and questions are, as items. It ends with the channel's
+        process; whoever has a durable channel records it anew after that.
+
+        Args:
+            path: the file, on the machine that holds the channel; None: record no more.
+            payload: items of up to 64 KiB are recorded with their bytes, which `rlinf lineage` unpickles.
+            max_bytes: how large it may become, in bytes. The older half of it is in a second file, `path` with `.1`,
+                and what is older is gone; the recording says how much that was.
+
+        Raises:
+            ChannelArgumentError: there is such a file already, or there can be none.
+            ChannelUnanswered: the channel's process did not answer within 5 s.
+        """
+        where = "" if path is None else os.path.abspath(path)
+        limit = checked_optional_count(self._name, "max_bytes", max_bytes)
+        done: wire.Done = self._connection().ask(wire.Record(where, payload, limit), wire.Done)
+        if done.problem:
+            raise ChannelArgumentError(self._name, done.problem)
 
     def __str__(self) -> str:
         """Return the first line of `explain`, or what is known here if its process does not answer."""

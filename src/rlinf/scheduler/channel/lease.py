@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Fate
+from rlinf.scheduler.comm.timekeeping import ACK, TIMES
 from rlinf.scheduler.errors import (
     ChannelArgumentError,
     ChannelError,
@@ -49,12 +51,14 @@ class Lease:
         items: Batch,
         attempts: list[int],
         generation: int,
+        origins: Sequence[tuple[str, int] | None] = (),
     ) -> None:
         self.items = items
         self.attempts = attempts
         self.generation = generation
         self._connection = connection
         self._operation = operation
+        self._origins = origins
         self._name = connection.ref.spec.name
         self._left = set(range(len(attempts)))
         self._why_over = ""
@@ -69,6 +73,11 @@ class Lease:
         if self._operation.is_batch:
             raise ChannelArgumentError(self._name, "this lease is of a batch; its items are in `items`")
         return self.items[0]
+
+    @property
+    def ids(self) -> Sequence[wire.ItemId]:
+        """Which items they are, for the `sources` of others; empty where the channel is not recorded."""
+        return self.items.ids
 
     @property
     def attempt(self) -> int:
@@ -178,6 +187,8 @@ class Lease:
         answer = self._connection.settle(self._operation, message, is_last)
         # Handed over: whatever interrupts this now, these are not given back.
         self._left.difference_update(places)
+        if message.done and TIMES.spool is not None:
+            TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
         if is_last:
             # Said: that nobody keeps it any more says nothing.
             self._operation.fate.taken = True
@@ -186,6 +197,12 @@ class Lease:
             return AsyncHandle(answer, self._check, text)
         self._check(self._connection.answer_to(answer, what))
         return None
+
+    def _origins_of(self, places: Iterable[int]) -> tuple[tuple[str, int], ...]:
+        if len(self._origins) != len(self.attempts):  # not all were told
+            return ()
+        found = (self._origins[place] for place in places)
+        return tuple(origin for origin in found if origin is not None)
 
     def _check(self, reply: Any) -> None:
         if reply.head.problem:
@@ -303,9 +320,11 @@ class LeaseContext:
 
     def _open(self, operation: Operation, delivery: Delivery) -> Lease:
         about = delivery.lease or wire.LeaseNote(0, [])
-        lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation)
+        origins = delivery.origins or ()
+        lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
         self._lease = lease
         lease.items = self._load(delivery)
+        self._connection.note_moved(operation, delivery)
         if not self._takes_questions:
             try:
                 refuse_questions(self._connection.ref.spec.name, lease.items)

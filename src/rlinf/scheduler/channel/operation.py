@@ -10,13 +10,14 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
+from rlinf.scheduler.tape.work import current_step
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.holding import HeldParcel
@@ -26,6 +27,8 @@ _NO_FATE = Fate()
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
 
+# What an operation may be.
+KINDS = ("put", "get", "get_batch", "get_group", "lease", "admit", "set_version")
 # How long the server may take to answer what does not wait.
 ANSWER_S = 5.0
 # What is there now is given to whoever waits a millisecond, too: the answer takes its time.
@@ -60,6 +63,8 @@ class Operation:
         keep_s: for how long this process keeps such a lease alive; only of one.
         parcel: the item of a put, until the server has answered.
         ticket: its number.
+        step: the training step that its caller works at; None where nobody said.
+        trace: of the item of a put: what it was made of; None where nobody said.
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
         timer: of its deadline.
@@ -91,9 +96,11 @@ class Operation:
         "shard",
         "slot",
         "started",
+        "step",
         "ticket",
         "timeout_s",
         "timer",
+        "trace",
         "version",
         "wait",
         "weight",
@@ -133,6 +140,8 @@ class Operation:
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
         self.parcel: Parcel | HeldParcel | None = None
+        self.step = current_step()
+        self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()
         self.started = time.monotonic()
         self.dropped = False
@@ -158,6 +167,7 @@ class Operation:
         again.question = self.question
         again.group, again.group_size = self.group, self.group_size
         again.shard = self.shard
+        again.step, again.trace = self.step, self.trace
         again.version, again.slot, again.held = self.version, self.slot, self.held
         return again
 
@@ -178,6 +188,7 @@ class Operation:
                 self.version,
                 self.slot,
                 size_bytes,
+                self.trace,
             )
         if self.kind == "admit":
             return wire.Admit(self.ticket, self.queue_name, self.wait, self.max_lag)
@@ -195,6 +206,7 @@ class Operation:
             self.shard,
             self.lease,
             self.group_size,
+            self.step,
         )
 
     @property
@@ -267,39 +279,53 @@ class Operation:
             self.find_promise = ref
 
 
+class PromiseOwner(Protocol):
+    """Whoever carries operations out."""
+
+    def awaits(self, operation: Operation) -> Wait:
+        """What whoever waits for the end of one waits for; from any thread."""
+
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """Give one up."""
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `Promise.explain`."""
+
+
 class OperationPromise(Promise[Any]):
     """The end of an operation that somebody holds a handle of; `cancel` withdraws it.
 
     Args:
-        withdraw: gives the operation up.
+        owner: knows what is waited for, and gives it up.
         operation: which one.
-        about: says what is waited for.
         on_dropped: wakes the I/O thread once nobody has the promise any more.
     """
 
-    __slots__ = ("_about", "_operation", "_wake", "_withdraw")
+    __slots__ = ("_operation", "_owner", "_wake")
 
     def __init__(
         self,
-        withdraw: Callable[[Operation, OperationPromise], None],
+        owner: PromiseOwner,
         operation: Operation,
-        about: Callable[[Operation], Wait],
         on_dropped: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
-        self._about = about
         self._operation = operation
-        self._withdraw = withdraw
+        self._owner = owner
         self._wake = None if on_dropped is None else Wake(on_dropped)
 
     def awaits(self) -> Wait:
         """See `Promise`."""
-        return self._about(self._operation)
+        return self._owner.awaits(self._operation)
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `Promise`."""
+        self._owner.explain(error, limit_s, waited_s)
 
     def cancel(self) -> bool:
         """Give a get up, unless it is over; whether a put still can be is its server's decision."""
         if not self.done():
-            self._withdraw(self._operation, self)
+            self._owner.withdraw(self._operation, self)
         return self.cancelled()
 
 

@@ -1,11 +1,7 @@
 """A file of records with checksums, which is there whole or not at all.
 
-It begins with MAGIC and the version of its format. Then come records, each a few frames of bytes:
-
-    number of frames, size of the rest in bytes, CRC-32 of the rest     (HEAD)
-    the size of each frame, 8 bytes each; the frames
-
-The first record says how many follow, so a file that was cut off at the end of a record is noticed, too.
+It begins with MAGIC and the version of its format. Then come records as of `tape.framing`. The first one says
+how many follow, so a file that was cut off at the end of a record is noticed, too.
 """
 
 from __future__ import annotations
@@ -21,11 +17,11 @@ import msgspec
 
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.errors import CheckpointError
+from rlinf.scheduler.tape.framing import HEAD, framed
 
 MAGIC = b"\x93RLINF\r\n"
 VERSION = 1
 _VERSION = struct.Struct("<I")
-HEAD = struct.Struct("<IQI")
 # A file is written beside its place, and then takes it.
 NEW = ".new"
 
@@ -34,15 +30,8 @@ HeadT = TypeVar("HeadT", bound=msgspec.Struct)
 
 def write_record(file: BinaryIO, frames: Sequence[Buffer | bytes]) -> None:
     """Append a record."""
-    views = [memoryview(frame).cast("B") for frame in frames]
-    table = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
-    checksum = crc32(table)
-    for view in views:
-        checksum = crc32(view, checksum)
-    file.write(HEAD.pack(len(views), len(table) + sum(view.nbytes for view in views), checksum))
-    file.write(table)
-    for view in views:
-        file.write(view)
+    for piece in framed(frames):
+        file.write(piece)
 
 
 def write_file(path: str, head: msgspec.Struct, records: Iterable[Sequence[Buffer | bytes]]) -> int:

@@ -28,6 +28,7 @@ from rlinf.scheduler.channel.operation import is_marked
 from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.producer_desk import ProducerDesk
 from rlinf.scheduler.channel.question import ANSWER, Unanswerable
+from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.channel.remote_items import RemoteItem, RemoteItems
 from rlinf.scheduler.channel.save_desk import SaveDesk
 from rlinf.scheduler.channel.shortcut import DIRECT_BYTES
@@ -43,6 +44,7 @@ from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.observe.notes import ChannelNote
 from rlinf.scheduler.observe.vitals import ChannelVitals
@@ -177,6 +179,7 @@ class ChannelServer:
             self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
+        self._records = RecordDesk(spec.name)
         self._heap = Heap(messenger.call_later)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}
@@ -310,14 +313,29 @@ class ChannelServer:
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
             return self._reserve(client, put, 0)
+        item.origin = self._clients[client].name, put.ticket
         queue, size_bytes = wire.as_name(put.queue), item.size_bytes
-        out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **_terms_of(put))
+        terms = self._terms_of(client, put)
+        out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **terms)
         return out or self._bound.note(self._state)
 
     def _reserve(self, client: str, put: wire.Put, size_bytes: int) -> list[Instruction]:
         queue = wire.as_name(put.queue)
-        out = self._state.reserve(client, put.ticket, queue, put.weight, size_bytes, **_terms_of(put))
+        terms = self._terms_of(client, put)
+        out = self._state.reserve(client, put.ticket, queue, put.weight, size_bytes, **terms)
         return out or self._bound.note(self._state)
+
+    def _terms_of(self, client: str, put: wire.Put) -> dict[str, Any]:
+        """What is said of an item besides its queue, weight and size."""
+        return {
+            "priority": put.priority,
+            "question": put.question,
+            "group": wire.as_group(put.group),
+            "version": put.version,
+            "slot": put.slot,
+            "wait": put.wait,
+            "origin": ((self._clients[client].name, client, put.ticket), put.trace, put.queue),
+        }
 
     def _receive(self, client: str, frames: list[Buffer]) -> Arrived | RemoteItem:
         """The item of a put; its bytes may stay where they are."""
@@ -333,9 +351,11 @@ class ChannelServer:
         except SharedMemoryUnreadable as error:
             self._tell(client, wire.Granted(fill.ticket, str(error)))
             return []
+        item.origin = self._clients[client].name, fill.ticket
         return self._state.fill(client, fill.ticket, item, item.size_bytes)
 
     def _resend(self, client: str, resend: wire.Resend, _frames: Iterator[Buffer]) -> list[Instruction]:
+        self._records.repeat(client, resend.ticket)
         known = self._clients[client]
         now = self._messenger.now()
         if now >= known.bytes_until:
@@ -354,6 +374,7 @@ class ChannelServer:
         return self._clients[client].direct.recall(client, recall.ticket, self._state, self._door.read_all)
 
     def _get(self, client: str, get: wire.Get, _frames: Iterator[Buffer]) -> list[Instruction]:
+        self._records.expect(client, get)
         queue = wire.as_name(get.queue)
         if get.shard is not None:
             index, done_step, *plan = msgspec.structs.astuple(get.shard)
@@ -413,12 +434,14 @@ class ChannelServer:
                 known.num_got += len(instruction.items)
                 self._explainer.num_delivered += len(instruction.items)
                 self._arrivals.note_delivery()
-                if end is None or not _deliver_directly(end, instruction):
-                    self._deliver(instruction)
+                ids = self._records.note(instruction, known.name)
+                if end is None or not _deliver_directly(end, instruction, ids):
+                    self._deliver(instruction, ids)
             elif isinstance(instruction, Grant):
                 self._tell(client, wire.Granted(ticket, known.unreadable.pop(ticket, "")))
             else:
                 known.unreadable.pop(ticket, None)
+                self._records.forget(client, ticket)
                 self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state), end)
 
     def _carry_out_besides(self, instruction: StartClock | StopClock | Bury | Ripen) -> None:
@@ -442,7 +465,7 @@ class ChannelServer:
     def _ripen(self, client: str, ticket: int) -> None:
         self._carry_out(self._state.ripen(client, ticket))
 
-    def _deliver(self, instruction: Deliver) -> None:
+    def _deliver(self, instruction: Deliver, ids: list[Any] | None) -> None:
         known = self._with_news_for(instruction.client)
         as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
         counts = []
@@ -459,7 +482,7 @@ class ChannelServer:
                 frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
             known.frames.extend(frames)
-        known.answers.append(_delivered(instruction, counts))
+        known.answers.append(_delivered(instruction, counts, ids))
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):
@@ -513,11 +536,17 @@ class ChannelServer:
             case wire.Delete():
                 self._delete(request)
             case _ if isinstance(request.head, wire.OfReports):
-                names = {client: known.name for client, known in self._clients.items()}
-                request.reply(self._explainer.answer(request.head, names))
+                self._report(request)
             case wire.Invite():
                 known = request.peer_id in self._clients
                 request.reply(self._door.invite(request.peer_id) if known else wire.Invitation("", b""))
+
+    def _report(self, request: Request) -> None:
+        if isinstance(request.head, wire.Record):
+            self._records.answer(request)
+        else:
+            names = {client: known.name for client, known in self._clients.items()}
+            request.reply(self._explainer.answer(request.head, names))
 
     def _be_member(
         self, client: str, message: wire.Join | wire.Leave | wire.Subscribe | wire.Unsubscribe
@@ -594,6 +623,7 @@ class ChannelServer:
             # It had these, and may have written into them, and did not come to say so.
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
+            self._records.lose(process_id)
             self._producers.lose(process_id)
             self._subscriptions.lose(process_id)
             self._saves.lose(process_id)
@@ -605,6 +635,7 @@ class ChannelServer:
         self._flush()
         self._door.close()
         self._leases.close()
+        self._records.close()
         self._remote.close()
         self._arrivals.close()
         self._messenger.off_peer_lost(self._lose)
@@ -619,19 +650,6 @@ class ChannelServer:
             self.on_stopped()
 
 
-def _terms_of(put: wire.Put) -> dict[str, Any]:
-    """What is said of an item besides its queue, weight and size."""
-    group = wire.as_group(put.group)
-    return {
-        "priority": put.priority,
-        "question": put.question,
-        "group": group,
-        "version": put.version,
-        "slot": put.slot,
-        "wait": put.wait,
-    }
-
-
 def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) -> str:
     """As `why`, and noted; a payload that several have is one item."""
     text = why(payload)
@@ -644,9 +662,9 @@ def _is_accept(instruction: Instruction) -> bool:
     return type(instruction) is Accept
 
 
-def _delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
+def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:
     _, ticket, items, complete, part, lease, group, slot = instruction
-    delivered = wire.Delivered(ticket, counts, complete, group=group)
+    delivered = wire.Delivered(ticket, counts, complete, group=group, ids=ids)
     if lease is not None:
         delivered.lease = wire.LeaseNote(lease.generation, lease.attempts)
     if part is not None:
@@ -656,10 +674,13 @@ def _delivered(instruction: Deliver, counts: list[int]) -> wire.Delivered:
         delivered.slot = wire.SlotNote(slot.number, slot.version)
     if any(item.version is not None for item in items):
         delivered.versions = [item.version for item in items]
+    if items:
+        told = items[-1:] if TIMES.spool is None else items
+        delivered.origins = [item.payload.origin for item in told]
     return delivered
 
 
-def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
+def _deliver_directly(end: ShortcutEnd, instruction: Deliver, ids: list[Any] | None) -> bool:
     """Deliver by a shortcut what is small; of anything else say there that it comes as news."""
     items: list[Arrived | RemoteItem] = [item.payload for item in instruction.items]
     in_message = not any(item.lease or isinstance(item, RemoteItem) for item in items)
@@ -667,7 +688,7 @@ def _deliver_directly(end: ShortcutEnd, instruction: Deliver) -> bool:
         parts = [item.frames() for item in items]
         frames: list[Any] = [frame for part in parts for frame in part]
         counts = [len(part) for part in parts]
-        delivered = _delivered(instruction, counts)
+        delivered = _delivered(instruction, counts, ids)
         if end.answer(wire.DirectAnswer(delivered, frames)):
             return True
     end.answer(wire.DirectAnswer(wire.Elsewhere(instruction.ticket), []))

@@ -23,6 +23,8 @@ import msgspec
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.queueing import GroupName
 from rlinf.scheduler.queueing.records import as_name as as_name
+from rlinf.scheduler.tape.ids import ItemId as ItemId
+from rlinf.scheduler.tape.ids import Trace as Trace
 
 # Larger items that travel as bytes are announced to a bounded queue; smaller ones go at once, on credit.
 INLINE_BYTES = 64 << 10
@@ -50,6 +52,7 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
     version: int | None = None
     slot: int = 0
     size_bytes: int | None = None
+    trace: Trace | None = None
 
 
 class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -93,7 +96,8 @@ class LeaseRequest(msgspec.Struct, array_like=True, gc=False):
 class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
     """Get one item, a batch (of a weight, limits, or both), a group, or a shard's part -> `Delivered` or `Refused`.
 
-    One item or a batch may be on `lease`: then it is never confirmed, but settled (`Settle`).
+    One item or a batch may be on `lease`: then it is never confirmed, but settled (`Settle`). `step` is the training
+    step at which whoever asks works, if that was said.
     """
 
     ticket: int
@@ -104,6 +108,7 @@ class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
     shard: ShardRequest | None = None
     lease: LeaseRequest | None = None
     group_size: int = 0
+    step: int | None = None
 
 
 class Admit(msgspec.Struct, tag=7, array_like=True, gc=False):
@@ -188,7 +193,8 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
 
     `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
-    with, where anybody said so.
+    with, where anybody said so; `ids` say which items they are, where the channel is recorded; `origins` say who put
+    the last one, and its ticket there, or so of all while the job is traced.
     """
 
     ticket: int
@@ -199,6 +205,8 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     group: Any = None
     slot: SlotNote | None = None
     versions: list[int | None] | None = None
+    ids: list[ItemId] | None = None
+    origins: list[tuple[str, int] | None] | None = None
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -409,6 +417,14 @@ class Forget(msgspec.Struct, tag=42, array_like=True):
     token: str
 
 
+class Record(msgspec.Struct, tag=50, array_like=True):
+    """Record every delivery from now on in a file; with an empty path, none any more -> `Done`."""
+
+    path: str
+    payload: bool
+    max_bytes: int
+
+
 class Saved(msgspec.Struct, array_like=True):
     """That was done, or why not: a lease that was to be done with is over (`lease`), or something else.
 
@@ -422,7 +438,7 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 OfSaves = Look | Save | Forget
-OfReports = Query | Stats | Explain
+OfReports = Query | Stats | Explain | Record
 OfLeases = Settle | Extend | DonePart | ListDead | ReadDead | MoveDead
 Control = (
     Open

@@ -12,8 +12,9 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Fate, Promise
+from rlinf.scheduler.comm.timekeeping import begin_wait
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
-from rlinf.scheduler.errors import ResultTimeout
+from rlinf.scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -27,6 +28,12 @@ Seconds: TypeAlias = float | None
 def _awaits(local: dict[str, Any]) -> Wait | None:
     handle: AsyncHandle[Any] = local["self"]
     return None if handle.settled.done() else handle.awaits()
+
+
+def _awaited_in_vain(local: dict[str, Any]) -> Wait | None:
+    """Also when that is over, and it is found out why nothing came."""
+    handle: AsyncHandle[Any] = local["self"]
+    return handle.awaits() if "error" in local else _awaits(local)
 
 
 class AsyncHandle(Generic[T]):
@@ -119,12 +126,11 @@ class AsyncHandle(Generic[T]):
             CommError: it began before this process was forked, and its end does not come here.
             BaseException: what the operation failed with.
         """
-        if not self._finished and not self.settled.done():
+        if self._finished or self.settled.done():
+            value = self._take()
+        else:
             self._check_process()
-            started = time.monotonic()
-            if not self.settled.wait(timeout_s):
-                raise ResultTimeout(self.what or "the operation", time.monotonic() - started)
-        value = self._take()
+            value = self._take_when_done(timeout_s)
         fate = self._fate
         # Stores and a return: an interruption comes before all, and then the value may still go back, or after.
         fate.mark[0] = 1
@@ -166,6 +172,7 @@ class AsyncHandle(Generic[T]):
             self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
+            begun = begin_wait(self.awaits())
 
             def wake(_source: Any) -> None:
                 try:
@@ -187,6 +194,8 @@ class AsyncHandle(Generic[T]):
                 raise
             finally:
                 awaited_by.discard(woken)
+            if begun is not None:
+                begun.end(self.settled.by)
         value = self._take()
         fate = self._fate
         fate.mark[0] = 1
@@ -196,6 +205,24 @@ class AsyncHandle(Generic[T]):
     def _check_process(self) -> None:
         if self._generation != generation() and not self.settled.done():
             raise forked_error(self.what or "an operation")
+
+    @awaited(_awaited_in_vain)
+    def _take_when_done(self, timeout_s: float | None) -> T:
+        began = time.monotonic()
+        try:
+            self._await(timeout_s)
+            return self._take()
+        except (ResultTimeout, KeyboardInterrupt) as error:
+            self.settled.explain(error, timeout_s, time.monotonic() - began)
+            raise
+        except (ChannelTimeout, CommTimeout) as error:
+            self.settled.explain(error, self.awaits().timeout_s, error.waited_s)
+            raise
+
+    def _await(self, timeout_s: float | None) -> None:
+        began = time.monotonic()
+        if not self.settled.wait(timeout_s):
+            raise ResultTimeout(self.what or "the operation", time.monotonic() - began)
 
     def _take(self) -> T:
         if not self._finished:

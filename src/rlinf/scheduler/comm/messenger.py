@@ -50,6 +50,10 @@ class _Service:
     message_type: Any
 
 
+def _nothing_to_say(error: BaseException, limit_s: float | None, waited_s: float) -> None:
+    """Until somebody knows more."""
+
+
 class Messenger:
     """Moves messages between this process and others. One I/O thread, whatever the number of peers.
 
@@ -82,6 +86,8 @@ class Messenger:
         encryption, ports: see above.
         parcels: what makes messages of objects, with shared memory where both sides have it.
         why_leaving: what who still waits is told when it is closed.
+        explain: given what ended a wait (of an operation with another process), its deadline and how long it took, in
+            seconds: adds to a deadline's error why it did not end by itself. Somebody above may put it here.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class Messenger:
         self._next_id = itertools.count(1).__next__
         self._forked = False
         self.why_leaving = CLOSED
+        self.explain: Callable[[BaseException, float | None, float], None] = _nothing_to_say
         self._loop = IoLoop(f"comm-{name or 'io'}", on_failed)
         self._run_directory = RunDirectory()
         unix_path = self._run_directory.path / SOCKET_NAME

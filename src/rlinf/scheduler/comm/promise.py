@@ -8,6 +8,7 @@ a lock of its own.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 import weakref
@@ -20,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.timekeeping import begin_wait_in
 from rlinf.scheduler.comm.waits import Wait
 
 logger = Reporter(__name__)
@@ -58,9 +60,10 @@ class Promise(Generic[T]):
 
     Attributes:
         fate: what became of the value.
+        by: the process that completed it, said before it is complete; "" where that is not known.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_gates", "_on_cancelled", "_outcome", "fate")
+    __slots__ = ("__weakref__", "_callbacks", "_gates", "_on_cancelled", "_outcome", "by", "fate")
 
     def __init__(self, on_cancelled: Callable[[], object] | None = None) -> None:
         self._on_cancelled = on_cancelled
@@ -70,6 +73,7 @@ class Promise(Generic[T]):
         self._gates: list[Any] = []
         self._callbacks: list[Callable[[Any], Any]] = []
         self.fate = Fate()
+        self.by = ""
 
     # -- its owner -------------------------------------------------------------------------------
 
@@ -133,6 +137,7 @@ class Promise(Generic[T]):
         """
         if self._outcome:
             return True
+        begun = None if timeout_s == 0 else begin_wait_in(sys._getframe(1))
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
@@ -151,6 +156,8 @@ class Promise(Generic[T]):
                 self._gates.remove(gate)
             if scope is not None:
                 scope.end_wait(waker)
+        if begun is not None:
+            begun.end(self.by)
         if scope is not None and not self._outcome:
             scope.check()
         return bool(self._outcome)
@@ -164,6 +171,9 @@ class Promise(Generic[T]):
     def awaits(self) -> Wait | None:
         """What whoever waits for it waits for; None where that is not known here. From any thread."""
         return None
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """Add to what ended a wait for it why it did not end by itself, where somebody knows (see `Messenger`)."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What it failed with, None if it did not; waits as `result` does.

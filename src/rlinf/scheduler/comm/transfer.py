@@ -72,6 +72,10 @@ class OwnedPromise(Promise[Any]):
         """See `Promise`."""
         return self._about()
 
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `Promise`."""
+        self._messenger.explain(error, limit_s, waited_s)
+
     def cancel(self) -> bool:
         """Give it up; whether it has ended so. Waits a moment for the answer."""
         if not self.done():

@@ -12,6 +12,7 @@ from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.job import Demand, Job
+from rlinf.scheduler.tape.tape import YIELDED, Tape
 
 
 class _Unsent(NamedTuple):
@@ -75,8 +76,8 @@ class Answers:
 
     # -- the values of streams -------------------------------------------------------------------
 
-    def stream(self, demand: Demand, result: Any) -> Any:
-        """Send a generator's values, one for each that is asked for; what it returns at last."""
+    def stream(self, demand: Demand, result: Any, tape: Tape) -> Any:
+        """Send a generator's values, one for each that is asked for, and note how many; what it returns at last."""
         if not inspect.isgenerator(result):
             return result
         try:
@@ -87,11 +88,12 @@ class Answers:
                 except StopIteration as end:
                     return end.value
                 self._send_value(request, value, WAIT_S)
+                tape.begin(*YIELDED).took()
                 demand.answered()
         finally:
             result.close()
 
-    async def stream_async(self, demand: Demand, result: Any) -> Any:
+    async def stream_async(self, demand: Demand, result: Any, tape: Tape) -> Any:
         """As `stream`, of an asynchronous generator."""
         if not inspect.isasyncgen(result):
             return await result
@@ -103,6 +105,7 @@ class Answers:
                 except StopAsyncIteration:
                     return None
                 self._send_value(request, value, 0.0)
+                tape.begin(*YIELDED).took()
                 demand.answered()
         finally:
             await result.aclose()

@@ -7,7 +7,8 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,9 +22,9 @@ from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.answers import Answers
 from rlinf.scheduler.host.job import Job
-from rlinf.scheduler.host.timing import recording
-from rlinf.scheduler.observe.notes import Doing
+from rlinf.scheduler.observe.notes import Doing, RunningCall
 from rlinf.scheduler.observe.vitals import Vitals
+from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Reservation: TypeAlias = Promise[Job | None]
@@ -57,6 +58,7 @@ class CallLoop:
         self._num_threads = 1
         self._stopping = self._finishing = False
         self._worker: Any = None
+        self._tape = NO_TAPE
         # asyncio holds running tasks weakly: what nobody holds can be collected in the middle of a wait.
         self._tasks: set[asyncio.Task[_TaskOutcome]] = set()
         messenger.serve(protocol.CALL, self._on_call, protocol.CallRequest)
@@ -92,6 +94,11 @@ class CallLoop:
     def add_to(self, doing: Doing) -> Doing:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
         return replace(doing, calls=tuple(job.running for job in tuple(self._jobs.values())))
+
+    def running(self) -> tuple[RunningCall, ...]:
+        """The calls that run now; on the I/O thread."""
+        calls = (job.running for job in tuple(self._jobs.values()) if not job.is_counted)
+        return tuple(call for call in calls if call.since_s is not None)
 
     def add_vitals(self, vitals: Vitals) -> Vitals:
         """Add how many calls there are, and the one that runs longest; on the I/O thread."""
@@ -173,9 +180,14 @@ class CallLoop:
         if self._finishing and not self._jobs and not self._places:
             self.stop()
 
-    def take(self, worker: Any) -> None:
-        """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called."""
-        self._worker = worker
+    def take(self, worker: Any, tape: Tape = NO_TAPE) -> None:
+        """Let calls be for `worker`; its `async def` methods run from now on, the others once `run` is called.
+
+        Args:
+            worker: see above.
+            tape: notes them.
+        """
+        self._worker, self._tape = worker, tape
 
     def run(self, max_concurrency: int = 1) -> None:
         """Run calls on the worker until `stop`."""
@@ -203,10 +215,10 @@ class CallLoop:
             return
         self._tell_method(job.request.head.method)
         try:
-            with working_in(job.scope), recording(job.durations):
+            with self._working_at(job):
                 result = self._invoke(job)
                 if job.demand is not None:
-                    result = self._answers.stream(job.demand, result)
+                    result = self._answers.stream(job.demand, result, self._tape)
         except BaseException as error:  # the process boundary: the caller gets it
             self._tell_method("")
             self._answers.fail(job, error)
@@ -249,7 +261,11 @@ class CallLoop:
 
     async def _invoke_async(self, job: Job) -> Any:
         result = self._invoke(job)
-        return await result if job.demand is None else await self._answers.stream_async(job.demand, result)
+        return (
+            await result
+            if job.demand is None
+            else await self._answers.stream_async(job.demand, result, self._tape)
+        )
 
     def _begin(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> None:
         """Run something as a task; on the I/O thread."""
@@ -267,11 +283,27 @@ class CallLoop:
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, job: Job, invoke: Callable[[], Awaitable[Any]]
     ) -> None:
-        job.task = task = loop.create_task(_outcome_of(job, invoke))
+        job.task = task = loop.create_task(self._outcome_of(job, invoke))
         self._tasks.add(task)
         task.add_done_callback(partial(self._on_task_ended, job))
         if job.scope.cancelled:
             task.cancel()
+
+    async def _outcome_of(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
+        """What a task came to; it raises nothing, for some exceptions would end the event loop."""
+        try:
+            with self._working_at(job):
+                return await invoke(), None
+        except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
+            return None, error
+
+    @contextmanager
+    def _working_at(self, job: Job) -> Iterator[None]:
+        """A block in which this thread or task works at a call."""
+        call: protocol.CallRequest = job.request.head
+        told = self._tape.call(call.method, call.kind, job.arguments)
+        with working_in(job.scope), job.recording(), told:
+            yield
 
     def _on_task_ended(self, job: Job, task: asyncio.Task[_TaskOutcome]) -> None:
         self._tasks.discard(task)
@@ -282,15 +314,6 @@ class CallLoop:
         else:
             self._answers.succeed(job, result, wait_s=0.0)
         self._forget(job)
-
-
-async def _outcome_of(job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
-    """What a task came to; it raises nothing, for some exceptions would end the event loop."""
-    try:
-        with working_in(job.scope), recording(job.durations):
-            return await invoke(), None
-    except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
-        return None, error
 
 
 async def _same(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -32,15 +32,19 @@ from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, t
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf.scheduler.host.seeds import seed_generators
 from rlinf.scheduler.mailbox import open_mailbox_when_needed
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.profiling import serve_profiles
+from rlinf.scheduler.observe.reasons import offer_reasons
+from rlinf.scheduler.observe.time_sheets import TimeSheets
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.session.links import answer_probes
+from rlinf.scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf.scheduler.wording import clock_text
 
 # A rank that nobody is left for ends within it, whatever it is at.
@@ -112,9 +116,11 @@ class Hosting:
         open_mailbox_when_needed(self.session)
         self.calls = CallLoop(self.session.messenger, tell_method)
         self.session.service(Doings).add(self.calls.add_to)
+        self.session.service(TimeSheets).running = self.calls.running
         vital_signs = self.session.service(VitalSigns)
         vital_signs.add(self.calls.add_vitals)
         vital_signs.add(self._add_place)
+        offer_reasons(self.session)
         # Also when nobody can reach this process any more.
         self.session.on_close(self.calls.stop)
 
@@ -135,7 +141,7 @@ class Hosting:
             worker = self._construct(assignment, frames)
             if worker is not None:
                 # Before anybody can call it.
-                self.calls.take(worker)
+                self.calls.take(worker, tape_of(self.session))
                 took_s = time.monotonic() - self._started_at
                 self._report(protocol.READY, took_s=took_s, devices=self._devices)
                 self.calls.run(assignment.max_concurrency)
@@ -192,7 +198,7 @@ class Hosting:
     def _construct(self, assignment: Assignment, frames: list[Buffer]) -> Any:
         """The user's worker, or None when it could not be made and the launching process was told why."""
         try:
-            self._become(assignment, unpacked_topology(frames[0]))
+            self._become(assignment, frames[0])
             if assignment.units:
                 self._enter(protocol.CHECKING)
                 check_reachable(assignment.units)
@@ -201,7 +207,13 @@ class Hosting:
             # Now: what the class's module imports may have changed what is seen.
             self._devices = self._look(assignment)
             self._enter(protocol.CONSTRUCTING)
-            return self._made_ready(factory.worker_class(*factory.args, **factory.kwargs), assignment)
+            if assignment.seeds_generators:
+                seed_generators(assignment.seed)
+            tape = tape_of(self.session)
+            tape.made_from(factory.worker_class, factory.args, factory.kwargs)
+            with tape.call(CONSTRUCTING, "call", list):
+                worker = factory.worker_class(*factory.args, **factory.kwargs)
+            return self._made_ready(worker, assignment)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
@@ -227,7 +239,16 @@ class Hosting:
                 )
         return worker
 
-    def _become(self, assignment: Assignment, topology: Topology) -> None:
+    def _record(self, assignment: Assignment, topology: Buffer) -> None:
+        """Have what comes to the rank from now on noted."""
+        # Most ranks are not recorded.
+        from rlinf.scheduler.host.recording import open_recording  # noqa: PLC0415
+
+        tape = open_recording(self._address, assignment, topology)
+        self.session.provide(Tape, tape)
+        self.session.on_close(tape.close)
+
+    def _become(self, assignment: Assignment, topology: Buffer) -> None:
         os.environ.update(assignment.environment)
         info = WorkerInfo(
             address=self._address,
@@ -239,10 +260,14 @@ class Hosting:
             master_address=assignment.master_address,
             master_port=assignment.master_port,
             num_restarts=assignment.num_restarts,
+            seed=assignment.seed,
         )
         os.environ[STARTED_BY_VARIABLE] = self.session.messenger.endpoint.process_id
-        self.session.provide(Topology, topology)
+        self.session.provide(Topology, unpacked_topology(topology))
         self.session.provide(Role, Role(info, assignment.hardware, self.calls.stop))
+        if assignment.record:
+            # Before anybody can send to it: what would receive that asks what notes it.
+            self._record(assignment, topology)
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
         if self._spec.kept_job:

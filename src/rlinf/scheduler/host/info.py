@@ -52,6 +52,7 @@ class WorkerInfo:
         master_address: where rank 0 of its group is: MASTER_ADDR.
         master_port: the group's port for rendezvous: MASTER_PORT.
         num_restarts: how many processes had its place before, and died.
+        seed: of its random numbers, from 0 to 2**32 - 1.
     """
 
     address: WorkerAddress
@@ -63,6 +64,7 @@ class WorkerInfo:
     master_address: str
     master_port: int
     num_restarts: int = 0
+    seed: int = 0
 
 
 def _nothing_to_stop() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.cancellation import Scope
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import protocol
+from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import RunningCall
 
 
@@ -86,6 +90,7 @@ class Job:
         durations: what was timed in it, in seconds.
         demand: of its values; None where it streams none.
         task: what runs it, if that is a task.
+        is_counted: its time is, for it has ended, answered or not.
         began_at: when it began, on the clock of `time.perf_counter`; None: it waits for its turn.
     """
 
@@ -96,6 +101,7 @@ class Job:
         self.durations: dict[str, float] = {}
         self.demand = Demand() if request.head.kind == "stream" else None
         self.task: asyncio.Task[Any] | None = None
+        self.is_counted = False
         self.began_at: float | None = None
         self._unclaimed: list[None] = [None]
 
@@ -109,6 +115,10 @@ class Job:
         arguments, self._arguments = self._arguments, None
         loaded: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}) if arguments is None else arguments.load()
         return loaded
+
+    def arguments(self) -> list[Buffer]:
+        """The bytes of its arguments, before they are loaded."""
+        return [] if self._arguments is None else self._arguments.frames()
 
     def claim(self) -> bool:
         """Whether it is the caller's to run it, or to answer it without: the first one's."""
@@ -125,6 +135,15 @@ class Job:
         began = self.began_at
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """A block that does what was called: its time is counted, and that of the phases in it."""
+        try:
+            with recording(self.durations, self.request.head.method, self.request.peer_name):
+                yield
+        finally:
+            self.is_counted = True
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""

@@ -275,6 +275,9 @@ class Assignment(msgspec.Struct, frozen=True):
         num_restarts: how many processes had its place before.
         returns: whether another process may take its place if this one dies.
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
+        seed: of its random numbers.
+        seeds_generators: the process's generators are seeded with it.
+        record: the folder in which what comes to it is recorded; "" if it is not.
     """
 
     placement: Placement
@@ -289,6 +292,9 @@ class Assignment(msgspec.Struct, frozen=True):
     num_restarts: int = 0
     returns: bool = False
     ready_when: str = ""
+    seed: int = 0
+    seeds_generators: bool = False
+    record: str = ""
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

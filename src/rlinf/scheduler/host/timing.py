@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+from rlinf.scheduler.comm.timekeeping import TIMES, Site, site
 from rlinf.scheduler.errors import ConfigError
 
 P = ParamSpec("P")
@@ -28,20 +29,28 @@ class Stopwatch:
         elapsed_s: how long the last block took, in seconds.
     """
 
-    __slots__ = ("_started", "elapsed_s", "name")
+    __slots__ = ("_entered", "elapsed_s", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.elapsed_s = 0.0
-        # A list, for one timer may be entered again in a method that calls itself.
-        self._started: list[float] = []
+        # When, and from where to where. A list, for one timer may be entered again in a method that calls itself.
+        self._entered: list[tuple[float, Site, Site]] = []
 
     def __enter__(self) -> Stopwatch:
-        self._started.append(time.perf_counter())
+        outside = site.get()
+        inside = _inside(outside, self.name)
+        # Not the token of this: what is entered in a generator may be left in another context.
+        site.set(inside)
+        self._entered.append((time.monotonic(), outside, inside))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.elapsed_s = time.perf_counter() - self._started.pop()
+        ended = time.monotonic()
+        began, outside, inside = self._entered.pop()
+        self.elapsed_s = ended - began
+        TIMES.note_phase(inside, began, ended)
+        site.set(outside)
         note_duration(self.name, self.elapsed_s)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -73,18 +82,33 @@ class Stopwatch:
         return timed
 
 
+@functools.lru_cache(maxsize=1024)
+def _inside(outside: Site, name: str) -> Site:
+    """A phase in another one; of what calls itself, the outermost."""
+    if not outside.phase:
+        return Site(outside.method, name)
+    if name in outside.phase.split("/"):
+        return outside
+    return Site(outside.method, f"{outside.phase}/{name}")
+
+
 def timer(what: Any) -> Any:
     """A timer of that name; or a function, measured under its own: see `Worker.timer`."""
     return Stopwatch(what) if isinstance(what, str) else Stopwatch(what.__name__)(what)
 
 
 @contextmanager
-def recording(durations: dict[str, float]) -> Iterator[None]:
-    """Let the timers of this thread or task, and of the tasks that it makes, write into `durations`."""
-    token = _durations.set(durations)
+def recording(durations: dict[str, float], method: str, caller: str) -> Iterator[None]:
+    """A call of a method by `caller`: the timers of this thread or task, and of its tasks, write into `durations`."""
+    token, before = _durations.set(durations), site.set(Site(method))
+    began = time.monotonic()
+    if TIMES.since is None:
+        TIMES.since = began
     try:
         yield
     finally:
+        TIMES.note_call(method, began, caller)
+        site.reset(before)
         _durations.reset(token)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
+from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CodecError, CommError
 from rlinf.scheduler.mailbox.inbox import Inbox, Letter
@@ -16,6 +18,7 @@ from rlinf.scheduler.mailbox.mailing import Mailing
 from rlinf.scheduler.mailbox.members import Groups, parse_members
 from rlinf.scheduler.mailbox.outbox import Outbox
 from rlinf.scheduler.mailbox.records import TensorType
+from rlinf.scheduler.tape.tape import NO_NOTE, NO_TAPE, Note, Tape
 
 DEFAULT_LIMIT_BYTES = 256 << 20
 
@@ -36,6 +39,7 @@ class Mailbox:
         messenger: this process's messenger; at most one mailbox lives on it.
         directory: where names are found.
         own_name: this process's name; it registers that itself.
+        tape: notes what is sent and received.
         limit_bytes: bytes that this process holds of each peer; as many for each set of members of its broadcasts.
     """
 
@@ -46,8 +50,10 @@ class Mailbox:
         own_name: str,
         *,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        tape: Tape = NO_TAPE,
     ) -> None:
         self._own_name = own_name
+        self._tape = tape
         transfers = Transfers(messenger, Finder(messenger, directory))
         self._outbox = Outbox(transfers, own_name, limit_bytes)
         self._inbox = Inbox(transfers, own_name, limit_bytes)
@@ -103,7 +109,7 @@ class Mailbox:
             CodecError: the object's class cannot be had here.
         """
         promise = self._inbox.recv(src, timeout_s=checked_timeout(timeout_s), wait_for_return=wait_for_return)
-        return AsyncHandle(promise, _load, f"recv from '{src}'")
+        return AsyncHandle(promise, self._noted("recv", src, promise), f"recv from '{src}'")
 
     def send_tensor(
         self,
@@ -148,12 +154,14 @@ class Mailbox:
             problem = f"the next item from '{src}' is {there or 'no tensor'}, not {wanted}"
             return CommError(f"{problem}; it stays for the next recv")
 
-        def fill(letter: Letter) -> Any:
-            tensor.detach().copy_(_load(letter))
-            return tensor
-
         limit_s = checked_timeout(timeout_s)
         promise = self._inbox.recv(src, timeout_s=limit_s, check=check, wait_for_return=wait_for_return)
+        load = self._noted("recv_tensor", src, promise)
+
+        def fill(letter: Letter) -> Any:
+            tensor.detach().copy_(load(letter))
+            return tensor
+
         return AsyncHandle(promise, fill, f"recv_tensor from '{src}'")
 
     def broadcast(
@@ -203,9 +211,10 @@ class Mailbox:
                 operation="broadcast",
                 waiting_for="its source to call it",
             )
-            return AsyncHandle(promise, _load, what)
+            return AsyncHandle(promise, self._noted("broadcast", members.source, promise), what)
         if not members.targets:
             return AsyncHandle.completed(obj, what)
+        note = self._tape.begin("broadcast", members.topic, self._given(obj))
         mailing = Mailing(
             self._outbox,
             "broadcast",
@@ -215,7 +224,7 @@ class Mailbox:
             timeout_s=limit_s,
             wait_s=wait_s,
         )
-        return AsyncHandle(mailing.begin(), lambda _: obj, what)
+        return AsyncHandle(_noted_end(note, mailing.begin()), lambda _: obj, what)
 
     def held_bytes(self, src: str) -> int:
         """How many bytes from `src` have arrived and wait for a recv."""
@@ -230,6 +239,7 @@ class Mailbox:
         wait_s: float,
         wait_for_return: bool,
     ) -> AsyncHandle[None]:
+        note = self._tape.begin("send", dst, self._given(obj))
         mailing = Mailing(
             self._outbox,
             "send",
@@ -241,7 +251,35 @@ class Mailbox:
             wait_s=wait_s,
             wait_for_return=wait_for_return,
         )
-        return AsyncHandle(mailing.begin(), None, f"send to '{dst}'")
+        return AsyncHandle(_noted_end(note, mailing.begin()), None, f"send to '{dst}'")
+
+    def _given(self, obj: Any) -> Encoded | None:
+        """What is to be noted of an object that is sent."""
+        return encode(obj) if self._tape.is_recording else None
+
+    def _noted(self, operation: str, peer: str, promise: Promise[Any]) -> Callable[[Letter], Any]:
+        """What makes an object of what was received from a peer, and notes that."""
+        note = self._tape.begin(operation, peer)
+        note.follow(promise)
+
+        def load(letter: Letter) -> Any:
+            note.took(letter.arrived.frames)
+            return _load(letter)
+
+        return load
+
+
+def _noted_end(note: Note, promise: Promise[Any]) -> Promise[Any]:
+    """The promise of the end of a send, which is noted."""
+
+    def took(done: Promise[Any]) -> None:
+        if not done.cancelled() and done.exception(0) is None:
+            note.took()
+
+    if note is not NO_NOTE:
+        note.follow(promise)
+        promise.add_done_callback(took)
+    return promise
 
 
 def _load(letter: Letter) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.tape import tape_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
     from rlinf.scheduler.mailbox.mailbox import Mailbox
@@ -18,7 +19,7 @@ def open_mailbox(session: Session) -> Mailbox:
     # The I/O thread loads it: nobody interrupts that.
     from rlinf.scheduler.mailbox.mailbox import Mailbox  # noqa: PLC0415
 
-    return Mailbox(session.messenger, session.directory, session.name)
+    return Mailbox(session.messenger, session.directory, session.name, tape=tape_of(session))
 
 
 def open_mailbox_when_needed(session: Session) -> None:

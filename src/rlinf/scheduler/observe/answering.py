@@ -15,6 +15,8 @@ from rlinf.scheduler.observe.notes import Doing, Enlist, Silent
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stack_file import offer_stacks
 from rlinf.scheduler.observe.stacks import Threads
+from rlinf.scheduler.observe.time_sheets import TimeSheets
+from rlinf.scheduler.observe.tracing import Tracer
 from rlinf.scheduler.session import Session
 
 # Services of every process of a job.
@@ -46,6 +48,8 @@ class Doings(Additions[Doing]):
         self._session = session
         self._messenger = messenger = session.messenger
         self._threads = Threads()
+        session.service(TimeSheets)
+        session.service(Tracer)
         # Who can be asked what it is at can be asked for these, too.
         session.service(VitalSigns)
         messenger.serve(DOING, self._on_ask, None)

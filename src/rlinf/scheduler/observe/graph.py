@@ -26,7 +26,7 @@ from rlinf.scheduler.observe.stacks import MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
 # How the names of processes begin that only look at the job: the commands' (`rlinf why`, `rlinf channels`, ...).
-LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics")
+LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics", "rlinf-report", "rlinf-web")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ def is_idle(doing: Doing) -> bool:
 def graph_of(look: JobLook) -> WaitGraph:
     """The graph of what was found out by asking a job's processes."""
     found = sorted(look.doing, key=lambda each: _place_of(each.process))
-    doing = {each.process: each for each in found if not _only_looks(each.process)}
+    doing = {each.process: each for each in found if not only_looks(each.process)}
     silent = {
-        each.process: each for each in look.silent if each.state != "gone" and not _only_looks(each.process)
+        each.process: each for each in look.silent if each.state != "gone" and not only_looks(each.process)
     }
     ended = {each.process: each.detail for each in look.silent if each.state == "gone"}
     gone = {**{each.process: each.reason for each in look.gone if each.process not in doing}, **ended}
@@ -159,7 +159,8 @@ def graph_of(look: JobLook) -> WaitGraph:
     return WaitGraph(blocked, doing, silent, gone, channels)
 
 
-def _only_looks(process: str) -> bool:
+def only_looks(process: str) -> bool:
+    """Whether a process of that name only looks at the job: a command's."""
     return process.startswith(LOOKERS)
 
 

@@ -9,23 +9,17 @@ from functools import partial
 
 import msgspec
 
-from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.errors import ChannelTimeout, CommError, ResultTimeout
-from rlinf.scheduler.observe.notes import JobLook
-from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.observe.why import Conclusions
+from rlinf.scheduler.errors import ChannelTimeout, CommError, CommTimeout, ResultTimeout
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
 REASON = "job.reason"
 # Shorter waits are mostly polls: nobody is asked because of them.
 ASK_FROM_S = 1.0
-# A process asks so often at most, and gets what another one was told so long ago.
+# A process asks so often at most.
 ASK_EVERY_S = 5.0
-MAX_AGE_S = 1.0
 # A deadline may end late by so much of itself, or by this (see the page on deadlines), and in any case by no more.
 LATE_FRACTION, MIN_LATE_S, MAX_LATE_S = 0.1, 0.25, 2.0
 # How long Ctrl-C may be held up; another one ends that.
@@ -43,30 +37,6 @@ class AskReason(msgspec.Struct, frozen=True, array_like=True):
 
     process: str
     within_s: float
-
-
-class Reasoner:
-    """Says why a process waits; a service of the job's home.
-
-    Args:
-        session: the home's.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._roll_call = session.service(RollCall)
-        self._conclusions = session.service(Conclusions)
-        self._call_later = session.messenger.call_later
-        session.messenger.serve(REASON, self._on_ask, AskReason)
-
-    def _on_ask(self, request: Request) -> None:
-        asked: AskReason = request.head
-        # What is asked has to be back before the one who asked gives up; and nobody is disturbed for it.
-        wanted = CallRoll(0.8 * asked.within_s, MAX_AGE_S, by_signal=False)
-        self._roll_call.call(wanted, partial(run_beside_in_time, self._call_later, self._answer, request))
-
-    def _answer(self, request: Request, look: JobLook) -> None:
-        # On a thread of its own: of a thousand ranks it takes a while.
-        request.reply(self._conclusions.of(look).about(request.head.process))
 
 
 class Reasons:
@@ -116,7 +86,7 @@ def explain(session: Session | None, error: BaseException, limit_s: float | None
 
 
 def _explain(session: Session, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-    if isinstance(error, ChannelTimeout | ResultTimeout):
+    if isinstance(error, ChannelTimeout | CommTimeout | ResultTimeout):
         if limit_s is not None and limit_s >= ASK_FROM_S:
             late_s = min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * limit_s))
             error.explain(_reasons(session).reason(limit_s + late_s - waited_s))
@@ -124,6 +94,11 @@ def _explain(session: Session, error: BaseException, limit_s: float | None, wait
         text = _reasons(session).reason(INTERRUPTED_S)
         if text:
             error.add_note(f"it waited for this: {text}")
+
+
+def offer_reasons(session: Session) -> None:
+    """Let `explain` be asked by handles of this process's sends, receives and fetches, which know no session."""
+    session.messenger.explain = partial(explain, session)
 
 
 @contextmanager

@@ -45,6 +45,9 @@ class RollCall:
 
     Args:
         session: the home's.
+
+    Attributes:
+        on_enlisted: called with the name of each process that takes part from now on, and how it is looked at.
     """
 
     def __init__(self, session: Session) -> None:
@@ -54,11 +57,22 @@ class RollCall:
         self._enlisted: dict[str, tuple[str, Enlist]] = {}
         self._gone: OrderedDict[str, tuple[str, str, float]] = OrderedDict()
         self._last: tuple[float, JobLook] | None = None
+        self.on_enlisted: list[Callable[[str, Enlist], None]] = []
         # The newest look at all that is under way.
         self._present: _Present | None = None
         messenger.serve(ENLIST, self._on_enlist, Enlist)
         messenger.serve(ROLL_CALL, self._on_call, CallRoll)
         messenger.on_peer_lost(self._on_lost)
+
+    @property
+    def members(self) -> dict[str, tuple[str, Enlist]]:
+        """Who takes part, but the home itself: names, and how each is looked at, by process id."""
+        return dict(self._enlisted)
+
+    @property
+    def departed(self) -> dict[str, tuple[str, str]]:
+        """The last ones that are gone, by process id: their names, and why."""
+        return {process_id: (name, reason) for process_id, (name, reason, _) in self._gone.items()}
 
     def ask(
         self, inquiry: Inquiry, done: Callable[[AskingAll], None], names: Sequence[str] = ()
@@ -112,6 +126,8 @@ class RollCall:
     def _on_enlist(self, notice: Request) -> None:
         if notice.peer_id != self._messenger.endpoint.process_id:
             self._enlisted[notice.peer_id] = notice.peer_name, notice.head
+            for tell in self.on_enlisted:
+                tell(notice.peer_name, notice.head)
 
     def _on_lost(self, process_id: str) -> None:
         name, _ = self._enlisted.pop(process_id, ("", None))

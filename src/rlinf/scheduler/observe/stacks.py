@@ -30,7 +30,7 @@ MAIN, TASK = "MainThread", "task"
 _BETWEEN = ("contextlib.py",)
 _CALL_THREADS = "rlinf-call-"
 # Threads of this library's own, and of Ray's, say nothing about the job.
-_OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "ray_", "AsyncIO Thread")
+_OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "rlinf-web", "ray_", "AsyncIO Thread")
 
 
 def is_own(file: str) -> bool:

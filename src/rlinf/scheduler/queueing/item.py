@@ -26,6 +26,7 @@ class Item:
         latest: the last version that may take it, in a queue that admits (see `Admission`).
         slot: with which it is being put there.
         given_in: when it was given out there (see `Admission`).
+        origin: who put it and what it was made of; never looked at. None of what a subscription reads.
         order: its place among all items that ever entered its queue; kept when it is given back.
     """
 
@@ -36,6 +37,7 @@ class Item:
         "latest",
         "lost",
         "order",
+        "origin",
         "payload",
         "priority",
         "question",
@@ -64,6 +66,7 @@ class Item:
         self.latest = 0
         self.slot: Any = None
         self.given_in = -1
+        self.origin: Any = None
         self.order = -1
 
     def for_subscription(self) -> Item:

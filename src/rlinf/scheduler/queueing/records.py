@@ -21,6 +21,7 @@ class ItemRecord(NamedTuple):
         given: of a queue that admits: the present version was given it.
         since: when it entered, by the clock of the state's shell; 0 at rest.
         shared: subscriptions see its payload too.
+        origin: who put it and what it was made of.
     """
 
     payload: int
@@ -36,6 +37,7 @@ class ItemRecord(NamedTuple):
     given: bool = False
     since: float = 0.0
     shared: bool = False
+    origin: Any = None
 
 
 class DeliveryRecord(NamedTuple):

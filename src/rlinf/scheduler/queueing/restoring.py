@@ -60,6 +60,7 @@ class Restorer:
         item.order, item.attempts, item.since = record.order, record.attempts, record.since or now
         item.question = None if record.question is None else (record.question[0], record.question[1])
         item.version, item.latest, item.shared = record.version, record.latest, record.shared
+        item.origin = record.origin
         item.given_in = 0 if record.given else -1
         return item
 

@@ -100,6 +100,7 @@ def _record(item: Item, place: int, attempts: int, *, given: bool, at_rest: bool
         given,
         0.0 if at_rest else item.since,
         item.shared,
+        item.origin,
     )
 
 

@@ -54,6 +54,7 @@ class ChannelState(Lending, Versioning, Recording):
         group: GroupName | None = None,
         version: int | None = None,
         slot: int = 0,
+        origin: Any = None,
         wait: bool = True,
         complete: bool = True,
     ) -> list[Instruction]:
@@ -70,6 +71,7 @@ class ChannelState(Lending, Versioning, Recording):
             question: the asker's number of it; 0 if nobody waits for an answer.
             group: what it belongs to.
             version: of the policy that made it.
+            origin: who put it and what it was made of, for records.
             slot: with which it is put, where the queue admits.
             wait: whether it may be accepted later.
             complete: the payload is here; else `reserve`.
@@ -80,7 +82,7 @@ class ChannelState(Lending, Versioning, Recording):
         """
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
         item.question = (client, question) if question else None
-        item.version = version
+        item.version, item.origin = version, origin
         if self.closed or self._all_ended or queue_name in self._ended:
             return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
         if slot and (queue_name not in self._queues or self._queues[queue_name].admission is None):

@@ -35,6 +35,11 @@ class EventBus:
         if self._thread.ident is None:
             self._thread.start()
 
+    def unsubscribe(self, listener: Listener) -> None:
+        """Undo `subscribe`; what was emitted before may still come."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     def tap(self, listener: Listener) -> None:
         """Have every later event handed to `listener` at once, by whoever emits it: it neither waits nor raises."""
         self._taps.append(listener)

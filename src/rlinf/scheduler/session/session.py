@@ -96,6 +96,7 @@ class Session:
         self.bus, self.log_bus = EventBus(), EventBus()
         self._closed = False
         self._closers: deque[Callable[[], None]] = deque()
+        self._first_closers: deque[Callable[[], None]] = deque()
         self._fork_callbacks: deque[Callable[[], None]] = deque()
         self._services: dict[object, Any] = {}
         self.messenger = Messenger(
@@ -192,6 +193,10 @@ class Session:
         """Have `closer` called when the session is closed; the last one added is called first."""
         self._closers.append(closer)
 
+    def on_close_first(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called before all else is closed, and before others are told that this process leaves."""
+        self._first_closers.append(closer)
+
     def on_close_last(self, closer: Callable[[], None]) -> None:
         """Have `closer` called when all else is closed; the last one added is called last."""
         self._closers.appendleft(closer)
@@ -202,7 +207,7 @@ class Session:
 
     def forget(self, callback: Callable[[], None]) -> None:
         """Undo `on_close` and `on_fork`: what it was for is no more."""
-        for callbacks in (self._closers, self._fork_callbacks):
+        for callbacks in (self._first_closers, self._closers, self._fork_callbacks):
             with suppress(ValueError):
                 callbacks.remove(callback)
 
@@ -219,9 +224,9 @@ class Session:
         if _current is self:
             set_current(self if self.failure else None)
         interruption: BaseException | None = None
-        while self._closers:
+        while closers := self._first_closers or self._closers:
             try:
-                self._closers.pop()()
+                closers.pop()()
             except Exception:  # noqa: BLE001 - one part that cannot be undone must not keep the others up
                 _log.warning("leaving the job: a step failed", exc_info=True)
             except BaseException as error:  # noqa: BLE001 - raised below
@@ -267,6 +272,7 @@ class Session:
         """Give everything up without undoing it: in a forked child it all belongs to the parent."""
         self._closed = True
         self.failure = FORKED
+        self._first_closers.clear()
         self._closers.clear()
         while self._fork_callbacks:
             self._fork_callbacks.pop()()

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, Reading, Replicas, Want
@@ -37,6 +38,10 @@ class FetchedWeights:
     def __init__(self, version: int, arrived: Arrived) -> None:
         self.version = version
         self._arrived: Arrived | None = arrived
+
+    def frames(self) -> list[Buffer]:
+        """Its bytes, to be noted; nothing once it was written."""
+        return [] if self._arrived is None else list(self._arrived.frames())
 
     def write(self, writer: StateDictWriter) -> int:
         """Write it to its place and give its memory back; the version.
@@ -95,6 +100,7 @@ class Fetch(Transfer):
         self._waits = timeout_s > 0
         self._heard = NOTHING_HEARD
         self._reading: Reading | None = None
+        self._publisher = ""
         self._promise: Callable[[], OwnedPromise | None] = lambda: None
 
     def begin(self) -> OwnedPromise:
@@ -118,6 +124,7 @@ class Fetch(Transfer):
 
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
+        self._publisher = self._messenger.peer_name(endpoint.process_id)
         if not self._waits:
             # It gets what is there, but the answer takes its time.
             self.arm(ANSWER_TIMEOUT_S)
@@ -141,6 +148,7 @@ class Fetch(Transfer):
             self._reading.stop()
         promise = self._promise()
         if promise is not None:
+            promise.by = self._publisher
             end(promise, value, error)
 
     def _give_up(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlinf.scheduler.comm.replication import Replicas
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES
+from rlinf.scheduler.comm.timekeeping import FETCH, PUBLISH, TIMES
 from rlinf.scheduler.comm.transfer import Transfers, checked_timeout
 from rlinf.scheduler.errors import CommError, CommTimeout, WeightsError
 from rlinf.scheduler.observe.answering import Doings
@@ -24,6 +26,7 @@ from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.observe.vitals import PublishedVersion, Vitals
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf.scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
@@ -47,9 +50,11 @@ class Weights:
     Args:
         messenger: this process's messenger.
         directory: where publishers are found, as "weights/<name>".
+        tape: notes what is published and fetched.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient) -> None:
+    def __init__(self, messenger: Messenger, directory: DirectoryClient, tape: Tape = NO_TAPE) -> None:
+        self._tape = tape
         self._messenger = messenger
         self._directory = directory
         self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
@@ -75,15 +80,19 @@ class Weights:
             CommError: this process has left the cluster.
         """
         self._messenger.check_process()
+        began = time.monotonic()
         number = _checked_version(name, version)
         encoded = encode_state_dict(_checked_name(name), state_dict)
         check_growth(name, self._versions.version(name), number)
         self._claim(name)
+        note = self._tape.begin("publish", name, encoded)
         parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
         if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
             self._tell_once(name, parcel.size_bytes)
         # The memory of the version before is given back in this thread.
         self._put(name, number, parcel)
+        note.took()
+        TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
     def fetch(
         self,
@@ -120,11 +129,17 @@ class Weights:
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
         fetch = Fetch(self._transfers, self._replicas, name, wanted, checked_timeout(timeout_s))
 
+        note, promise = self._tape.begin("fetch", name), fetch.begin()
+        note.follow(promise)
+
         def write(delivery: FetchedWeights) -> int:
+            began = time.monotonic()
+            note.took(delivery.frames, delivery.version)
             self._fetched[name] = version = delivery.write(writer)
+            TIMES.note_moved(FETCH, began, f"fetch version {version}", name, ((name, version),))
             return version
 
-        return AsyncHandle(fetch.begin(), write, f"fetch of weights '{name}'")
+        return AsyncHandle(promise, write, f"fetch of weights '{name}'")
 
     def add_to(self, doing: Doing) -> Doing:
         """Add what this process publishes to what it says of itself; on the I/O thread."""
@@ -181,7 +196,7 @@ class Weights:
 
 def open_weights(session: Session) -> Weights:
     """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
-    weights = Weights(session.messenger, session.directory)
+    weights = Weights(session.messenger, session.directory, tape_of(session))
     session.service(Doings).add(weights.add_to)
     session.service(VitalSigns).add(weights.add_vitals)
     return weights

@@ -257,6 +257,9 @@ class Call:
     def _note(self, index: int, outcome: RankOutcome) -> None:
         self.outcomes[index] = outcome
         self.answered_at[index] = time.monotonic()
+        self.complete.by = name = str(self.addresses[index])
+        if not self.settled.done():
+            self.settled.by = name
         self._left -= 1
         if self._left == 0:
             self._parcels = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlinf.scheduler.hardware.vendors import visibility_settings
+from rlinf.scheduler.host.seeds import SEED_VARIABLE
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.planning.environments import LAUNCH_VARIABLES
 
@@ -15,6 +16,7 @@ def rank_environment(
     accelerator_type: str,
     master_address: str,
     master_port: int,
+    seed: int,
 ) -> dict[str, str]:
     """What the launch sets for one rank.
 
@@ -30,6 +32,7 @@ def rank_environment(
         accelerator_type: the vendor of the node's accelerators, "" where there are none.
         master_address: the address of rank 0's node.
         master_port: a port that rank 0 has reserved there.
+        seed: of its random numbers.
     """
     rendezvous = (
         placement.rank,
@@ -44,6 +47,7 @@ def rank_environment(
         **dict(zip(LAUNCH_VARIABLES, map(str, rendezvous), strict=True)),
         **visibility_settings(accelerator_type, placement.visible_accelerators),
         "RLINF_GROUP": group,
+        SEED_VARIABLE: str(seed),
         "RLINF_WORKER_LOCAL_RANK": str(placement.local_rank),
         "RLINF_WORKER_NODE_RANK": str(placement.node_rank),
         "RLINF_LOCAL_HARDWARE_RANKS": ",".join(map(str, placement.local_hardware_ranks)),

@@ -27,6 +27,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.scheduler.host.info import check_detached, group_entry, keeps_elsewhere
 from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
+from rlinf.scheduler.host.seeds import checked_seed
 from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.profiling import RATE_HZ
 from rlinf.scheduler.observe.rank_stacks import RankStack, stacks_of
@@ -80,6 +81,7 @@ PREFETCH = 2
 # A rank that is stopped or stuck for so long is dead, unless its launch says otherwise.
 UNRESPONSIVE_AFTER_S = 600.0
 RESTART_TIMEOUT_S = 120.0
+RECORD_VARIABLE = "RLINF_RECORD"
 
 
 class OpenCluster(Protocol):
@@ -120,6 +122,8 @@ class GroupBuilder(Generic[T]):
         restart_on: RestartOn | None = None,
         ready_when: Callable[[T], object] | str | None = None,
         stall_after_s: float | None = None,
+        seed: int | None = None,
+        record: str | os.PathLike[str] | None = None,
         detached: bool = False,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
@@ -152,6 +156,11 @@ class GroupBuilder(Generic[T]):
                 It waits until the rank is ready, and then returns; if it raises, the start has failed.
             stall_after_s: after how many seconds the event `Stalled` tells of a call that some rank has not answered,
                 and why; None: never.
+            seed: what each rank's `self.seed` is derived from, with its group and rank; then `random`, `numpy.random`
+                and, where it is loaded, torch are seeded with it before `__init__`, also in whoever takes a rank's
+                place. None: one that is drawn once for the job, and no generator is touched.
+            record: a folder, in which each rank records what comes to it, on its node, so that `rlinf replay` can run
+                it again alone. None: the folder that RLINF_RECORD names, if it is set.
             detached: the group goes on when its driver has ended, until somebody ends it; in a job that outlives its
                 drivers, see `Cluster(job=..., detached=True)`.
 
@@ -190,6 +199,8 @@ class GroupBuilder(Generic[T]):
             returns=on_failure == "restart" or callable(on_failure),
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
+            seed=None if seed is None else checked_seed(seed),
+            record=os.path.abspath(folder) if (folder := record or os.environ.get(RECORD_VARIABLE)) else "",
             moves=may_move(restart_on),
         )
         session, factory = cluster.session, self._factory

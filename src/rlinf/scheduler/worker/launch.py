@@ -27,6 +27,7 @@ from rlinf.scheduler.host.log_lines import level_to_forward
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.host.postmortem import Witnesses
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
+from rlinf.scheduler.host.seeds import DrawnSeed, rank_seed
 from rlinf.scheduler.planning import Node, Placement, Topology
 from rlinf.scheduler.planning.environments import EnvironmentTable
 from rlinf.scheduler.session import Session
@@ -85,6 +86,8 @@ class LaunchOptions:
         returns: whether a rank that dies may come back.
         ready_when: the method that a rank that comes back runs before it is called; "" for none.
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
+        seed: what the ranks' seeds are derived from; None: one that is drawn.
+        record: the folder in which what comes to them is recorded; "" if it is not.
         sys_path: where modules are found; empty: where the process that launches finds them.
         log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
         moves: whether a rank whose node is gone comes back on another one.
@@ -100,6 +103,8 @@ class LaunchOptions:
     returns: bool = False
     ready_when: str = ""
     stall_after_s: float = 0
+    seed: int | None = None
+    record: str = ""
     sys_path: tuple[str, ...] = ()
     log_level: int = 0
     moves: bool = False
@@ -119,6 +124,7 @@ class Recipe:
         name, options, world_size: see above.
         factory: encoded: by value where the class is defined in the user's script, by reference where it can be
             imported.
+        seed: what its ranks' seeds are derived from.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
         give_back: gives back the devices that were taken for it before the job ends; for a group that has ended.
@@ -141,11 +147,16 @@ class Recipe:
             self.factory = (encoded.head, *encoded.buffers)
         else:
             self.factory = factory
+        self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
         self.give_back: Callable[[], None] | None = None
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups)
         self.hardware = HardwareTable(topology)
+
+    def seed_of(self, rank: int) -> int:
+        """The seed of a rank, and of whoever takes its place."""
+        return rank_seed(self.seed, self.name, rank)
 
 
 def launch_ranks(
@@ -183,6 +194,7 @@ def launch_ranks(
         launch.undo()
         give_back()
         raise
+    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
     recipe.give_back = give_back
     session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
     session.messenger.submit(session.service(LinkWatch).begin)
@@ -374,7 +386,13 @@ class _Launch:
             node_rank = rank.placement.node_rank
             self._session.bus.emit(
                 WorkerStarted(
-                    self._name, progress.rank, node_rank, rank.pid, progress.took_s, progress.devices
+                    self._name,
+                    progress.rank,
+                    node_rank,
+                    rank.pid,
+                    progress.took_s,
+                    progress.devices,
+                    self._recipe.seed_of(progress.rank),
                 )
             )
             self._missing_ready -= 1
@@ -492,6 +510,7 @@ class _Launch:
                     accelerator_type=self._node_of(rank.placement).accelerator_type,
                     master_address=recipe.master_address,
                     master_port=recipe.master_port,
+                    seed=recipe.seed_of(rank.address.rank),
                 ),
                 max_concurrency=self._options.max_concurrency,
                 master_address=recipe.master_address,
@@ -501,6 +520,9 @@ class _Launch:
                 num_restarts=rank.num_restarts,
                 returns=self._options.returns,
                 ready_when=self._options.ready_when,
+                seed=recipe.seed_of(rank.address.rank),
+                seeds_generators=self._options.seed is not None,
+                record=self._options.record,
             )
             if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *recipe.factory]

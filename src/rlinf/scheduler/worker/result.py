@@ -11,6 +11,7 @@ from rlinf.scheduler.comm.failure import Failure
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.timekeeping import begin_wait
 from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.host.info import WorkerAddress
@@ -144,6 +145,7 @@ class GroupResult(Generic[R]):
     async def _settled_in_this_loop(self) -> None:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
+        begun = begin_wait(self.awaits())
 
         def wake(_settled: Promise[None]) -> None:
             try:
@@ -156,6 +158,8 @@ class GroupResult(Generic[R]):
             await woken
         finally:
             self._call.settled.remove_done_callback(wake)
+        if begun is not None:
+            begun.end(self._call.settled.by)
 
     def note_read(self) -> None:
         """Somebody looks after this call: what it fails with need not be logged."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,6 +23,7 @@ from rlinf.scheduler.host.ports import acquire_port
 from rlinf.scheduler.host.timing import Stopwatch, timer
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import current_or_none
+from rlinf.scheduler.tape.work import at_step
 from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.exchange import Exchange
 from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
@@ -137,6 +140,16 @@ class Worker(Exchange):
         """How many processes had its place before this one, and died; 0 for the first."""
         return self.info.num_restarts
 
+    # A program may set it: many have one of that name.
+    @cached_property
+    def seed(self) -> int:
+        """The seed of its random numbers, from 0 to 2**32 - 1: its own, and the same in whoever takes its place.
+
+        It is derived from the `seed` of the launch, the group and the rank; without such a seed, from one that was
+        drawn for the job. 0 for a worker that was constructed directly.
+        """
+        return self.info.seed
+
     @property
     def node_rank(self) -> int:
         """Its node's number in the cluster."""
@@ -173,6 +186,21 @@ class Worker(Exchange):
             ConfigError: the method is a generator: its time depends on who iterates over it.
         """
         return timer(what)
+
+    @staticmethod
+    def at_step(number: int) -> AbstractContextManager[None]:
+        """A block that belongs to a training step, for the recordings of channels.
+
+            with self.at_step(812):
+                batch = trajectories.get_batch(batch_weight=4096)
+
+        What this thread or task takes in it is recorded as taken at that step, and what it puts in it as made at that
+        step, of all that it has taken in it. A shard's batches have the shard's step where no block says another.
+
+        Args:
+            number: the step's.
+        """
+        return at_step(number)
 
     # The documents' programs use these names.
     _rank = rank

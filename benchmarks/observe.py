@@ -1,0 +1,234 @@
+"""What it costs to be able to see what a job does, with 64 ranks: counted, listened to, looked at, traced.
+
+The same loops run in turn in one run, and what counts is the ratio to the first side, `bare`, in which nothing of where
+the time goes is counted: what does that is replaced by nothing in all processes. `counted` is what every job has;
+`events` has a listener to all events; `looked at` asks all ranks once a second what they are at (`cluster.why`); and
+`traced` writes a timeline (`cluster.trace`). The times of beginning and ending a trace are no part of the loops.
+
+The CartPole example is trained for so many updates with and without a trace, as its users run it.
+
+Run it with `python benchmarks/observe.py [--only NAME] [--quick]`; "notes" and "cartpole" are names, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from measure import Options, Table, duration_text, ratio_text, read_options, stopwatch
+from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
+from rlinf.scheduler.comm import promise, timekeeping
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.timekeeping import TIMES, Cause, Timekeeper
+from rlinf.scheduler.host.timing import Stopwatch
+
+NUM_RANKS = 64
+UPDATES = 12
+_CARTPOLE = Path(__file__).parents[1] / "examples" / "cartpole" / "main.py"
+_NOTES = ("note_wait", "note_phase", "note_call")
+_KEPT = {name: getattr(Timekeeper, name) for name in _NOTES}
+SIDES = ("bare", "counted", "events", "looked at", "traced")
+
+
+def count_nothing(nothing: bool) -> None:
+    """Let this process count where its time goes, or not."""
+    for name, note in _KEPT.items():
+        setattr(Timekeeper, name, (lambda *_: None) if nothing else note)
+    promise.begin_wait_in = (lambda _frame: None) if nothing else timekeeping.begin_wait_in
+
+
+class Rank(Worker):
+    """One of many; most of them are only there."""
+
+    def count_nothing(self, nothing: bool) -> None:
+        """See above."""
+        count_nothing(nothing)
+
+    def pairs(self, channel: str, count: int) -> float:
+        """Put and get 1 KiB, again and again; seconds of one pair."""
+        ours, item = self.connect_channel(channel), os.urandom(1024)
+        began = time.perf_counter()
+        for _ in range(count):
+            ours.put(item)
+            ours.get()
+        return (time.perf_counter() - began) / count
+
+    def nothing(self) -> None:
+        """Return."""
+
+
+@contextmanager
+def listening(cluster: Cluster) -> Iterator[None]:
+    """A block in which somebody hears of all events."""
+    heard: list[object] = []
+    cluster.session.bus.subscribe(heard.append)
+    try:
+        yield
+    finally:
+        cluster.session.bus.unsubscribe(heard.append)
+
+
+@contextmanager
+def looking(cluster: Cluster) -> Iterator[None]:
+    """A block in which all ranks are asked once a second what they are at, the first time at once."""
+    over = threading.Event()
+
+    def look() -> None:
+        while True:
+            cluster.why()
+            if over.wait(1.0):
+                return
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def bare(group: Any) -> Iterator[None]:
+    """A block in which nothing is counted."""
+    group.count_nothing(True).wait()
+    count_nothing(True)
+    try:
+        yield
+    finally:
+        count_nothing(False)
+        group.count_nothing(False).wait()
+
+
+def compare_sides(cluster: Cluster, group: Any, options: Options) -> None:
+    """Each workload on each side, in turn."""
+    folder = Path(tempfile.mkdtemp(prefix="observe-"))
+    sides: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "bare": lambda: bare(group),
+        "counted": nullcontext,
+        "events": lambda: listening(cluster),
+        "looked at": lambda: looking(cluster),
+        "traced": lambda: cluster.trace(folder / "run.json"),
+    }
+    Channel.create("pairs")
+    one = group.execute_on(0)
+    budget_s = 8 * options.budget_s
+    workloads: dict[str, Callable[[], float]] = {
+        "put and get of 1 KiB, one rank": lambda: one.pairs("pairs", int(budget_s / 1e-4)).wait()[0],
+        "a call of one rank": lambda: _calls(one, int(budget_s / 5e-4)),
+        f"a call of {group.world_size} ranks": lambda: _calls(group, max(3, int(budget_s / 2e-2))),
+    }
+    table = Table("median of the rounds", [*SIDES, *(f"{name} / bare" for name in SIDES[1:])], width=10)
+    for name, run in workloads.items():
+        if not options.wants(name):
+            continue
+        run()
+        took: dict[str, list[float]] = {side: [] for side in SIDES}
+        for _ in range(options.rounds):
+            for side in SIDES:
+                with sides[side]():
+                    took[side].append(run())
+        best = {side: statistics.median(seconds) for side, seconds in took.items()}
+        ratios = [f"{best[side] / best['bare']:.3f} x" for side in SIDES[1:]]
+        table.row(name, *(duration_text(best[side]) for side in SIDES), *ratios)
+
+
+def _calls(group: Any, count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        group.nothing().wait()
+    return (time.perf_counter() - began) / count
+
+
+def cost_of_notes() -> None:
+    """What one note costs in the process that makes it."""
+    table = Table("one note", ["takes"])
+    cause, number = Cause("channel", "get('pairs')", "pairs"), 200_000
+
+    def waits() -> None:
+        for _ in range(number):
+            TIMES.note_wait(time.monotonic(), cause, "rollout:1")
+
+    def timers() -> None:
+        for _ in range(number):
+            with Stopwatch("learn"):
+                pass
+
+    def described() -> None:
+        for _ in range(number):
+            Promise().wait(1e-9)
+
+    works = {
+        "a wait of a channel": waits,
+        "a timer": timers,
+        "a wait that is read off the stack": described,
+    }
+    for name, work in works.items():
+        began = time.perf_counter()
+        work()
+        table.row(name, duration_text((time.perf_counter() - began) / number))
+
+
+def trained_s(traced: bool, folder: Path) -> float:
+    """Seconds in which the CartPole example does its updates."""
+    environment = {name: value for name, value in os.environ.items() if name != "RLINF_TRACE"}
+    if traced:
+        environment["RLINF_TRACE"] = str(folder / "cartpole.json")
+    options = [f"training.max_updates={UPDATES}", "training.stop_return=1e9", f"hydra.run.dir={folder}"]
+    done = subprocess.run(
+        [sys.executable, str(_CARTPOLE), *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not (folder / "summary.json").exists():
+        raise RuntimeError(done.stderr)
+    return float(json.loads((folder / "summary.json").read_text())["training_s"])
+
+
+def compare_cartpole(options: Options) -> None:
+    """The example with and without a trace, in turn."""
+    took: dict[bool, list[float]] = {False: [], True: []}
+    size = 0
+    for _ in range(options.rounds):
+        for traced in took:
+            with tempfile.TemporaryDirectory(prefix="observe-") as folder:
+                took[traced].append(trained_s(traced, Path(folder)))
+                if traced:
+                    size = (Path(folder) / "cartpole.json").stat().st_size
+    counted, traced_s = (statistics.median(seconds) for seconds in took.values())
+    table = Table(f"CartPole, {UPDATES} updates", ["counted", "traced", "traced / counted", "file"])
+    ratio, file = ratio_text(traced_s / counted), f"{size / 1e6:.1f} MB"
+    table.row("median of the rounds", duration_text(counted), duration_text(traced_s), ratio, file)
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    options = read_options(__doc__ or "", rounds=5)
+    with stopwatch("observe"):
+        if options.wants("notes"):
+            cost_of_notes()
+            print()
+        with Cluster(simulate=f"1x{NUM_RANKS}") as cluster:
+            group = Rank.create_group().launch(
+                cluster, PackedPlacementStrategy(0, NUM_RANKS - 1), name="rank", launch_timeout_s=600
+            )
+            compare_sides(cluster, group, options)
+        if options.wants("cartpole"):
+            print()
+            compare_cartpole(options)
+
+
+if __name__ == "__main__":
+    main()

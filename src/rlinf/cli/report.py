@@ -1,0 +1,30 @@
+"""`rlinf report`: where the time of a running job goes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from rlinf.cli.exits import readable_errors
+
+
+def report(
+    step: Annotated[
+        str | None, typer.Option(help="The method whose calls are the job's steps, as group.method.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+    job: Annotated[
+        int | None, typer.Option(help="The process id of the job's driver, where several run.")
+    ] = None,
+) -> None:
+    """Say where the time goes in a job whose driver runs on this machine: phases, waits, what its steps wait for."""
+    # Sockets and keys take a while to load, and other commands do without them.
+    from rlinf.scheduler.observe.report import report_of_job  # noqa: PLC0415
+    from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
+
+    with readable_errors():
+        found = report_of_job(find_job(job), f"rlinf-report:{os.getpid()}", step)
+        typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

@@ -1,0 +1,114 @@
+"""Records what a channel delivers; on the I/O thread, which writes nothing itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.remote_items import RemoteItem
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.errors import RecordingError
+from rlinf.scheduler.queueing import Deliver, rounded
+from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
+
+# Larger items are recorded without their bytes: they would be copied here, where all others wait.
+PAYLOAD_BYTES = 64 << 10
+CLOSE_S = 1.0
+# What an item takes in memory until it is written.
+_ITEM_BYTES = 256
+
+
+class RecordDesk:
+    """The recording of one channel, if there is any.
+
+    Args:
+        channel: its name.
+    """
+
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
+        self._log: DeliveryLog | None = None
+        self._has_payload = False
+        # At which step they work who asked and said so; by client and ticket.
+        self._steps: dict[tuple[str, int], int] = {}
+        # What is to be sent once more.
+        self._again: set[tuple[str, int]] = set()
+
+    def answer(self, request: Request) -> None:
+        """Begin to record, or end it: then the answer comes when all is written."""
+        wanted: wire.Record = request.head
+        before, log = self._log, None
+        try:
+            if wanted.path:
+                began = RecordedChannel(self._channel, time.time())
+                log = DeliveryLog(wanted.path, began, wanted.max_bytes)
+        except (OSError, RuntimeError, RecordingError) as error:  # there may be no thread for it
+            request.reply(wire.Done(str(error)))
+            return
+        self._log, self._has_payload = log, wanted.payload
+        if before is None:
+            request.reply(wire.Done(""))
+        else:
+            before.close()
+            before.ended.add_done_callback(lambda _: request.reply(wire.Done("")))
+
+    def expect(self, client: str, get: wire.Get) -> None:
+        """Somebody asks for items."""
+        if get.step is not None:
+            self._steps[client, get.ticket] = get.step
+
+    def forget(self, client: str, ticket: int) -> None:
+        """Somebody gets nothing for what they asked."""
+        if self._steps:
+            self._steps.pop((client, ticket), None)
+
+    def repeat(self, client: str, ticket: int) -> None:
+        """What somebody was sent is sent once more: it is recorded already."""
+        self._again.add((client, ticket))
+
+    def lose(self, client: str) -> None:
+        """A client is gone."""
+        for key in [key for key in self._steps if key[0] == client]:
+            del self._steps[key]
+        self._again = {key for key in self._again if key[0] != client}
+
+    def note(self, delivery: Deliver, consumer: str) -> list[Any] | None:
+        """Items go to a consumer; their ids, for it to name them, if that is recorded."""
+        step = self._steps.pop((delivery.client, delivery.ticket), None) if self._steps else None
+        if self._log is None or not any(item.origin for item in delivery.items):
+            return None  # a slot, or what a subscription reads
+        if step is None and delivery.part is not None:
+            step = delivery.part.step
+        if self._again and (delivery.client, delivery.ticket) in self._again:
+            self._again.remove((delivery.client, delivery.ticket))
+        else:
+            frames: list[Buffer] = []
+            items = [self._item(item, frames) for item in delivery.items]
+            queue = next(_name(item.origin[2]) for item in delivery.items if item.origin)
+            size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
+            self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
+        return [item.origin[0] if item.origin else ("", "", 0) for item in delivery.items]
+
+    def close(self) -> None:
+        """Record no more; what is to be written still is, if that does not take long."""
+        if self._log is not None:
+            self._log.close()
+            self._log.ended.wait(CLOSE_S)
+            self._log = None
+
+    def _item(self, item: Item, frames: list[Buffer]) -> tuple[Any, ...]:
+        its: list[bytes] = []
+        payload = item.payload
+        if self._has_payload and item.size_bytes <= PAYLOAD_BYTES and not isinstance(payload, RemoteItem):
+            # Its consumer may write into what it gets.
+            its = [bytes(frame) for frame in payload.frames()]
+            frames.extend(its)
+        return item.origin, item.version, rounded(item.weight), item.size_bytes, len(its)
+
+
+def _name(queue: Any) -> str:
+    name = wire.as_name(queue)
+    return name if isinstance(name, str) else repr(name)

@@ -1,0 +1,206 @@
+"""A connection to a channel whose operations are noted, for this rank to be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.connection import ChannelConnection
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.tape.tape import Note, Tape
+
+
+class AboutDelivery(NamedTuple):
+    """What a recording says of a delivery, besides its items' bytes: how many frames each has, and see `Delivery`."""
+
+    num_frames: Sequence[int]
+    complete: bool
+    part: wire.ShardPart | None
+    lease: wire.LeaseNote | None
+    group: Any
+    slot: wire.SlotNote | None
+    versions: Sequence[int | None] | None
+    ids: Sequence[wire.ItemId] | None
+
+    def delivery(self, frames: Sequence[Buffer]) -> Delivery:
+        """The delivery, of all its items' frames."""
+        left = list(frames)
+        items = []
+        for num in self.num_frames:
+            items.append(Arrived(left[:num]))
+            del left[:num]
+        return Delivery(items, *self[1:])
+
+
+def what_of(operation: Operation, channel: str) -> tuple[str, str]:
+    """What an operation is noted as: its kind, and of which queue; the same whenever the program runs."""
+    return operation.kind, f"{channel} {operation.queue_name!r}"
+
+
+class RecordedConnection:
+    """Does what its connection does, and notes what that brings, in the thread that takes it.
+
+    Args:
+        connection: to the channel.
+        tape: what notes it.
+
+    Attributes:
+        connection: see above.
+    """
+
+    def __init__(self, connection: ChannelConnection, tape: Tape) -> None:
+        self.connection = connection
+        self._tape = tape
+        self._begun: dict[int, Note] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[list[Arrived]], Any] | None = None,
+    ) -> Any:
+        """See `ChannelConnection`."""
+        note = self._begin(operation, encoded)
+
+        def load_noted(items: list[Arrived]) -> Any:
+            _took(note, items)
+            return load(items) if load is not None else items
+
+        try:
+            value = self.connection.run(operation, encoded, None if load is None else load_noted)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        if load is None:
+            note.took()
+        return value
+
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+        """See `ChannelConnection`."""
+        note = self._begin(operation, encoded)
+        promise = self.connection.start(operation, encoded)
+        note.follow(promise)
+        if encoded is not None or operation.kind == "set_version":
+            promise.add_done_callback(lambda done: _took_nothing(note, done))
+        elif operation.lease is not None or operation.kind == "admit":
+            # Nobody says that it takes these.
+            promise.add_done_callback(lambda done: _took_end(note, done))
+        else:
+            self._begun[operation.ticket] = note
+            promise.add_done_callback(lambda done: self._forget_failed(operation.ticket, done))
+        return promise
+
+    def look_after(self, operation: Operation) -> None:
+        """See `ChannelConnection`: somebody is about to take the items of a handle."""
+        note = self._begun.pop(operation.ticket, None)
+        promise = operation.find_promise()
+        if note is not None and promise is not None:
+            _took_end(note, promise)
+        self.connection.look_after(operation)
+
+    def hold(self, operation: Operation) -> OperationPromise:
+        """See `ChannelConnection`."""
+        note = self._begin(operation)
+        try:
+            promise = self.connection.hold(operation)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        note.follow(promise)
+        _took_end(note, promise)
+        return promise
+
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """See `ChannelConnection`."""
+        promise = self.hold(operation)
+        try:
+            return load(promise.result(0))
+        finally:
+            del promise  # an error keeps this frame
+
+    def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
+        """See `ChannelConnection`."""
+        what = type(message).__name__.lower()
+        subject = self.connection.ref.spec.name
+        return self._tape.run(what, subject, lambda: self.connection.ask(message, kind, timeout_s))
+
+    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        answer = self.connection.begin_to_ask(message, kind, timeout_s)
+        return self._noted(type(message).__name__.lower(), answer)
+
+    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        return self._noted("settle", self.connection.settle(operation, message, is_last))
+
+    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        return self._noted("extend", self.connection.extend(operation, message))
+
+    def read_dead(self, number: int) -> Any:
+        """See `ChannelConnection`."""
+        note = self._tape.begin("read_dead", self.connection.ref.spec.name)
+        try:
+            reply = self.connection.read_dead(number)
+        except BaseException as error:
+            note.failed(error)
+            raise
+        note.took(lambda: reply.frames, reply.head)
+        return reply
+
+    def _begin(self, operation: Operation, encoded: Encoded | None = None) -> Note:
+        what = what_of(operation, self.connection.ref.spec.name)
+        # A question has the number and the address of who asks in it: another one each time.
+        return self._tape.begin(*what, None if operation.question else encoded)
+
+    def _forget_failed(self, ticket: int, promise: Promise[Any]) -> None:
+        if promise.cancelled() or promise.exception(0) is not None:
+            self._begun.pop(ticket, None)
+
+    def _noted(self, what: str, answer: Promise[Any]) -> Promise[Any]:
+        note = self._tape.begin(what, self.connection.ref.spec.name)
+        note.follow(answer)
+
+        def took(done: Promise[Any]) -> None:
+            if not done.cancelled() and done.exception(0) is None:
+                reply = done.result(0)
+                note.took(lambda: reply.frames, reply.head)
+
+        answer.add_done_callback(took)
+        return answer
+
+
+def _took_nothing(note: Note, promise: Promise[Any]) -> None:
+    if not promise.cancelled() and promise.exception(0) is None:
+        note.took()
+
+
+def _took_end(note: Note, promise: Promise[Any]) -> None:
+    if not promise.cancelled() and promise.exception(0) is None:
+        _took(note, promise.result(0))
+
+
+def _took(note: Note, items: list[Arrived]) -> None:
+    if not isinstance(items, Delivery):
+        items = Delivery(items, True)
+    parts = [item.frames() for item in items]
+    about = AboutDelivery(
+        [len(part) for part in parts],
+        items.complete,
+        items.part,
+        items.lease,
+        items.group,
+        items.slot,
+        items.versions,
+        items.ids,
+    )
+    note.took(lambda: [frame for part in parts for frame in part], tuple(about))

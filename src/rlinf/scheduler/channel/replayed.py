@@ -1,0 +1,206 @@
+"""Connections to channels that answer from the recording of a rank; nothing leaves the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf.scheduler.channel.question import Question
+from rlinf.scheduler.channel.recorded import AboutDelivery, what_of
+from rlinf.scheduler.channel.spec import ChannelRef
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.handle import AsyncHandle
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.waits import Wait
+from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.tape.player import Player
+
+
+class ReplayedConnections:
+    """Stands for `ChannelConnections`.
+
+    Args:
+        player: what was recorded.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._by_id: dict[str, ReplayedConnection] = {}
+
+    def to(self, ref: ChannelRef) -> ReplayedConnection:
+        """Return the connection to a channel."""
+        return self._by_id.setdefault(ref.spec.channel_id, ReplayedConnection(self._player, ref))
+
+
+class ReplayedConnection:
+    """Stands for `ChannelConnection`.
+
+    Args:
+        player: what was recorded.
+        ref: the channel.
+
+    Attributes:
+        ref: see above.
+        lost: a recording is always there.
+    """
+
+    lost = None
+
+    def __init__(self, player: Player, ref: ChannelRef) -> None:
+        self.ref = ref
+        self._name = ref.spec.name
+        self._player = player
+
+    def run(
+        self,
+        operation: Operation,
+        encoded: Encoded | None = None,
+        load: Callable[[list[Arrived]], Any] | None = None,
+    ) -> Any:
+        """See `ChannelConnection`."""
+        what = what_of(operation, self._name)
+        if load is None:
+            self._player.give(*what, _comparable(operation, encoded))
+            return None
+        return load(_delivery(*self._player.take(*what)))
+
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+        """See `ChannelConnection`."""
+        what = what_of(operation, self._name)
+        promise = OperationPromise(self, operation)
+        operation.promise_to(promise)
+        source: Promise[Any]
+        if encoded is not None or operation.kind == "set_version":
+            source = self._player.given(*what, _comparable(operation, encoded))
+        else:
+            source = self._player.promised(*what)
+        error = source.exception(0)
+        if error is not None:
+            promise.set_exception(error)
+        else:
+            value = source.result(0)
+            promise.set_result(value if value is None else _delivery(*value))
+        return promise
+
+    def awaits(self, operation: Operation) -> Wait:
+        """See `ChannelConnection`."""
+        return operation.awaits(self._name, "")
+
+    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
+        """See `ChannelConnection`; it is over."""
+
+    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
+        """See `ChannelConnection`; nobody can be asked."""
+
+    def hold(self, operation: Operation) -> OperationPromise:
+        """See `ChannelConnection`."""
+        return self.start(operation)
+
+    def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
+        """See `ChannelConnection`."""
+        return load(self.start(operation).result(0))
+
+    def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
+        """See `ChannelConnection`."""
+        del kind, timeout_s
+        return self._player.take(type(message).__name__.lower(), self._name)[0]
+
+    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        del kind, timeout_s
+        return self._replied(type(message).__name__.lower())
+
+    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        del operation, message, is_last
+        return self._replied("settle")
+
+    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+        """See `ChannelConnection`."""
+        del operation, message
+        return self._replied("extend")
+
+    def read_dead(self, number: int) -> Any:
+        """See `ChannelConnection`."""
+        del number
+        return self._replied("read_dead").result(0)
+
+    def answer_to(self, answer: Promise[Any], what: str, timeout_s: float = ANSWER_S) -> Any:
+        """See `ChannelConnection`."""
+        del what, timeout_s
+        return answer.result(0)
+
+    def look_after(self, operation: Operation) -> None:
+        """See `ChannelConnection`."""
+
+    def note_moved(self, operation: Operation, items: Delivery | None) -> None:
+        """See `ChannelConnection`: nobody traces a replay."""
+
+    def drop(self, operation: Operation) -> None:
+        """See `ChannelConnection`."""
+
+    def give_back(self, operation: Operation) -> None:
+        """See `ChannelConnection`."""
+
+    def tell(self, message: wire.Control) -> None:
+        """See `ChannelConnection`."""
+
+    def finish_puts(self, operation: str, timeout_s: float | None) -> None:
+        """See `ChannelConnection`."""
+
+    def _replied(self, what: str) -> Promise[Any]:
+        reply: Promise[Any] = Promise()
+        answer = self._player.promised(what, self._name)
+        error = answer.exception(0)
+        if error is not None:
+            reply.set_exception(error)
+        else:
+            head, frames = answer.result(0)
+            reply.set_result(SimpleNamespace(head=head, frames=frames))
+        return reply
+
+
+class ReplayedAsking:
+    """Stands for `Asking`.
+
+    Args:
+        player: what was recorded.
+        endpoint: of this process.
+    """
+
+    def __init__(self, player: Player, endpoint: Endpoint) -> None:
+        self._player = player
+        self._endpoint = endpoint
+
+    def begin(
+        self, connection: ReplayedConnection, queue: QueueName, item: Any
+    ) -> tuple[Question, Promise[Any]]:
+        """See `Asking`."""
+        answer = self._player.promised("answer", f"{connection.ref.spec.name} {queue!r}")
+        # Any number: that of a question is never compared.
+        return Question(1, self._endpoint, self._player.recorded.address, item), answer
+
+    @staticmethod
+    def handle(pending: Promise[Any]) -> AsyncHandle[Any]:
+        """See `Asking`."""
+        return AsyncHandle(pending, lambda brought: Arrived(brought[1]).load(), "ask")
+
+    def follow(self, put: AsyncHandle[None], pending: Promise[Any], timeout_s: float | None) -> None:
+        """See `Asking`."""
+
+    def give_up(self, pending: Promise[Any]) -> None:
+        """See `Asking`."""
+
+
+def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], Encoded] | None:
+    return None if encoded is None or operation.question else lambda: encoded
+
+
+def _delivery(about: tuple[Any, ...], frames: list[bytearray]) -> Delivery:
+    return AboutDelivery(*about).delivery(frames)

@@ -1,0 +1,236 @@
+"""Where this process's time goes: calls, the phases in them, and waits, each counted when it has ended.
+
+There is one timekeeper a process. What is counted are sums, by what waited for what and where; what took a while is
+kept as a span besides, the last ones, and all of it goes to a spool while the job is traced. It has no lock: a sum is
+a list that is changed in place by single steps, and a thread that is interrupted in between has counted or has not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from functools import lru_cache
+from time import monotonic
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from rlinf.scheduler.comm.forking import on_fork_in_child
+from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
+
+K = TypeVar("K", bound=Hashable)
+
+# Kinds of spans.
+CALL, PHASE, WAIT, PUT, GET, ACK, PUBLISH, FETCH, EVENT = (
+    "call",
+    "phase",
+    "wait",
+    "put",
+    "get",
+    "ack",
+    "publish",
+    "fetch",
+    "event",
+)
+# Shorter ones are counted, and kept as spans only while the job is traced.
+SHORT_S = 1e-4
+# So many spans are kept.
+NUM_RECENT = 4096
+# So many sums of each kind; what comes after them is counted as others.
+MAX_SUMS = 2000
+# What a wait is for is said within so many frames of it.
+_NEAR = 6
+OTHERS = "others"
+
+
+class Site(NamedTuple):
+    """Where a thread or task is: in which method, and in which phase of it; phases within phases by slashes."""
+
+    method: str = ""
+    phase: str = ""
+
+
+class Cause(NamedTuple):
+    """What is waited for.
+
+    Attributes:
+        kind: what ends such a wait, as of `Wait`.
+        operation: what it is in, e.g. "get_batch('trajectories')".
+        subject: the channel, or what weights are published as.
+    """
+
+    kind: str
+    operation: str
+    subject: str = ""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Something that took time in a thread.
+
+    Attributes:
+        kind: CALL, WAIT and so on.
+        began: when, on the process's monotonic clock, in seconds.
+        ended: likewise.
+        name: the method, the phase, or what was done.
+        thread: the thread's number.
+        by: who called; who ended a wait; "" where that is not known.
+        subject: the channel, or what weights are published as.
+        items: which items went through a channel, each by its producer and that one's number of it.
+    """
+
+    kind: str
+    began: float
+    ended: float
+    name: str
+    thread: int
+    by: str = ""
+    subject: str = ""
+    items: tuple[tuple[str, int], ...] = ()
+
+
+Sum = list[Any]  # how often, and how many seconds
+NOWHERE = Site()
+site: ContextVar[Site] = ContextVar("rlinf_site", default=NOWHERE)
+_site_of_caller = site.get
+
+
+class Timekeeper:
+    """What took how long in this process.
+
+    Attributes:
+        calls: by method.
+        phases: by where.
+        waits: by where, what for, and who ended them.
+        recent: the last spans that took a while.
+        since: when the first call began, on the monotonic clock; None before.
+        short_s: what takes less is not kept as a span, in seconds.
+        spool: takes every span while the job is traced.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.calls: dict[str, Sum] = {}
+        self.phases: dict[Site, Sum] = {}
+        self.waits: dict[tuple[Site, Cause, str], Sum] = {}
+        self.recent: deque[Span] = deque(maxlen=NUM_RECENT)
+        self.since: float | None = None
+        self.short_s = SHORT_S
+        self.spool: Callable[[Span], object] | None = None
+
+    def trace(self, spool: Callable[[Span], object] | None) -> None:
+        """Let every span go to `spool` from now on; None: not any more."""
+        self.spool = spool
+        self.short_s = SHORT_S if spool is None else -1.0
+
+    def note_wait(self, began: float, cause: Cause, by: str) -> None:
+        """A wait of this thread that began then is over, and `by` has ended it."""
+        ended = monotonic()
+        key = _site_of_caller(), cause, by
+        spent = self.waits.get(key)
+        if spent is None:
+            spent = _new_sum(self.waits, key, (NOWHERE, Cause(OTHER, OTHERS), ""))
+        spent[0] += 1
+        spent[1] += ended - began
+        if ended - began >= self.short_s:
+            self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
+
+    def note_phase(self, where: Site, began: float, ended: float) -> None:
+        """A phase is over."""
+        spent = self.phases.get(where) or _new_sum(self.phases, where, Site("", OTHERS))
+        spent[0] += 1
+        spent[1] += ended - began
+        if ended - began >= self.short_s:
+            self._keep(Span(PHASE, began, ended, where.phase.rpartition("/")[2], threading.get_ident()))
+
+    def note_call(self, method: str, began: float, caller: str) -> None:
+        """A call that began then has ended, in the thread that ran it."""
+        ended = monotonic()
+        spent = self.calls.get(method) or _new_sum(self.calls, method, OTHERS)
+        spent[0] += 1
+        spent[1] += ended - began
+        if ended - began >= self.short_s:
+            self._keep(Span(CALL, began, ended, method, threading.get_ident(), caller))
+
+    def note_moved(
+        self,
+        kind: str,
+        began: float,
+        name: str,
+        subject: str,
+        items: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        """Items or weights were moved; it is asked only where there is a spool."""
+        if self.spool is not None:
+            self.spool(Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items))
+
+    def _keep(self, span: Span) -> None:
+        self.recent.append(span)
+        if self.spool is not None:
+            self.spool(span)
+
+
+def _new_sum(sums: dict[K, Sum], key: K, others: K) -> Sum:
+    return sums.setdefault(key if len(sums) < MAX_SUMS else others, [0, 0.0])
+
+
+TIMES = Timekeeper()
+on_fork_in_child(TIMES.clear)
+
+
+def cause_of(wait: Wait) -> Cause:
+    """What a wait is for, without what differs from one to the next: its queue, or the number of a version."""
+    if wait.kind == CHANNEL:
+        return cause_at(CHANNEL, wait.detail, wait.subject)
+    if wait.kind == WEIGHTS:
+        return cause_at(WEIGHTS, "fetch_weights", wait.subject)
+    return Cause(wait.kind, wait.operation, wait.subject)
+
+
+@lru_cache(maxsize=MAX_SUMS)
+def cause_at(kind: str, what: str, subject: str) -> Cause:
+    """The cause of a wait in an operation on a channel or on weights."""
+    return Cause(kind, f"{what}('{subject}')", subject)
+
+
+class Begun(NamedTuple):
+    """A wait that has begun: when, what for, and who ends it if nobody else is known to."""
+
+    at: float
+    cause: Cause
+    peer: str
+
+    def end(self, by: str) -> None:
+        """It is over."""
+        TIMES.note_wait(self.at, self.cause, by or self.peer)
+
+
+def begin_wait(wait: Wait | None) -> Begun | None:
+    """A wait begins; None if it is none to be counted."""
+    if wait is None or wait.kind == IDLE:
+        return None
+    # Of a channel they are who holds it, and not who puts or takes.
+    peer = wait.peers[0] if len(wait.peers) == 1 and wait.kind != CHANNEL else ""
+    return Begun(monotonic(), cause_of(wait), peer)
+
+
+def begin_wait_in(frame: FrameType | None) -> Begun | None:
+    """The same of a thread that waits in `frame`: what for is read off its stack."""
+    caller = frame
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        describe = describer_of(frame.f_code)
+        if describe is not None:
+            try:
+                return begin_wait(describe(frame.f_locals))
+            except Exception:  # noqa: BLE001 - not all of its variables are there yet
+                break
+        frame = frame.f_back
+    name = "" if caller is None else caller.f_code.co_qualname
+    return Begun(monotonic(), Cause(OTHER, name), "")

@@ -1,0 +1,216 @@
+"""The file into which a traced process writes its spans, as far as they fit, and that outlives it.
+
+Two segments, `NAME.0` and `NAME.1`, are written in turn: where one is full the other one, which is older, begins anew.
+
+    segment     frames
+    frame       u32 size, little-endian; msgpack of `SpoolHead`, `ThreadNames`, `ClockNote` or `Spans`
+
+A process that is killed may leave half a frame, which is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from rlinf.scheduler.comm.timekeeping import Span
+
+_SIZE = struct.Struct("<I")
+NUM_SEGMENTS = 2
+
+
+class SpoolHead(msgspec.Struct, tag=0, frozen=True, array_like=True):
+    """How a segment begins.
+
+    Attributes:
+        process: whose spans they are.
+        pid: its number.
+        host: its machine's name.
+        number: how many segments there were before.
+        num_dropped: how many spans were dropped before this segment, there being no room.
+    """
+
+    process: str
+    pid: int
+    host: str
+    number: int
+    num_dropped: int
+
+
+class ThreadNames(msgspec.Struct, tag=1, frozen=True, array_like=True):
+    """Names of threads, by their numbers."""
+
+    names: dict[int, str]
+
+
+class ClockNote(msgspec.Struct, tag=2, frozen=True, array_like=True):
+    """What the process's clock shows more than the home's from a moment on; so much it may be wrong, in seconds."""
+
+    at: float
+    offset_s: float
+    error_s: float
+
+
+class Spans(msgspec.Struct, tag=3, frozen=True, array_like=True):
+    """Some spans, in the order of their ends, mostly."""
+
+    spans: list[Span]
+
+
+Frame = SpoolHead | ThreadNames | ClockNote | Spans
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Frame).decode
+
+
+class SpoolWriter:
+    """Writes the spool of one process. Where the disk is full, spans are dropped, and counted.
+
+    Args:
+        path: of the file, without its segment's number.
+        head: what each segment begins with.
+        max_bytes: how large it may become; changed at any time.
+
+    Attributes:
+        num_dropped: how many spans were dropped.
+        max_bytes: see above.
+    """
+
+    def __init__(self, path: Path, head: SpoolHead, max_bytes: int) -> None:
+        self.num_dropped = 0
+        self.max_bytes = max_bytes
+        self._path = path
+        self._head = head
+        self._number = 0
+        # Of the segments that are there.
+        self._num_spans = [0] * NUM_SEGMENTS
+        self._threads: dict[int, str] = {}
+        self._clock: ClockNote | None = None
+        self._file = self._begin()
+
+    def write(self, spans: list[Span]) -> None:
+        """Write spans; the oldest ones go where there is no room."""
+        if spans and self._append(Spans(spans)):
+            self._num_spans[self._number % NUM_SEGMENTS] += len(spans)
+        else:
+            self.num_dropped += len(spans)
+
+    def note_threads(self, names: dict[int, str]) -> None:
+        """Threads are called so."""
+        if names.items() - self._threads.items():
+            self._threads.update(names)
+            self._append(ThreadNames(self._threads))
+
+    def note_clock(self, note: ClockNote) -> None:
+        """The clock differs by so much from now on."""
+        self._clock = note
+        self._append(note)
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+    def _append(self, frame: Frame) -> bool:
+        data = _encode(frame)
+        room = self.max_bytes // NUM_SEGMENTS
+        if self._file.tell() + _SIZE.size + len(data) > room and self._num_spans[self._number % NUM_SEGMENTS]:
+            self._file.close()
+            self._number += 1
+            self._file = self._begin()
+        return self._put(data)
+
+    def _begin(self) -> BinaryIO:
+        place = self._number % NUM_SEGMENTS
+        self.num_dropped += self._num_spans[place]
+        self._num_spans[place] = 0
+        file = open_private(segment(self._path, place))
+        head = msgspec.structs.replace(self._head, number=self._number, num_dropped=self.num_dropped)
+        self._file = file
+        for frame in (head, ThreadNames(self._threads), self._clock):
+            if frame is not None:
+                self._put(_encode(frame))
+        return file
+
+    def _put(self, data: bytes) -> bool:
+        before = self._file.tell()
+        try:
+            self._file.write(_SIZE.pack(len(data)) + data)
+        except OSError:  # the disk is full: half a frame would hide all that follow
+            self._file.seek(before)
+            with suppress(OSError):
+                self._file.truncate()
+            return False
+        return True
+
+
+def segment(path: Path, place: int) -> Path:
+    """One of the files that a spool is made of."""
+    return path.with_name(f"{path.name}.{place}")
+
+
+def open_private(path: Path) -> BinaryIO:
+    """A new file, or an emptied one, that only this user can read; what is written there is written at once."""
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+
+
+class SpoolContent(msgspec.Struct):
+    """What a spool holds.
+
+    Attributes:
+        head: of its last segment; its `num_dropped` are all that were dropped.
+        threads: their names.
+        clocks: how the clock differed, in order.
+        spans: in the order in which they were written.
+    """
+
+    head: SpoolHead
+    threads: dict[int, str]
+    clocks: list[ClockNote]
+    spans: list[Span]
+
+
+def read_spool(segments: Iterable[bytes]) -> SpoolContent | None:
+    """What the segments of a spool hold, given in any order; None if there is nothing."""
+    content: SpoolContent | None = None
+    for frames in sorted(filter(None, (list(_frames(data)) for data in segments)), key=_number_of):
+        for frame in frames:
+            if isinstance(frame, SpoolHead):
+                content = content or SpoolContent(frame, {}, [], [])
+                content.head = frame
+            elif content is not None:
+                _add(content, frame)
+    return content
+
+
+def _add(content: SpoolContent, frame: Frame) -> None:
+    if isinstance(frame, ThreadNames):
+        content.threads.update(frame.names)
+    elif isinstance(frame, ClockNote):
+        content.clocks.append(frame)
+    elif isinstance(frame, Spans):
+        content.spans += frame.spans
+
+
+def _number_of(frames: list[Frame]) -> int:
+    first = frames[0]
+    return first.number if isinstance(first, SpoolHead) else -1
+
+
+def _frames(data: bytes) -> Iterator[Frame]:
+    place = 0
+    while place + _SIZE.size <= len(data):
+        (size,) = _SIZE.unpack_from(data, place)
+        place += _SIZE.size
+        if place + size > len(data):
+            return
+        try:
+            yield _decode(data[place : place + size])
+        except msgspec.MsgspecError:
+            return
+        place += size

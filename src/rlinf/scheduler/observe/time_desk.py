@@ -1,0 +1,137 @@
+"""The job's home gathers where the time of all processes went; also of those that have left."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
+from rlinf.scheduler.errors import ClusterError, CommTimeout
+from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
+from rlinf.scheduler.observe.graph import only_looks
+from rlinf.scheduler.observe.roll_call import RollCall
+from rlinf.scheduler.observe.time_sheets import (
+    LEFT_SPANS,
+    TIMES_LEFT,
+    TIMES_OF,
+    AskTimes,
+    TimeSheet,
+    TimeSheets,
+)
+from rlinf.scheduler.session import Session
+
+# A service of the job's home.
+ALL_TIMES = "job.all_times"
+# Of all processes together so many spans are asked for, and of each at least as many as of one that leaves.
+MAX_SPANS = 200_000
+# So many that have left are remembered.
+MAX_LEFT = 4096
+
+
+class JobTimes(msgspec.Struct, frozen=True, array_like=True):
+    """Where the time of all processes of a job went.
+
+    Attributes:
+        sheets: of those that answered, and of those that have left; of a rank that came back, each process's.
+        missing: why there is none of others, by name.
+        took_s: how long it took to ask, in seconds.
+        now: when it was asked, on the home's clock, in seconds.
+    """
+
+    sheets: tuple[TimeSheet, ...] = ()
+    missing: dict[str, str] = {}
+    took_s: float = 0.0
+    now: float = 0.0
+
+
+class AskAllTimes(msgspec.Struct, frozen=True, array_like=True):
+    """Ask where all time went -> None, and `JobTimes` in a frame.
+
+    Attributes:
+        within_s: how long that may take, in seconds.
+    """
+
+    within_s: float
+
+
+class TimeDesk:
+    """Knows where the time of all processes went; a service of the job's home. On the I/O thread.
+
+    Args:
+        session: the home's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._messenger = messenger = session.messenger
+        self._roll_call = session.service(RollCall)
+        self._own = session.service(TimeSheets)
+        self._left: OrderedDict[tuple[str, str], TimeSheet] = OrderedDict()
+        messenger.serve(TIMES_LEFT, self._on_left, TimeSheet)
+        messenger.serve(ALL_TIMES, self._on_ask, AskAllTimes)
+
+    def gather(self, within_s: float, done: Callable[[JobTimes], None]) -> None:
+        """Ask all processes, and have `done` called with what they say."""
+        members = self._roll_call.members
+        num_spans = max(LEFT_SPANS, MAX_SPANS // (1 + len(members)))
+        asked = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
+        told = partial(self._on_told, self._own.now(num_spans), done)
+        AllAsked(self._messenger, asked, told).ask(TIMES_OF, AskTimes(num_spans), within_s, TimeSheet)
+
+    def _on_told(
+        self,
+        own: TimeSheet,
+        done: Callable[[JobTimes], None],
+        answers: list[ReplyFrom],
+        problems: dict[str, str],
+    ) -> None:
+        told = [replace(each.reply.head, offset_s=self._offset_s(each)) for each in answers]
+        gone = {
+            name: why
+            for process_id, (name, why) in self._roll_call.departed.items()
+            if (name, process_id) not in self._left and not only_looks(name)
+        }
+        sheets = (own, *told, *self._left.values())
+        done(JobTimes(sheets, {**gone, **problems}, time.monotonic() - own.now, own.now))
+
+    def _offset_s(self, answered: ReplyFrom) -> float:
+        """What a process's clock shows more than this one's: all processes of a machine have one clock."""
+        if answered.endpoint.machine_id == self._messenger.endpoint.machine_id:
+            return 0.0
+        sheet: TimeSheet = answered.reply.head
+        return sheet.now - (answered.asked_at + answered.answered_at) / 2
+
+    def _on_left(self, notice: Request) -> None:
+        self._left[notice.peer_name, notice.peer_id] = notice.head
+        while len(self._left) > MAX_LEFT:
+            self._left.popitem(last=False)
+
+    def _on_ask(self, request: Request) -> None:
+        self.gather(request.head.within_s, partial(_reply, request))
+
+
+def _reply(request: Request, times: JobTimes) -> None:
+    request.reply(None, [msgspec.msgpack.encode(times)])
+
+
+@awaited(lambda _local: Wait(IDLE, "where the job's time went"))
+def ask_times(session: Session, within_s: float) -> JobTimes:
+    """Where the time of all processes of a job went.
+
+    Raises:
+        ClusterError: the job's home does not answer.
+    """
+    asked = session.messenger.request(
+        session.home, ALL_TIMES, AskAllTimes(within_s), timeout_s=within_s + 1.0, reply_type=None
+    )
+    try:
+        reply = asked.result()
+    except CommTimeout as error:
+        raise ClusterError(f"the job's driver does not answer: {error}") from error
+    return msgspec.msgpack.decode(reply.frames[0], type=JobTimes)

@@ -1,0 +1,158 @@
+"""What a process says of where its time went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm.timekeeping import TIMES, Span, Timekeeper
+from rlinf.scheduler.observe.notes import RunningCall
+from rlinf.scheduler.session import Session
+
+# A service of every process of a job.
+TIMES_OF = "job.times"
+# Of its home: what a process says when it leaves, with at most so many spans.
+TIMES_LEFT = "job.times_left"
+LEFT_SPANS = 256
+
+
+class CallSum(msgspec.Struct, frozen=True, array_like=True):
+    """How often a method was called, and for how many seconds it ran."""
+
+    method: str
+    count: int
+    seconds: float
+
+
+class PhaseSum(msgspec.Struct, frozen=True, array_like=True):
+    """How often there was a phase, in which method, and for how many seconds."""
+
+    method: str
+    phase: str
+    count: int
+    seconds: float
+
+
+class WaitSum(msgspec.Struct, frozen=True, array_like=True):
+    """How often, and how many seconds, was waited.
+
+    Attributes:
+        method, phase: where.
+        kind, operation, subject: what for, as of `Cause`.
+        by: who ended these waits; "" where that is not known.
+        count, seconds: how often, and how long together.
+    """
+
+    method: str
+    phase: str
+    kind: str
+    operation: str
+    subject: str
+    by: str
+    count: int
+    seconds: float
+
+
+class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
+    """Where a process's time went.
+
+    Attributes:
+        process: its name.
+        lived_s: for how long it is looked at: since its first call, or where none has come, since it takes part.
+        calls, phases, waits: what has ended, added up; the calls that run are added to those that have ended.
+        running: those.
+        spans: the last ones that took a while, by the process's clock.
+        now: when this was said, on that clock.
+        offset_s: what its clock shows more than the home's, in seconds.
+        is_full: whether there were more spans.
+    """
+
+    process: str
+    lived_s: float
+    calls: tuple[CallSum, ...] = ()
+    phases: tuple[PhaseSum, ...] = ()
+    waits: tuple[WaitSum, ...] = ()
+    running: tuple[RunningCall, ...] = ()
+    spans: tuple[Span, ...] = ()
+    now: float = 0.0
+    offset_s: float = 0.0
+    is_full: bool = False
+
+
+class AskTimes(msgspec.Struct, frozen=True, array_like=True):
+    """Ask a process for its sheet, with at most so many spans -> `TimeSheet`."""
+
+    max_spans: int
+
+
+def sheet_of(
+    times: Timekeeper,
+    process: str,
+    began: float,
+    now: float,
+    *,
+    running: Collection[RunningCall] = (),
+    max_spans: int = 0,
+) -> TimeSheet:
+    """The sheet of a process.
+
+    Args:
+        times: what it has counted.
+        process: its name.
+        began: since when it takes part, on the monotonic clock.
+        now: the present moment, on that clock.
+        running: the calls that it runs.
+        max_spans: at most so many spans, the last ones.
+    """
+    calls = {method: (count, seconds) for method, (count, seconds) in times.calls.copy().items()}
+    for call in running:
+        count, seconds = calls.get(call.method, (0, 0.0))
+        calls[call.method] = count + 1, seconds + (call.since_s or 0.0)
+    recent = tuple(times.recent.copy())
+    spans = recent[len(recent) - max_spans :] if max_spans < len(recent) else recent
+    return TimeSheet(
+        process,
+        now - (began if times.since is None else max(began, times.since)),
+        tuple(CallSum(method, *spent) for method, spent in calls.items()),
+        tuple(PhaseSum(*where, *spent) for where, spent in times.phases.copy().items()),
+        tuple(WaitSum(*where, *cause, by, *s) for (where, cause, by), s in times.waits.copy().items()),
+        tuple(running),
+        spans,
+        now,
+        is_full=len(recent) == times.recent.maxlen or len(spans) < len(recent),
+    )
+
+
+class TimeSheets:
+    """Says where this process's time went; a service of its session. What it knows goes to the home when it leaves.
+
+    Args:
+        session: this process's.
+
+    Attributes:
+        running: says which calls run here.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.running: Callable[[], Collection[RunningCall]] = tuple
+        self._session = session
+        self._began = time.monotonic()
+        session.messenger.serve(TIMES_OF, self._on_ask, AskTimes)
+        if session.home.process_id != session.messenger.endpoint.process_id:
+            session.on_close(self._hand_over)
+
+    def now(self, max_spans: int) -> TimeSheet:
+        """The sheet of now."""
+        name, now = self._session.name, time.monotonic()
+        return sheet_of(TIMES, name, self._began, now, running=self.running(), max_spans=max_spans)
+
+    def _on_ask(self, request: Request) -> None:
+        request.reply(self.now(request.head.max_spans))
+
+    def _hand_over(self) -> None:
+        session = self._session
+        if TIMES.calls and not session.failure:
+            session.messenger.notify(session.home, TIMES_LEFT, self.now(LEFT_SPANS))

@@ -1,0 +1,377 @@
+"""The job's home begins and ends a trace, fetches what all processes wrote, and writes the file."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO, cast
+
+from rlinf.scheduler.comm import Endpoint
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
+from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
+from rlinf.scheduler.errors import CommError, ConfigError, SchedulerError
+from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
+from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
+from rlinf.scheduler.observe.notes import Enlist
+from rlinf.scheduler.observe.roll_call import RollCall
+from rlinf.scheduler.observe.spool import SpoolContent, read_spool
+from rlinf.scheduler.observe.timeline import Timeline, on_home_clock
+from rlinf.scheduler.observe.tracing import (
+    SPOOLS,
+    TRACE,
+    DropSpools,
+    ListSpools,
+    ReadSpool,
+    SpoolFile,
+    TraceOff,
+    TraceOn,
+    Tracer,
+    drop_spools,
+    folder_of,
+    part_of,
+    spools_in,
+)
+from rlinf.scheduler.session import Session
+
+# Set, it is the file of a trace of the whole job.
+TRACE_VARIABLE = "RLINF_TRACE"
+MAX_BYTES = 64 << 20
+# A span in the file is so many times as large as in a spool, about.
+_TEXT_TO_SPOOL = 4
+# All processes are told in this time, and what lies on another machine is read in parts of this size.
+TOLD_S, PART_BYTES = 2.0, 4 << 20
+# How long all of it may take to fetch, in seconds, unless it is said.
+FETCH_TIMEOUT_S = 60.0
+# How long a job that ends waits for it.
+CLOSING_S = 10.0
+_log = Reporter(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """What a trace has written.
+
+    Attributes:
+        path: the file.
+        size_bytes: how large it is.
+        num_processes: how many processes are in it.
+        num_spans: how many spans.
+        num_dropped: how many spans are not in it, for want of room, by process.
+        clock_error_s: by how much the times of another machine's processes may be wrong, in seconds, by process.
+        missing: of which processes there is nothing, and why.
+    """
+
+    path: Path
+    size_bytes: int
+    num_processes: int
+    num_spans: int
+    num_dropped: dict[str, int]
+    clock_error_s: dict[str, float]
+    missing: dict[str, str]
+
+
+class JobTrace:
+    """A trace that goes on: `with cluster.trace("run.perfetto"): ...`, or until `stop`; see `Cluster.trace`.
+
+    Attributes:
+        path: the file to be written.
+        file: what was written; None before.
+    """
+
+    def __init__(self, desk: TraceDesk, path: Path, max_bytes: int) -> None:
+        self.path = path
+        self.file: TraceFile | None = None
+        self._desk = desk
+        self._max_bytes = max_bytes
+
+    def stop(self, timeout_s: float = FETCH_TIMEOUT_S) -> TraceFile:
+        """End it, fetch what all processes wrote, and write the file; a second call gives the same.
+
+        Args:
+            timeout_s: how long that may take, in seconds; what has not come by then is missing, and told of.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self.file is None:
+            self.file = self._desk.finish(self.path, self._max_bytes, timeout_s)
+        return self.file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<JobTrace to {self.path}: {'goes on' if self.file is None else 'written'}>"
+
+
+class TraceDesk:
+    """Begins and ends traces; a service of the job's home.
+
+    Args:
+        session: the home's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._messenger = session.messenger
+        self._roll_call = session.service(RollCall)
+        self._tracer = session.service(Tracer)
+        self._trace: JobTrace | None = None
+        self._trace_id = ""
+        self._spool_bytes = 0
+        self._told_share = 0
+        self._refused: dict[str, str] = {}
+        self._gone_before: set[str] = set()
+        self._finishing = threading.Lock()
+        self._roll_call.on_enlisted.append(self._on_enlisted)
+
+    def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
+        """Have all processes write down what they are at, from now on.
+
+        Raises:
+            ConfigError: a trace goes on already, or nothing fits into `max_bytes`.
+            OSError: the file, or a spool, cannot be written.
+        """
+        if max_bytes < 1 << 20:
+            raise ConfigError(f"trace(max_bytes={max_bytes}): a trace needs a megabyte at least")
+        if self._trace is not None:
+            raise ConfigError(f"this job is traced already, to {self._trace.path}: stop that trace first")
+        file = Path(path).absolute()
+        with file.open("wb"):  # now, and not when all is over
+            pass
+        self._trace = trace = JobTrace(self, file, max_bytes)
+        self._refused = {}
+        self._gone_before = set(self._roll_call.departed)
+        self._trace_id, self._spool_bytes = secrets.token_hex(8), max_bytes // _TEXT_TO_SPOOL
+        self._session.bus.subscribe(self._on_event)
+        self._session.on_close_first(self._stop_at_close)
+        try:
+            self._on_io_thread(self._tell_all)
+        except BaseException:
+            self._give_up()
+            raise
+        return trace
+
+    def finish(self, path: Path, max_bytes: int, timeout_s: float) -> TraceFile:
+        """End the trace that goes on, and write its file."""
+        deadline = time.monotonic() + timeout_s
+        with self._finishing:
+            trace_id = self._trace_id
+            members = self._on_io_thread(lambda: self._roll_call.members)
+            told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
+            _, silent = self._ask(told, TRACE, TraceOff(trace_id), TOLD_S)
+            self._on_io_thread(self._tracer.end)
+            self._give_up()
+            spools, missing = self._fetch(trace_id, told, deadline)
+            contents = [each for each in map(read_spool, spools.values()) if each is not None]
+            reasons = {**self._gone(), **silent, **missing, **self._refused}
+            known = {content.head.process for content in contents}
+            result = _written(
+                path, max_bytes, contents, {n: why for n, why in reasons.items() if n not in known}
+            )
+            self._drop(trace_id, told)
+            return result
+
+    def _gone(self) -> dict[str, str]:
+        """Who was traced and is gone; what it wrote is mostly there."""
+        departed = self._roll_call.departed
+        return {name: why for ident, (name, why) in departed.items() if ident not in self._gone_before}
+
+    def _give_up(self) -> None:
+        self._session.bus.unsubscribe(self._on_event)
+        self._session.forget(self._stop_at_close)
+        self._trace, self._told_share = None, 0
+
+    def _stop_at_close(self) -> None:
+        trace = self._trace
+        if trace is not None and not self._session.failure:
+            trace.stop(CLOSING_S)
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _tell_all(self) -> None:
+        self._told_share = self._share
+        order = TraceOn(self._trace_id, self._told_share)
+        self._tracer.begin(order)
+        for name, known in self._roll_call.members.values():
+            self._tell(name, known.endpoint, order)
+
+    @property
+    def _share(self) -> int:
+        """What one process may write: what there is, divided among as many as there are, or twice as many."""
+        num_processes = 1 + len(self._roll_call.members)
+        return self._spool_bytes // (1 << num_processes.bit_length())
+
+    def _on_enlisted(self, name: str, known: Enlist) -> None:
+        if self._trace is None:
+            return
+        if self._share < self._told_share:
+            self._tell_all()
+        else:
+            self._tell(name, known.endpoint, TraceOn(self._trace_id, self._told_share))
+
+    def _tell(self, name: str, endpoint: Endpoint, order: TraceOn) -> None:
+        asked = self._messenger.request(endpoint, TRACE, order, timeout_s=FETCH_TIMEOUT_S, reply_type=None)
+
+        def note(answer: Promise[Any]) -> None:
+            error = answer.exception(0)
+            if error is not None:
+                self._refused[name] = str(error)
+
+        asked.add_done_callback(note)
+
+    def _on_event(self, event: Event) -> None:
+        if TIMES.spool is not None and not isinstance(event, WorkerLogged | WorkerPrinted):
+            now = time.monotonic()
+            about = ", ".join(f"{each.name}={getattr(event, each.name)!r}" for each in fields(event))
+            TIMES.spool(Span(EVENT, now, now, type(event).__name__, 0, "", about[:500]))
+
+    # -- fetching --------------------------------------------------------------------------------
+
+    def _fetch(
+        self, trace_id: str, told: Mapping[str, tuple[str, Endpoint]], deadline: float
+    ) -> tuple[dict[tuple[str, str], list[bytes]], dict[str, str]]:
+        """The spools on all machines, by machine and process; and of whom there is none, and why."""
+        here = self._messenger.endpoint.machine_id
+        folder = folder_of(trace_id, here)
+        spools: dict[tuple[str, str], list[bytes]] = {}
+        for file in spools_in(folder):
+            whole = part_of(folder, file.name, 0, file.size_bytes)
+            spools.setdefault((here, Path(file.name).stem), []).append(whole)
+        missing: dict[str, str] = {}
+        for machine, members in _by_machine(told).items():
+            if machine != here:
+                problem = self._fetch_from(machine, members, trace_id, deadline, spools)
+                missing.update((name, problem) for name, _ in members if problem)
+        return spools, missing
+
+    def _fetch_from(
+        self,
+        machine: str,
+        members: Iterable[tuple[str, Endpoint]],
+        trace_id: str,
+        deadline: float,
+        spools: dict[tuple[str, str], list[bytes]],
+    ) -> str:
+        """Fetch what lies on another machine, of the first process there that gives it; why there is nothing."""
+        problem = ""
+        for name, endpoint in members:
+            try:
+                found: list[SpoolFile] = self._request(
+                    endpoint, ListSpools(trace_id), list[SpoolFile], deadline
+                ).head
+                for file in found:
+                    whole = b"".join(self._parts(endpoint, trace_id, file, deadline))
+                    spools.setdefault((machine, Path(file.name).stem), []).append(whole)
+            except (SchedulerError, OSError) as error:
+                problem = f"its spool was not to be had of {name}: {error}"
+            else:
+                return ""
+        return problem
+
+    def _parts(self, endpoint: Endpoint, trace_id: str, file: SpoolFile, deadline: float) -> Iterable[bytes]:
+        for start in range(0, file.size_bytes, PART_BYTES):
+            asked = ReadSpool(trace_id, file.name, start, PART_BYTES)
+            yield bytes(self._request(endpoint, asked, None, deadline).frames[0])
+
+    @awaited(lambda _local: Wait(IDLE, "a trace"))
+    def _request(self, endpoint: Endpoint, head: Any, reply_type: Any, deadline: float) -> Any:
+        left_s = max(0.1, deadline - time.monotonic())
+        asked = self._messenger.request(endpoint, SPOOLS, head, timeout_s=left_s, reply_type=reply_type)
+        return asked.result()
+
+    def _drop(self, trace_id: str, told: Mapping[str, tuple[str, Endpoint]]) -> None:
+        here = self._messenger.endpoint.machine_id
+        drop_spools(folder_of(trace_id, here))
+        for machine, members in _by_machine(told).items():
+            if machine != here:
+                with suppress(CommError):
+                    self._messenger.notify(members[0][1], SPOOLS, DropSpools(trace_id))
+
+    # -- on the I/O thread and back ---------------------------------------------------------------
+
+    def _ask(
+        self, asked: Mapping[str, tuple[str, Endpoint]], service: str, head: Any, within_s: float
+    ) -> tuple[list[ReplyFrom], dict[str, str]]:
+        found: Promise[tuple[list[ReplyFrom], dict[str, str]]] = Promise()
+
+        def begin() -> None:
+            told = AllAsked(self._messenger, asked, lambda *answers: found.set_result(answers))
+            told.ask(service, head, within_s, None)
+
+        self._messenger.submit(begin)
+        answers: tuple[list[ReplyFrom], dict[str, str]] = _result(found)
+        return answers
+
+    def _on_io_thread(self, step: Callable[[], Any]) -> Any:
+        done: Promise[Any] = Promise()
+
+        def run() -> None:
+            try:
+                done.set_result(step())
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+                done.set_exception(error)
+
+        self._messenger.submit(run)
+        return _result(done)
+
+
+@awaited(lambda _local: Wait(IDLE, "a trace"))
+def _result(promise: Promise[Any]) -> Any:
+    return promise.result(FETCH_TIMEOUT_S)
+
+
+def _by_machine(
+    members: Mapping[str, tuple[str, Endpoint]],
+) -> dict[str, list[tuple[str, Endpoint]]]:
+    found: dict[str, list[tuple[str, Endpoint]]] = {}
+    for name, endpoint in members.values():
+        found.setdefault(endpoint.machine_id, []).append((name, endpoint))
+    return found
+
+
+def _opened(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return cast(TextIO, gzip.open(path, "wt", encoding="ascii"))
+    return path.open("w", encoding="ascii")
+
+
+def _written(
+    path: Path, max_bytes: int, contents: Iterable[SpoolContent], missing: dict[str, str]
+) -> TraceFile:
+    processes = [on_home_clock(content) for content in contents]
+    timeline = Timeline(processes, missing)
+    with _opened(path) as file:
+        file.writelines(timeline.lines(max_bytes))
+    return TraceFile(
+        path,
+        path.stat().st_size,
+        len(processes),
+        timeline.num_written,
+        {name: count for name, count in timeline.num_dropped.items() if count},
+        {each.process: each.error_s for each in processes if each.error_s},
+        missing,
+    )
+
+
+def trace_whole_job(session: Session) -> None:
+    """Trace a job from its beginning to its end, if RLINF_TRACE says where to; on the driver."""
+    path = os.environ.get(TRACE_VARIABLE)
+    if path:
+        session.service(TraceDesk).begin(path, MAX_BYTES)
+        _log.info("%s: this job is traced, to %s", TRACE_VARIABLE, path)

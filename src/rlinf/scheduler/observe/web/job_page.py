@@ -1,0 +1,69 @@
+"""Serves the page of the job that a session takes part in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.observe.prometheus import WsgiApp, metrics_app
+from rlinf.scheduler.observe.status import JobStatus
+from rlinf.scheduler.observe.status_desk import begin_status, received
+from rlinf.scheduler.observe.web.server import STATUS_EVERY_S, WebServer
+from rlinf.scheduler.observe.why import Why, why
+from rlinf.scheduler.session import Session
+
+# Looks come a second apart, and none is to be taken for the one before.
+_MAX_AGE_S = 0.5 * STATUS_EVERY_S
+_first_asked = threading.Lock()
+
+
+def serve_job(session: Session, port: int = 0) -> WebServer:
+    """Serve the page of a job until the session is left.
+
+    Args:
+        session: of a process of the job, or of one that only looks.
+        port: of this machine's loopback address; 0: any that is free.
+
+    Raises:
+        ClusterError: the port cannot be had.
+    """
+
+    def status() -> JobStatus:
+        return received(begin_status(session, _MAX_AGE_S))
+
+    server = WebServer(status, lambda: why_data(why(session)), _metrics(status), port)
+    session.on_close(server.close)
+    session.on_fork(server.abandon)
+    return server
+
+
+def page_url(session: Session) -> str:
+    """Where the page of the job is that the driver serves, from the first time that somebody asks.
+
+    Raises:
+        ClusterError: this process is not the driver.
+    """
+    if session.home.process_id != session.messenger.endpoint.process_id:
+        raise ClusterError(
+            "the driver serves the job's page: use `cluster.web_url` there, or `rlinf web` on its machine"
+        )
+    with _first_asked:
+        server = session.fact(WebServer)
+        if server is None:
+            session.provide(WebServer, server := serve_job(session))
+    return server.url
+
+
+def _metrics(status: Callable[[], JobStatus]) -> WsgiApp | None:
+    try:
+        return metrics_app(status)
+    except ClusterError:  # what it needs is not installed
+        return None
+
+
+def why_data(found: Why) -> dict[str, Any]:
+    """What the page shows of why a job does not go on; `rlinf why --json` has all of it."""
+    culprits = [{"address": each.address, "reason": each.reason} for each in found.culprits]
+    return {"headline": found.headline, "culprits": culprits, "text": str(found), "took_s": found.took_s}

@@ -1,0 +1,151 @@
+"""`rlinf replay` and `rlinf lineage`: what was recorded, in a terminal."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf.cli.main import app
+from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.comm import encode
+from rlinf.scheduler.host.info import WorkerAddress, packed_topology
+from rlinf.scheduler.host.protocol import Assignment
+from rlinf.scheduler.host.recording import open_recording
+from rlinf.scheduler.planning import Node, Placement, Topology
+from rlinf.scheduler.tape.tape import Tape
+from rlinf.scheduler.tape.work import Work, working_at
+from rlinf.testing import LocalRuntime
+
+PROGRAM = """
+from rlinf.scheduler import Channel, Worker
+
+
+class Adder(Worker):
+    def add(self, number):
+        total = number + Channel.connect("numbers").get(timeout_s=60)
+        {more}
+        Channel.connect("sums").put(total)
+"""
+
+
+def rlinf(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """A rank that has added 2 and 3; its program can be had."""
+    program = tmp_path / "adder.py"
+    program.write_text(PROGRAM.format(more=""))
+    namespace = {"__name__": "adder"}
+    exec(PROGRAM.format(more=""), namespace)
+    assignment = Assignment(
+        Placement(rank=0, node_id="n", node_rank=0), Node(), 1, {}, 1, "", 0, record=str(tmp_path / "run")
+    )
+    topology = packed_topology(Topology.parse("1"))
+    with LocalRuntime() as runtime:
+        tape = open_recording(WorkerAddress("adder", 0), assignment, topology)
+        runtime.provide(Tape, tape)
+        numbers, _ = Channel.create("numbers"), Channel.create("sums")
+        numbers.put(3)
+        tape.made_from(Worker, (), {})
+        with tape.call("__init__", "call", list):
+            worker = namespace["Adder"]()
+        with tape.call("add", "call", lambda: encode(((2,), {})).frames()):
+            worker.add(2)
+        tape.close()
+    return tmp_path
+
+
+def test_a_rank_is_run_again_from_a_terminal(recording):
+    done = rlinf(
+        "replay", recording / "run", f"{recording / 'adder.py'}:Adder", "--rank", "adder:0", "--check"
+    )
+    assert done.stdout.splitlines() == ["__init__: done", "call 1, add(): done"], done.stderr
+    assert done.exit_code == 0
+
+
+def test_what_differs_is_named(recording):
+    changed = recording / "changed.py"
+    changed.write_text(PROGRAM.format(more="total += 1000"))
+    done = rlinf("replay", recording / "run", f"{changed}:Adder", "--check")
+    assert done.exit_code == 1
+    assert "differs from the recording at call 1, add(): put 1 to sums 'default'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["nowhere"], "No such file"),
+        (["run", "--rank", "actor:1"], "no recording of actor:1"),
+        (["run", "nothing.py:Adder"], "no such program"),
+        (["run", "adder.py:Addre"], "it has no class 'Addre'; did you mean 'Adder'"),
+    ],
+)
+def test_a_wrong_question_is_answered_by_what_there_is(recording, monkeypatch, arguments, problem):
+    monkeypatch.chdir(recording)
+    done = rlinf("replay", *arguments)
+    assert done.exit_code == 2
+    assert problem in done.stderr
+
+
+def test_a_debugger_stops_it_on_the_main_thread(recording):
+    """As `python -m pdb` and `breakpoint()` do."""
+    stopping = recording / "stopping.py"
+    stopping.write_text(PROGRAM.format(more="breakpoint()"))
+    command = "from rlinf.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "replay", str(recording / "run"), f"{stopping}:Adder"],
+        input="p 'total', total\ncontinue\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "('total', 5)" in done.stdout
+    assert "call 1, add(): done" in done.stdout
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def trajectories(tmp_path):
+    """A recorded channel, of which one item was taken at step 812."""
+    path = tmp_path / "trajectories.rec"
+    with LocalRuntime(), working_at(Work("test")):
+        channel = Channel.create("trajectories")
+        channel.record(path, payload=True)
+        channel.put([1, 2, 3], weight=3, version=811)
+        with Worker.at_step(812):
+            channel.get()
+        channel.record(None)
+    return path
+
+
+def test_a_step_is_traced_in_a_terminal(trajectories):
+    done = rlinf("lineage", trajectories, "--step", 812)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(
+        "step 812: 1 item of version 811\n  driver took 1 item of 'trajectories' at "
+    )
+    found = json.loads(rlinf("lineage", trajectories.parent, "--step", 812, "--json").stdout)
+    assert found["versions"] == [{"version": 811, "num_items": 1}]
+    assert found["batches"][0]["items"][0]["payload"] == "[1, 2, 3]"
+
+
+def test_a_step_of_which_nothing_is_recorded_is_said(trajectories):
+    done = rlinf("lineage", trajectories, "--step", 5)
+    assert done.exit_code == 1
+    assert "nothing is recorded of step 5; the steps that are: 812 to 812, 1 in all" in done.stderr
+    assert rlinf("lineage", trajectories).stdout == "steps: 812\n"
+    assert json.loads(rlinf("lineage", trajectories, "--json").stdout) == [812]
+
+
+def test_a_recording_that_is_damaged_is_a_wrong_question(trajectories):
+    data = bytearray(trajectories.read_bytes())
+    data[-20] ^= 1
+    trajectories.write_bytes(data)
+    done = rlinf("lineage", trajectories, "--step", 812)
+    assert done.exit_code == 2
+    assert "it is damaged: record 2" in done.stderr

@@ -1,0 +1,152 @@
+"""What is made of the sums of ranks: shares, waits by who ended them, and the words of the report."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span
+from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.observe.notes import RunningCall
+from rlinf.scheduler.observe.report import report_of
+from rlinf.scheduler.observe.time_desk import JobTimes
+from rlinf.scheduler.observe.time_sheets import CallSum, PhaseSum, TimeSheet, WaitSum
+from rlinf.scheduler.observe.times import group_times
+
+
+def waited(seconds, by, method="update", phase="", count=10):
+    what = "channel", "get_batch('trajectories')", "trajectories"
+    return WaitSum(method, phase, *what, by, count, seconds)
+
+
+ACTOR = TimeSheet(
+    "actor:0",
+    10.0,
+    calls=(CallSum("update", 10, 9.0), CallSum("publish", 1, 0.5)),
+    phases=(PhaseSum("update", "learn", 10, 2.0), PhaseSum("update", "collect", 10, 6.4)),
+    waits=(waited(5.4, "rollout:1", phase="collect"), waited(0.9, "rollout:0", phase="collect")),
+)
+ROLLOUTS = tuple(
+    TimeSheet(f"rollout:{rank}", 10.0, calls=(CallSum("serve", 1, 8.0 + rank),)) for rank in range(2)
+)
+TIMES = JobTimes((TimeSheet("driver", 12.0, waits=(waited(9, "actor:0", ""),)), ACTOR, *ROLLOUTS))
+
+
+def test_times_are_shares_of_what_ranks_lived():
+    actor, rollout, driver = report_of(TIMES).groups
+    assert [group.name for group in (actor, rollout, driver)] == ["actor", "rollout", "driver"]
+    assert actor.running == pytest.approx(0.95)
+    assert actor.waiting == pytest.approx(0.63)
+    assert actor.busy == pytest.approx(0.32)
+    assert actor.idle == pytest.approx(0.05)
+    update = actor.methods[0]
+    assert (update.method, update.spent.count, update.spent.share) == ("update", 10, 0.9)
+    assert [(p.phase, p.spent.share, p.waiting) for p in update.phases] == [
+        ("collect", pytest.approx(0.64), pytest.approx(0.63)),
+        ("learn", pytest.approx(0.2), 0),
+    ]
+    assert update.waits[0].ended_by == {"rollout:1": pytest.approx(0.54), "rollout:0": pytest.approx(0.09)}
+    serve = rollout.methods[0]
+    assert (serve.spent.mean_s, serve.spent.max_s, serve.spent.share) == (8.5, 9.0, 0.85)
+
+
+def test_a_step_says_what_it_waited_for():
+    step = report_of(TIMES, "actor.update").step
+    assert (step.count, step.mean_s) == (10, pytest.approx(0.9))
+    assert step.headline == "70% of the step actor waits for trajectories of rollout"
+    alone = JobTimes(
+        (TimeSheet("actor:0", 10, (CallSum("update", 5, 10),), waits=(waited(6.3, "rollout:1"),)),)
+    )
+    assert report_of(alone).step.headline == "63% of the step actor waits for trajectories of rollout:1"
+
+
+def test_the_step_is_the_method_that_is_called_again_and_again():
+    assert report_of(TIMES).step.method == "update"
+    assert report_of(JobTimes(ROLLOUTS)).step is None
+
+
+def test_a_step_that_nobody_called_is_refused():
+    with pytest.raises(ConfigError, match=r"(?s)called were 'actor.update'.*did you mean 'actor.update'"):
+        report_of(TIMES, "actor.updte")
+
+
+def test_steps_are_followed_through_processes():
+    spans = Span(CALL, 0, 10, "update", 1, "driver"), Span(WAIT, 1, 7, "get('t')", 1, "rollout:1")
+    actor = TimeSheet("actor:0", 10, (CallSum("update", 10, 9.0),), spans=spans)
+    # By a clock that is a hundred seconds ahead; and in a call that has not ended.
+    rollout = TimeSheet(
+        "rollout:1",
+        10,
+        (CallSum("serve", 1, 12.0),),
+        running=(RunningCall("serve", 12.0, "driver"),),
+        spans=(Span(WAIT, 101, 104, "get('q')", 5, "env:0"),),
+        now=110.0,
+        offset_s=100.0,
+    )
+    path = report_of(JobTimes((actor, rollout))).step.path
+    assert [(part.group, part.what, part.mean_s) for part in path] == [
+        ("rollout", "serve", 4),
+        ("actor", "update", 3),
+        ("rollout", "waits for get('q')", 3),
+    ]
+    assert sum(part.share for part in path) == pytest.approx(1)
+
+
+def test_the_report_is_words_and_data():
+    found = report_of(TIMES)
+    assert json.loads(json.dumps(found.to_dict()))["groups"][0]["waiting"] == pytest.approx(0.63)
+    assert str(report_of(JobTimes(TIMES.sheets, {"rollout:2": "killed by SIGKILL"}))).splitlines() == [
+        "actor (1 rank, 10.0 s): busy 32%, waits 63%, idle 5%",
+        "  update()                        90%  10 calls, 900 ms each",
+        "    collect                                   64%  6.40 s a rank, 63% waiting",
+        "    learn                                     20%  2.00 s a rank",
+        "    waits in get_batch('trajectories')        63%  6.30 s a rank, until rollout:1 54%, rollout:0 9%",
+        "  publish()                        5%  1 call, 500 ms each",
+        "rollout (2 ranks, 10.0 s): busy 85%, waits 0%, idle 15%",
+        "  serve()                         85%  2 calls, 8.50 s each",
+        "a step, actor.update(), takes 900 ms; there were 10",
+        "  70% of the step actor waits for trajectories of rollout",
+        "missing: rollout:2: killed by SIGKILL",
+    ]
+
+
+def test_a_rank_that_came_back_is_one_rank():
+    (group,) = group_times([ROLLOUTS[0], ROLLOUTS[0]])
+    assert (group.num_ranks, group.lived_s, group.methods[0].spent.share) == (1, 20.0, 0.8)
+
+
+NAMES = ("a:0", "a:1", "b:0")
+SECONDS = st.floats(0, 100)
+
+
+@st.composite
+def sheets(draw):
+    found = []
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6)):
+        calls = draw(st.dictionaries(st.sampled_from("fg"), SECONDS, min_size=1))
+        waits = [
+            waited(draw(SECONDS), draw(st.sampled_from([*NAMES, ""])), method)
+            for method in draw(st.lists(st.sampled_from("fg"), max_size=3))
+        ]
+        sums = tuple(CallSum(method, 2, seconds) for method, seconds in calls.items())
+        found.append(TimeSheet(name, draw(st.floats(1, 100)), sums, waits=tuple(waits)))
+    return found
+
+
+@settings(max_examples=40)
+@given(sheets())
+def test_nothing_that_was_counted_is_lost_or_counted_twice(found):
+    groups = group_times(found)
+    assert sum(group.num_ranks for group in groups) == len({sheet.process for sheet in found})
+    for group in groups:
+        of_group = [sheet for sheet in found if sheet.process.startswith(f"{group.name}:")]
+        lived_s = sum(sheet.lived_s for sheet in of_group)
+        called_s = sum(call.seconds for sheet in of_group for call in sheet.calls)
+        waited_s = sum(wait.seconds for sheet in of_group for wait in sheet.waits)
+        assert group.running * lived_s == pytest.approx(called_s, abs=1e-6)
+        assert group.waiting * lived_s == pytest.approx(waited_s, abs=1e-6)
+        ended_s = sum(s for m in group.methods for w in m.waits for s in w.ended_by.values()) * lived_s
+        known_s = sum(wait.seconds for sheet in of_group for wait in sheet.waits if wait.by)
+        assert ended_s == pytest.approx(known_s, abs=1e-6)
+    assert str(report_of(JobTimes(tuple(found))))

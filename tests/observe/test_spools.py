@@ -1,0 +1,128 @@
+"""What a process writes of its spans can be read again: the last ones, whatever there was, and however it ended."""
+
+import errno
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinf.scheduler.comm.timekeeping import CALL, Span
+from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
+from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, read_spool, segment
+
+HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
+
+
+def spans(first, count):
+    return [Span(CALL, number, number + 0.5, f"step {number}", 1) for number in range(first, first + count)]
+
+
+def read(path):
+    files = [segment(path, place) for place in (1, 0)]
+    return read_spool([file.read_bytes() for file in files if file.exists()])
+
+
+def test_what_was_written_is_read(tmp_path):
+    writer = SpoolWriter(tmp_path / "p", HEAD, 1 << 20)
+    writer.note_threads({1: "MainThread"})
+    writer.note_clock(ClockNote(1.0, 0.25, 0.001))
+    writer.write(spans(0, 3))
+    writer.note_threads({1: "MainThread", 2: "rlinf-call-1"})
+    writer.close()
+    content = read(tmp_path / "p")
+    assert content.spans == spans(0, 3)
+    assert content.threads == {1: "MainThread", 2: "rlinf-call-1"}
+    assert content.clocks == [ClockNote(1.0, 0.25, 0.001)]
+    assert content.head == HEAD
+
+
+def test_only_its_user_can_read_it(tmp_path):
+    SpoolWriter(tmp_path / "p", HEAD, 1 << 20).close()
+    assert segment(tmp_path / "p", 0).stat().st_mode & 0o777 == 0o600
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 40), max_size=40), st.integers(500, 4000))
+def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
+    tmp_path_factory, batches, max_bytes
+):
+    path = tmp_path_factory.mktemp("spool") / "p"
+    writer = SpoolWriter(path, HEAD, max_bytes)
+    written = 0
+    for count in batches:
+        writer.write(spans(written, count))
+        written += count
+    writer.close()
+    content = read(path)
+    # The last ones, without a gap, and all others counted.
+    assert content.spans == spans(written - len(content.spans), len(content.spans))
+    assert content.head.num_dropped == writer.num_dropped == written - len(content.spans)
+    largest = 40 * 40
+    assert sum(segment(path, place).stat().st_size for place in (0, 1) if segment(path, place).exists()) <= (
+        max_bytes + 2 * largest + 200
+    )
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2000))
+def test_a_process_that_was_killed_while_it_wrote_leaves_what_was_before(tmp_path_factory, length):
+    path = tmp_path_factory.mktemp("spool") / "p"
+    writer = SpoolWriter(path, HEAD, 1 << 20)
+    for first in range(0, 30, 3):
+        writer.write(spans(first, 3))
+    writer.close()
+    content = read_spool([segment(path, 0).read_bytes()[:length]])
+    if content is not None:
+        assert content.spans == spans(0, len(content.spans))
+
+
+def test_a_share_that_becomes_smaller_is_kept_from_then_on(tmp_path):
+    writer = SpoolWriter(tmp_path / "p", HEAD, 1 << 20)
+    writer.write(spans(0, 1000))
+    writer.max_bytes = 2000
+    for first in range(1000, 1200, 10):
+        writer.write(spans(first, 10))
+    writer.close()
+    assert sum(segment(tmp_path / "p", place).stat().st_size for place in (0, 1)) < 4000
+    assert read(tmp_path / "p").spans[-1].name == "step 1199"
+
+
+def test_where_the_disk_is_full_spans_are_dropped_and_the_rest_is_read(tmp_path, monkeypatch):
+    writer = SpoolWriter(tmp_path / "p", HEAD, 1 << 20)
+    writer.write(spans(0, 3))
+    full = writer._file
+
+    class Full:
+        def write(self, data):
+            full.write(data[:5])
+            raise OSError(errno.ENOSPC, "no space left")
+
+        def __getattr__(self, name):
+            return getattr(full, name)
+
+    monkeypatch.setattr(writer, "_file", Full())
+    writer.write(spans(3, 3))
+    monkeypatch.setattr(writer, "_file", full)
+    writer.write(spans(6, 3))
+    writer.close()
+    assert read(tmp_path / "p").spans == spans(0, 3) + spans(6, 3)
+    assert writer.num_dropped == 3
+
+
+def test_nothing_is_read_of_what_is_no_spool():
+    assert read_spool([]) is None
+    assert read_spool([b"", b"\x05\x00\x00\x00hello"]) is None
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(-1e6, 1e6),
+    st.lists(st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=8),
+)
+def test_clocks_differ_by_what_was_found_give_or_take_the_error(offset_s, delays):
+    trips = [
+        RoundTrip(at + offset_s, at + there_s, at + there_s + back_s + offset_s)
+        for at, there_s, back_s in delays
+    ]
+    found = offset_of(trips)
+    assert found.seconds == pytest.approx(offset_s, abs=found.error_s + 1e-6)

@@ -1,0 +1,277 @@
+"""Which items went into a step, and what these were made of: channels that are recorded, in this process."""
+
+import json
+import os
+
+import pytest
+
+from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.errors import ChannelArgumentError, RecordingError
+from rlinf.scheduler.tape import deliveries
+from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
+from rlinf.scheduler.tape.files import TapeFile, TapeReader
+from rlinf.scheduler.tape.ids import ItemId
+from rlinf.scheduler.tape.lineage import Recordings
+from rlinf.scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
+from rlinf.testing import LocalRuntime
+
+
+@pytest.fixture(autouse=True)
+def work():
+    """What the test itself works at: no other has taken anything for it."""
+    with working_at(Work("test")) as work:
+        yield work
+
+
+@pytest.fixture
+def channels(tmp_path):
+    """Prompts and trajectories, both recorded."""
+    with LocalRuntime():
+        prompts, trajectories = Channel.create("prompts"), Channel.create("trajectories")
+        prompts.record(tmp_path / "prompts.rec", payload=True)
+        trajectories.record(tmp_path / "trajectories.rec")
+        yield prompts, trajectories
+
+
+def end(*channels):
+    """Have all of it written."""
+    for channel in channels:
+        channel.record(None)
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    """Reads what is recorded there."""
+    opened = []
+
+    def read(*paths):
+        opened.append(Recordings(paths or [tmp_path]))
+        return opened[-1]
+
+    yield read
+    for each in opened:
+        each.close()
+
+
+def roll_out(prompts, trajectories, version):
+    trajectories.put({"text": prompts.get(timeout_s=60) + "!"}, weight=3, version=version)
+
+
+def test_a_step_is_traced_to_its_prompts(channels, recordings):
+    prompts, trajectories = channels
+    for number in range(4):
+        prompts.put(f"prompt {number}")
+    for version in (811, 810, 811, 811):
+        roll_out(prompts, trajectories, version)
+    for step in (812, 813):
+        with Worker.at_step(step):
+            trajectories.get_batch(max_items=2, min_items=2, timeout_s=60)
+    end(*channels)
+    read = recordings()
+    assert read.steps == [812, 813]
+    found = read.step(812)
+    (batch,) = found.batches
+    assert (batch.channel, batch.queue, batch.consumer) == ("trajectories", "default", "driver")
+    assert [item.version for item in batch.items] == [811, 810]
+    assert [item.weight for item in batch.items] == [3, 3]
+    assert found.versions == {810: 1, 811: 1}
+    sources = [source for item in batch.items for source in item.sources]
+    assert [(source.channel, source.payload) for source in sources] == [
+        ("prompts", "'prompt 0'"),
+        ("prompts", "'prompt 1'"),
+    ]
+    told = str(found).splitlines()
+    assert told[0] == "step 812: 1 item of version 810, 1 item of version 811"
+    assert told[1].startswith("  driver took 2 items of 'trajectories' at ")
+    assert told[2].startswith("    driver/")
+    assert told[2].endswith(" bytes")
+    assert "'trajectories', version 811, weight 3" in told[2]
+    assert told[3].endswith("'prompts', 'prompt 0'")
+    assert (
+        json.loads(json.dumps(found.to_dict()))["batches"][0]["items"][0]["sources"][0]["queue"] == "default"
+    )
+    assert read.step(7) is None
+
+
+def test_a_shards_batches_are_of_its_steps(channels, recordings):
+    _, trajectories = channels
+    for number in range(4):
+        trajectories.put(number)
+    trajectories.end()
+    assert [list(batch) for batch in trajectories.shard(0, 1, batch_items=2)] == [[0, 1], [2, 3]]
+    end(*channels)
+    assert recordings().steps == [0, 1]
+
+
+def test_sources_are_what_was_taken_since_the_last_put(channels, work):
+    prompts, _ = channels
+    for number in range(4):
+        prompts.put(number)
+    prompts.get()
+    prompts.get()
+    prompts.put("of two")
+    prompts.put("of the same two")
+    assert len(work.sources) == 2
+    prompts.get()
+    assert [which.number for which in work.sources] == [work.sources[0].number]
+    with Worker.at_step(3):
+        assert current_work().sources == []
+        prompts.get()
+        prompts.put("of the step's one")
+        prompts.get()
+        assert len(current_work().sources) == 2  # of all of the step
+    assert len(work.sources) == 1
+
+
+def test_a_producer_may_say_what_an_item_is_made_of(channels, recordings):
+    prompts, trajectories = channels
+    for number in range(3):
+        prompts.put(number)
+    batch = prompts.get_batch(max_items=2, min_items=2)
+    with prompts.lease() as lease:
+        trajectories.put("of one", sources=batch.ids[1])
+        trajectories.put("of three", sources=[batch, lease])
+        trajectories.put("of none", sources=())
+    with pytest.raises(ChannelArgumentError, match=r"sources are batches, leases, or ids .* not 'x'"):
+        trajectories.put("of what", sources="x")
+    with Worker.at_step(1):
+        trajectories.drain()
+    end(*channels)
+    (batch,) = recordings().step(1).batches
+    assert [[source.payload for source in item.sources] for item in batch.items] == [
+        ["1"],
+        ["0", "1", "2"],
+        [],
+    ]
+
+
+def test_of_many_sources_the_first_are_named_and_the_others_counted():
+    work = Work("1")
+    work.take([ItemId("a", "p", number) for number in range(MAX_SOURCES - 1)])
+    work.take([ItemId("a", "p", number) for number in range(3)])
+    assert len(work.sources) == MAX_SOURCES
+    assert work.num_left_out == 2
+
+
+def test_what_was_given_back_counts_for_who_took_it_at_last(channels, recordings):
+    prompts, _ = channels
+    prompts.put("again")
+    with Worker.at_step(1), prompts.lease() as lease:
+        lease.nack()
+    with Worker.at_step(2), prompts.lease() as lease:
+        assert lease.item == "again"
+    end(*channels)
+    read = recordings()
+    assert read.step(1) is None
+    assert [item.payload for item in read.step(2).batches[0].items] == ["'again'"]
+
+
+def test_what_subscriptions_read_is_not_recorded(channels, recordings):
+    prompts, _ = channels
+    with prompts.subscribe("log") as seen, Worker.at_step(1):
+        prompts.put(1)
+        assert seen.get(timeout_s=60) == 1
+        assert not current_work().sources
+        prompts.get()
+    end(*channels)
+    (batch,) = recordings().step(1).batches
+    assert len(batch.items) == 1
+
+
+def test_what_is_put_by_who_has_taken_nothing_has_no_trace_and_costs_no_bytes():
+    with LocalRuntime():
+        channel = Channel.create("plain")
+        channel.put(1)
+        batch = channel.get_batch(max_items=1)
+        assert batch.ids == ()
+
+
+def test_a_recording_keeps_its_bound_and_says_what_it_dropped(tmp_path, recordings):
+    with LocalRuntime():
+        channel = Channel.create("bounded")
+        channel.record(tmp_path / "a.rec", max_bytes=20_000)
+        for number in range(400):
+            with Worker.at_step(number):
+                channel.put(number)
+                channel.get()
+        end(channel)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 20_000
+    read = recordings()
+    assert read.steps[-1] == 399
+    assert len(read.steps) < 400
+    dropped = 400 - len(read.steps)
+    assert read.notes == [f"{tmp_path / 'a.rec'}: {dropped} older records dropped, beyond its bound"]
+
+
+def test_what_the_disk_does_not_take_is_left_out_and_counted(tmp_path, monkeypatch, recordings):
+    monkeypatch.setattr(deliveries, "BACKLOG_BYTES", -1)
+    log = DeliveryLog(str(tmp_path / "a.rec"), RecordedChannel("slow", 0.0), 1 << 20)
+    delivery = (0.0, "default", "actor:0", 1, [((("driver", "p", 1), None, "default"), None, 0, 5, 0)])
+    log.add(delivery, [], 10)
+    log.add(delivery, [], 10)
+    monkeypatch.undo()
+    log.add(delivery, [], 10)
+    log.close()
+    assert log.ended.wait(60)
+    read = recordings()
+    assert read.steps == [1]
+    assert read.notes == [f"{tmp_path / 'a.rec'}: 2 deliveries missing: the disk took them too slowly"]
+
+
+def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):
+    prompts, _ = channels
+    with Worker.at_step(5):
+        for number in range(2):
+            prompts.put(number)
+            prompts.get()
+    end(*channels)
+    path = tmp_path / "prompts.rec"
+    os.truncate(path, path.stat().st_size - 3)
+    read = recordings(path)
+    assert [item.payload for batch in read.step(5).batches for item in batch.items] == ["0"]
+    assert "bytes are of a delivery that is not whole" in read.notes[0]
+
+
+def test_what_cannot_be_recorded_or_read_is_said(channels, tmp_path, recordings):
+    prompts, _ = channels
+    with pytest.raises(ChannelArgumentError, match="there is a recording of that name already"):
+        prompts.record(tmp_path / "trajectories.rec")
+    with pytest.raises(ChannelArgumentError, match="max_bytes"):
+        prompts.record(tmp_path / "b.rec", max_bytes=0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordingError, match=r"there is no file that ends with \.rec"):
+        recordings(tmp_path / "empty")
+    prompts.put("still recorded")
+    with Worker.at_step(1):
+        prompts.get()
+    end(*channels)
+    assert recordings(tmp_path / "prompts.rec").steps == [1]
+
+
+def test_it_is_no_recording_of_a_rank(tmp_path, recordings):
+    file = TapeFile(str(tmp_path / "a.rec"))
+    file.append([b"\x81\xa4type\xa5began"])
+    file.close()
+    with pytest.raises(RecordingError, match="it is no recording of a channel"):
+        recordings(tmp_path / "a.rec")
+    assert recordings(tmp_path).steps == []  # beside those of channels
+
+
+def test_whoever_held_an_item_before_keeps_its_id_in_a_checkpoint(tmp_path, recordings):
+    with LocalRuntime():
+        channel = Channel.create("saved")
+        channel.put("kept", sources=())
+        channel.save(tmp_path / "saved")
+        again = Channel.create("again", restore=tmp_path / "saved")
+        again.record(tmp_path / "a.rec")
+        with Worker.at_step(1):
+            (which,) = again.get_batch(max_items=1).ids
+        assert ItemId(*which).producer == "driver"
+        end(again)
+    (batch,) = recordings().step(1).batches
+    assert [item.id for item in batch.items] == [f"driver/{which[2]}"]
+
+
+def test_the_file_is_of_its_user_alone(channels, tmp_path):
+    assert (tmp_path / "prompts.rec").stat().st_mode & 0o777 == 0o600
+    TapeReader(str(tmp_path / "prompts.rec")).close()
