@@ -196,7 +196,6 @@ def launch_ranks(
         raise
     session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
     recipe.give_back = give_back
-    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
     session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 
