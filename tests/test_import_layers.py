@@ -26,6 +26,9 @@ LAYERS = (
     ("engine",),
     ("host",),
     ("worker",),
+    ("opening",),
+    ("keeper",),
+    ("kept",),
     ("cluster",),
     ("mypy_plugin",),
     ("(face)",),  # rlinf/scheduler/__init__.py: the public names

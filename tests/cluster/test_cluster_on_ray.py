@@ -107,7 +107,7 @@ def test_a_mistake_in_the_groups_is_found_before_ray_is_started(monkeypatch):
 
 def test_a_component_without_a_place_is_found_before_ray_is_started(monkeypatch):
     monkeypatch.setattr("rlinf.scheduler.session.session._current", None)
-    monkeypatch.setattr("rlinf.scheduler.cluster.simulate_nodes", pytest.fail)
+    monkeypatch.setattr("rlinf.scheduler.opening.simulate_nodes", pytest.fail)
     with pytest.raises(errors.PlacementError, match="component 'a': accelerators 2-3 are not there"):
         Cluster({"num_nodes": 1, "component_placement": {"a": "0-3"}, "simulate": "1x2"})
     assert current_or_none() is None

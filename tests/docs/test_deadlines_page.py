@@ -27,8 +27,10 @@ from rlinf.scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
 from rlinf.scheduler.observe.trace_desk import CLOSING_S
 from rlinf.scheduler.observe.web.server import PATIENCE_S
 from rlinf.scheduler.session.pulse import SILENT_S
+from rlinf.scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
+from rlinf.scheduler.worker.group_calls import UNREAD_GRACE_S
 from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
 from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
 from rlinf.scheduler.worker.profile import SENDING_S
@@ -37,7 +39,6 @@ from rlinf.scheduler.worker.supervision import (
     KILLED_WITHIN_S,
     STOP_GRACE_S,
     TELL_S,
-    UNREAD_GRACE_S,
     UNSAID_GRACE_S,
 )
 from rlinf.testing import LocalRuntime
@@ -86,7 +87,9 @@ def test_fixed_waits_are_those_of_the_code():
         "clients of a durable channel that do not come back when another process holds it are lost": RETURN_S,
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
-        "a Ray that does not answer where `rlinf devices` asks for it": devices.ANSWER_S,
+        "a Ray that does not answer where `rlinf devices` or `rlinf jobs` asks for it": devices.ANSWER_S,
+        "a keeper that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
+        "a kept job that does not end when it is stopped": STOP_WITHIN_S,
         "a node whose raylet does not answer is told of": TOLD_AFTER_S,
         "a node whose raylet does not answer is gone": GRACE_S,
         "a driver whose Ray has lost its head leaves the job": MAX_HEADLESS_S,

@@ -18,6 +18,7 @@ def pages(*, with_ray):
         pytest.param(path, id=str(path.relative_to(ROOT)))
         for path, own in programs.items()
         if own and any(program.needs_ray for program in own) == with_ray
+        if not any(program.takes_part for program in own)  # tests/cluster/test_kept_jobs_on_ray.py
     ]
 
 

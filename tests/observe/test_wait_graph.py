@@ -126,6 +126,12 @@ def test_a_ring_is_a_deadlock(size):
     assert found.headline.startswith("deadlock a:0 → ")
 
 
+def test_who_has_only_just_begun_to_wait_is_in_no_deadlock_yet():
+    found = why(waits("a:0", recv("b:0", since_s=9.0)), waits("b:0", recv("a:0", since_s=0.01)))
+    assert (found.culprit.address, found.culprit.operation, found.culprit.cycle) == ("a:0", "recv('b:0')", ())
+    assert "deadlock" not in str(found)
+
+
 def test_a_ring_that_somebody_who_works_may_end_is_no_deadlock():
     queue = QueueNote("'default'", 0, 0, putters=used("b:0", "c:0"))
     found = why(waits("a:0", get()), waits("b:0", recv("a:0")), works("c:0"), channel(queue))

@@ -1,6 +1,7 @@
 """A job on two machines whose cable is pulled: what is said of the other side, and what becomes of it."""
 
 import queue
+import threading
 import time
 
 import pytest
@@ -28,8 +29,15 @@ def there(machines, driver, start_on):
     return pipe, received(pipe)
 
 
-def test_a_cut_link_is_said_within_ten_seconds_and_is_dead_only_after_the_grace(driver, machines, there):
+def test_a_cut_link_is_said_within_ten_seconds_and_is_dead_only_after_the_grace(
+    driver, machines, there, start_on, tmp_path
+):
     pipe, endpoint = there
+    has_begun = threading.Event()
+    driver.messenger.serve("launch", lambda request: has_begun.set())  # it never hears what it is to be
+    arguments = driver.messenger.endpoint, str(tmp_path / "log"), UNREACHABLE_AFTER_S
+    rank, _ = start_on(machines.right, "host_a_rank", *arguments)
+    assert has_begun.wait(DEADLINE_S)
     told = queue.SimpleQueue()
     driver.bus.subscribe(told.put)
     waiting = driver.messenger.request(endpoint, "nothing", None)
@@ -43,6 +51,11 @@ def test_a_cut_link_is_said_within_ten_seconds_and_is_dead_only_after_the_grace(
     waiting = driver.messenger.request(endpoint, "nothing", None)
     assert isinstance(waiting.exception(DEADLINE_S), PeerDied)
     assert time.monotonic() - cut > UNREACHABLE_AFTER_S - 2
+    # As if this machine had lost its power: what it has launched ends, and leaves a word.
+    rank.join(DEADLINE_S)
+    assert rank.exitcode is not None
+    said = (tmp_path / "log" / "rollout-1.log").read_text()
+    assert "'rollout:1' ends: the job's home is gone: unreachable for 1" in said
     machines.plug_in()
     # It was alive all the while, and is told that it is not.
     assert pipe.poll(DEADLINE_S)

@@ -84,6 +84,10 @@ class ForkedProcesses(Processes):
         """No other job is there."""
         return lambda: None
 
+    def held_elsewhere(self):
+        """Nor has it anything."""
+        return set()
+
     def start(self, node_id, environment):
         del node_id
         self.started.append(self.process_class(environment, self.watches))

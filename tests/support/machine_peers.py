@@ -6,6 +6,8 @@ import numpy as np
 
 from rlinf.scheduler.channel import Channel, StartChannel, Starter
 from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.host.host import WorkerHost
+from rlinf.scheduler.host.protocol import HostSpec
 from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.links import answer_probes
@@ -133,6 +135,28 @@ def end_a_link(pipe, secret, address, directory, name):
         answer_probes(session)
         pipe.send(session.messenger.endpoint)
         _stay(pipe)
+
+
+def host_a_rank(pipe, secret, address, directory, log_folder, unreachable_after_s):
+    """What a rank's process runs; `directory` launches it, under the name "launch"."""
+    spec = HostSpec(
+        launch="launch",
+        group="rollout",
+        rank=1,
+        launcher=directory,
+        home=directory,
+        secret=secret,
+        node_ip=address,
+        crosses_machines=True,
+        encryption=True,
+        sys_path=(),
+        log_level=0,
+        timeout_s=600,
+        unreachable_after_s=unreachable_after_s,
+        log_folder=log_folder,
+    )
+    pipe.send("begins")
+    WorkerHost().run(spec)
 
 
 def leave_when_dead(pipe, secret, address, directory):

@@ -4,6 +4,7 @@
 - A `yaml` or `toml` block whose first line names a file is saved beside it, before any program runs.
 - A `text` block right after a program is what that prints.
 - A program with a cluster writes `Cluster(simulate="2x4")` (or a config with it): the tests run these on one cluster.
+- One with `Cluster(job=...)` is a program of its own on the Ray of that cluster.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Program:
     @property
     def needs_ray(self):
         return "Cluster(" in self.code
+
+    @property
+    def takes_part(self):
+        return "Cluster(job=" in self.code
 
 
 def _named(text):

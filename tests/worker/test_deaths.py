@@ -185,3 +185,28 @@ def test_whatever_the_order_each_death_is_obeyed_once_and_none_after_the_stop(on
     for wanted in range(4):
         refused = deaths.refusal([wanted], "stopped") is not None
         assert refused == (stopped or wanted in gone or (bool(gone) and on_failure != "ignore"))
+
+
+@given(
+    on_failure=st.sampled_from(["fail", "ignore", "restart"]),
+    events=st.lists(st.tuples(st.sampled_from(["exit", "wanted", "return", "give up"]), st.integers(0, 2))),
+)
+def test_who_is_told_of_each_change_refuses_and_ends_the_same_calls(on_failure, events):
+    deaths, told = Deaths("g", on_failure), Deaths("g", on_failure)
+    for kind, rank in events:
+        ends_calls = False
+        if kind == "exit":
+            ends_calls = deaths.on_exit(rank, kind).ends_calls
+        elif kind == "wanted":
+            deaths.on_restart(rank, kind)
+        elif rank not in deaths.away:
+            continue
+        elif kind == "return":
+            deaths.on_return(rank)
+        else:
+            ends_calls = deaths.give_up(rank, kind).ends_calls
+        assert told.told(rank, deaths.state_of(rank), deaths.reason_of(rank)) or not ends_calls
+        assert (told.dead, told.away) == (deaths.dead, deaths.away)
+        assert str(told.end_of_call("act")) == str(deaths.end_of_call("act"))
+        for wanted in range(3):
+            assert str(told.refusal([wanted], "")) == str(deaths.refusal([wanted], ""))

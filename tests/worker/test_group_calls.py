@@ -5,7 +5,7 @@ import pytest
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
-from rlinf.scheduler.worker.group import _claim_name
+from rlinf.scheduler.worker.group import claim_name
 from rlinf.scheduler.worker.signatures import check_arguments
 
 
@@ -163,13 +163,13 @@ def test_a_method_can_be_called_as_itself(group):
 
 def test_a_group_of_a_worker_is_called_after_it(job):
     outer = [job.make_session(f"outer:{rank}") for rank in range(2)]
-    assert [_claim_name(session, "inner", "Inner", {}) for session in outer] == [
+    assert [claim_name(session, "inner", "Inner", {}) for session in outer] == [
         "outer:0/inner",
         "outer:1/inner",
     ]
-    assert [_claim_name(job.session, None, "Inner", {}) for _ in range(2)] == ["Inner", "Inner-2"]
+    assert [claim_name(job.session, None, "Inner", {}) for _ in range(2)] == ["Inner", "Inner-2"]
     with pytest.raises(GroupExists):
-        _claim_name(outer[0], "inner", "Inner", {})
+        claim_name(outer[0], "inner", "Inner", {})
     for wrong in ("a/b", "a:0", ""):
         with pytest.raises(ConfigError, match="colon or a slash"):
-            _claim_name(job.session, wrong, "Inner", {})
+            claim_name(job.session, wrong, "Inner", {})

@@ -19,6 +19,7 @@ from rlinf.scheduler.errors import (
     WorkerDied,
 )
 from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
+from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.supervision import groups_of
 from scarce_threads import refuse_thread
 from waits import wait_until
@@ -98,6 +99,37 @@ def test_the_first_rank_comes_back_with_the_port_of_the_group(forked_job):
 
 def groups_named(job, name):
     return next(each for each in groups_of(job.session) if each.name == name)
+
+
+def test_a_rank_whose_node_is_gone_comes_back_on_another_one_if_that_is_wanted(forked_job):
+    heard = Heard(forked_job, "moves")
+    group = launch(forked_job, "moves", restart_on="any")
+    beside = Mortal.create_group().launch(forked_job, PackedPlacementStrategy(4, 4), name="beside")
+    forked_job.session.service(NodeWatch).lose("first", "its raylet ended")
+    lost = {heard.next().rank, heard.next().rank}
+    returned = [heard.next(), heard.next()]
+    assert lost == {each.rank for each in returned} == {0, 1}
+    assert {each.node_rank for each in returned} == {1}
+    places = [(each.node_rank, each.local_hardware_ranks) for each in group.placements]
+    assert sorted(places) == [(1, (1,)), (1, (2,))]
+    environments = group.environment().wait(60)
+    assert {each["CUDA_VISIBLE_DEVICES"] for each in environments} == {"5", "6"}
+    assert [each["RANK"] for each in environments] == ["0", "1"]
+    assert [who[0] for who in beside.who().wait(60)] == [0]
+
+
+def test_a_rank_for_which_no_other_node_has_room_is_given_up_and_it_says_what_was_missing(
+    forked_job, monkeypatch
+):
+    monkeypatch.setattr("rlinf.scheduler.worker.restarts.FIRST_DELAY_S", 0.0)
+    heard = Heard(forked_job, "stays")
+    launch(forked_job, "stays", restart_on="any", max_restarts=2)
+    Mortal.create_group().launch(forked_job, PackedPlacementStrategy(4, 7), name="in its place")
+    forked_job.session.service(NodeWatch).lose("first", "its raylet ended")
+    events = [heard.next() for _ in range(4)]
+    given_up = [each for each in events if isinstance(each, WorkerGivenUp)]
+    missing = "no node has 1 simulated accelerator free for it: node 0: it is gone; node 1: 0 of 4 are free"
+    assert missing in given_up[0].reason
 
 
 def test_streams_and_scattered_calls_wait_for_the_successor_too(forked_job):

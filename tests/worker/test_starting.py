@@ -1,5 +1,8 @@
 """Groups that start side by side."""
 
+import os
+import socket
+
 import pytest
 
 from rlinf.scheduler import Channel, NodePlacementStrategy, Worker
@@ -34,6 +37,15 @@ class Plain(Worker):
 
     def where(self):
         return str(self.address)
+
+
+class Serving(Worker):
+    """Listens on the port of its group, as torch's store does, and on one more."""
+
+    def __init__(self):
+        super().__init__()
+        self.ports = [int(os.environ["MASTER_PORT"]), self.acquire_free_port()]
+        self.servers = [socket.create_server(("", port)) for port in self.ports]
 
 
 def launch(job, name, worker_class, *args):
@@ -83,3 +95,13 @@ def test_a_name_is_refused_at_once_in_a_block(forked_job):
     with pytest.raises(GroupExists), forked_job.starting():
         launch(forked_job, "refused-twice", Plain)
     assert first.where().wait(DEADLINE_S) == ["refused-twice:0"]
+
+
+def test_twenty_groups_that_are_launched_at_once_on_two_nodes_never_want_the_same_port(forked_job):
+    with forked_job.starting():
+        groups = [
+            Serving.create_group().launch(forked_job, NodePlacementStrategy([number % 2]), name=f"{number}")
+            for number in range(20)
+        ]
+    ports = [port for group in groups for port in group.get("ports").wait(DEADLINE_S)[0]]
+    assert len(set(ports)) == 40

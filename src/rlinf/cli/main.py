@@ -7,6 +7,7 @@ import typer
 from rlinf.cli.channels import channels
 from rlinf.cli.devices import devices
 from rlinf.cli.doctor import doctor
+from rlinf.cli.jobs import jobs
 from rlinf.cli.lineage import lineage
 from rlinf.cli.metrics import metrics
 from rlinf.cli.node import node
@@ -39,6 +40,7 @@ app.command()(replay)
 app.command()(lineage)
 app.command()(devices)
 app.command()(doctor)
+app.add_typer(jobs, name="jobs")
 app.add_typer(node, name="node")
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar, overload
 
 from rlinf.scheduler.channel import (
     SAVE_TIMEOUT_S,
@@ -17,59 +15,40 @@ from rlinf.scheduler.channel import (
     ChannelSpec,
     Checkpoint,
     Lease,
-    Starter,
     channels_of,
     load_job,
     save_job,
 )
-from rlinf.scheduler.comm import ClusterSecret, local_machine_id
 from rlinf.scheduler.comm.link_probe import LinkSpeed
 from rlinf.scheduler.config import ClusterConfig, read_cluster_config
 from rlinf.scheduler.config.fleet import Fleet
-from rlinf.scheduler.engine.ending import close_when_interrupted, exit_on_sigterm
-from rlinf.scheduler.engine.engine import (
-    RayEngine,
-    join_or_start,
-    own_address,
-    probe_nodes,
-    ray_address,
-    simulate_nodes,
-    wait_for_nodes,
-)
-from rlinf.scheduler.engine.lost_nodes import NodeLooks, check_patience, num_lost_nodes
-from rlinf.scheduler.engine.nodes import fleet_after, fleet_of, order_nodes
-from rlinf.scheduler.engine.probe import NodeReport
 from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_errors
-from rlinf.scheduler.events import Listener, NodeJoined
-from rlinf.scheduler.host.info import job_topology
-from rlinf.scheduler.host.log_lines import receive_log_lines
+from rlinf.scheduler.events import Listener
+from rlinf.scheduler.host.info import KeptJob, job_topology, keeps_elsewhere
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.keywords import explains_arguments
-from rlinf.scheduler.observe.reasoner import Reasoner
-from rlinf.scheduler.observe.reasons import offer_reasons
 from rlinf.scheduler.observe.report import WITHIN_S as REPORT_S
 from rlinf.scheduler.observe.report import Report, ask_report
-from rlinf.scheduler.observe.stalls import StallDesk
 from rlinf.scheduler.observe.status import JobStatus
-from rlinf.scheduler.observe.status_desk import StatusDesk, begin_status, received
-from rlinf.scheduler.observe.time_desk import TimeDesk
+from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.trace_desk import MAX_BYTES as TRACE_BYTES
-from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk, trace_whole_job
+from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk
 from rlinf.scheduler.observe.why import WITHIN_S, Why, why
+from rlinf.scheduler.opening import check_node_count, open_session, refresh_nodes
 from rlinf.scheduler.placement import ComponentPlacement
 from rlinf.scheduler.planning import Topology
-from rlinf.scheduler.session import Session, SideBySide, current_or_none, set_current
-from rlinf.scheduler.session.job_file import announce
+from rlinf.scheduler.session import Session, SideBySide, current_or_none
 from rlinf.scheduler.session.links import LinkWatch
-from rlinf.scheduler.session.session import INTERRUPTED, why_left
+from rlinf.scheduler.session.session import why_left
 from rlinf.scheduler.weights import PublishedWeights, published_weights
-from rlinf.scheduler.worker.channel_starter import ChannelStarter
-from rlinf.scheduler.worker.device_lock import DeviceDesk
+from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.supervision import GroupEntry, groups_in
 
 SIMULATE_VARIABLE = "RLINF_SIMULATE"
-DRIVER_NAME = "driver"
+# Beyond that it does not fit where it is shown.
+_MAX_JOB_NAME = 100
+T = TypeVar("T")
 
 
 class Cluster:
@@ -86,12 +65,14 @@ class Cluster:
             nodes of eight; a `Topology` may have masks. Else the config's `simulate`, else the variable RLINF_SIMULATE.
         address: a Ray address to join; else Ray's own rule (RAY_ADDRESS, a Ray that runs on this machine, a new one).
         start_timeout_s: how long to wait for a Ray that answers, for its nodes and for what they say, in seconds.
+        job: take part in the job of this name, which outlives its drivers; close() only leaves it then.
+        detached: begin that job where it does not run yet; what the config says of a job is for who begins it.
 
     Raises:
         ConfigError: the section has a mistake, or asks for what this process's cluster is not.
         PlacementError: nodes are simulated, and a component of the section has no place on them.
         ClusterTimeout: too few nodes at the deadline; the text lists those that are there.
-        ClusterError: Ray cannot be started or joined.
+        ClusterError: Ray cannot be started or joined, or no job of that name runs there.
 
         with Cluster(simulate="1x2") as cluster:
             cluster.num_nodes, cluster.num_accelerators      # (1, 2)
@@ -106,22 +87,30 @@ class Cluster:
         simulate: str | Topology | None = None,
         address: str | None = None,
         start_timeout_s: float = 120,
+        job: str | None = None,
+        detached: bool = False,
     ) -> None:
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
+        _check_job_options(job, simulate, detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
         existing = current_or_none()
-        shape = _simulated_shape(simulate, config, opening=existing is None)
+        shape = None if job else _simulated_shape(simulate, config, opening=existing is None)
         self._owner = existing is None
-        if existing is None:
+        if existing is None and job:
+            begins = config or ClusterConfig() if detached else None
+            existing = _kept().take_part(job, begins, wanted_nodes, address, start_timeout_s)
+        elif existing is None:
             if shape is not None:
                 _check_config(shape, config)  # its mistakes are found before Ray is started
-            existing = _open_session(shape, wanted_nodes, address, start_timeout_s, config or ClusterConfig())
+            existing = open_session(shape, wanted_nodes, address, start_timeout_s, config or ClusterConfig())
         elif shape is not None:
             _check_shape(job_topology(existing), shape)
+        elif job:
+            _check_is_job(existing, job)
         self._session = existing
         try:
             topology = job_topology(existing)
-            _check_node_count(topology, wanted_nodes)
+            check_node_count(topology, wanted_nodes)
             self._topology = _with_groups(topology, config)
         except BaseException:
             self.close()
@@ -192,6 +181,9 @@ class Cluster:
 
         Each pair of nodes is probed once, in the background, after a first group was launched on both.
         """
+        if keeps_elsewhere(self.session):
+            found: dict[tuple[int, int], LinkSpeed] = _kept().nodes_of(self.session).links
+            return found
         return dict(self.session.service(LinkWatch).speeds)
 
     def starting(self) -> AbstractContextManager[None]:
@@ -217,6 +209,9 @@ class Cluster:
 
         They keep their ranks in `topology`; nothing can be launched on them.
         """
+        if keeps_elsewhere(self.session):
+            lost: dict[int, str] = _kept().nodes_of(self.session).lost
+            return lost
         return dict(self.session.service(NodeWatch).states.lost)
 
     def refresh(self, timeout_s: float = 120) -> Topology:
@@ -232,20 +227,11 @@ class Cluster:
             ClusterTimeout: a node does not answer.
             ClusterError: this process is a worker; or a node that joined is another machine, and the job uses one.
         """
-        session, before = self.session, self.fleet
-        records = wait_for_nodes(None, timeout_s)
-        reports = probe_nodes(records, timeout_s)
-        _check_reachable(session, reports)
-        fleet = fleet_after(before, reports)
-        alive = {report.node_id for report in reports}
-        known = {node.node_id for node in before.nodes}
-        session.provide(Fleet, fleet)
-        session.provide(Topology, fleet.topology)
-        session.service(NodeWatch).renew(fleet.topology.nodes, alive)
-        self._topology = replace(self._topology, nodes=fleet.topology.nodes)
-        for rank, node in enumerate(fleet.topology.nodes):
-            if node.node_id not in known:
-                session.bus.emit(NodeJoined(rank, node.node_id, node.ip, node.num_accelerators))
+        if keeps_elsewhere(self.session):
+            topology = _kept().nodes_of(self.session, refresh_s=timeout_s).fleet.topology
+        else:
+            topology = refresh_nodes(self.session, timeout_s)
+        self._topology = replace(self._topology, nodes=topology.nodes)
         return self._topology
 
     def save(
@@ -308,6 +294,40 @@ class Cluster:
             CheckpointError: there is none; or it is corrupt, cut off, no checkpoint, or of a newer version.
         """
         return load_job(path, missing_ok=missing_ok)
+
+    @overload
+    def attach(self, name: str) -> WorkerGroup[Any]: ...
+
+    @overload
+    def attach(self, name: str, worker_class: type[T]) -> WorkerGroup[T]: ...
+
+    def attach(self, name: str, worker_class: type[Any] | None = None) -> WorkerGroup[Any]:
+        """A group of a job that outlives its drivers, whoever launched it.
+
+            policy = cluster.attach("policy")
+
+        Args:
+            name: the group's.
+            worker_class: the class of its workers; None: as it was launched, imported from the same module.
+
+        Raises:
+            ClusterError: there is no such group, its class cannot be imported here, or the job ends with its driver.
+        """
+        if not keeps_elsewhere(self.session):
+            problem = f"attach({name!r}): only groups of a job that outlives its drivers can be attached to"
+            raise ClusterError(f"{problem}; Cluster(job=NAME, detached=True) opens one")
+        group: WorkerGroup[Any] = _kept().attach(self.session, name, worker_class)
+        return group
+
+    def stop_job(self) -> None:
+        """End all of a job that outlives its drivers: its groups, its channels, and the parts of all drivers in it.
+
+        Raises:
+            ClusterError: this job ends with its driver, or this process is none.
+        """
+        if not keeps_elsewhere(self.session):
+            raise ClusterError("stop_job() is for drivers of a job that outlives them; close() ends this one")
+        _kept().end_job(self.session)
 
     def why(self, within_s: float = WITHIN_S) -> Why:
         """Who waits for whom, for how long and why, the most probable culprit first, with the stacks of who waits.
@@ -405,7 +425,10 @@ class Cluster:
         self.session.bus.subscribe(listener)
 
     def close(self) -> None:
-        """End what this object started: workers, channels, Ray. On a view of another's cluster it does nothing."""
+        """End what this object started: workers, channels, Ray. On a view of another's cluster it does nothing.
+
+        Of a job that outlives its drivers it is left: groups that were launched here end, unless they are detached.
+        """
         if self._owner:
             self._session.close()
 
@@ -434,12 +457,31 @@ def _simulated_shape(
     return Topology.parse(text) if text else None
 
 
-def _check_node_count(topology: Topology, wanted: int | None) -> None:
-    if wanted is not None and wanted > len(topology.nodes):
-        raise ConfigError(
-            f"num_nodes is {wanted}, but this cluster has {len(topology.nodes)} nodes",
-            path="cluster.num_nodes",
-        )
+def _kept() -> ModuleType:
+    # Few programs take part in a job that outlives them, and none of the others loads what that takes.
+    from rlinf.scheduler import kept  # noqa: PLC0415
+
+    return kept
+
+
+def _check_job_options(job: str | None, simulate: object, *, detached: bool) -> None:
+    if detached and not job:
+        problem = "detached=True: other programs find a job that outlives this one by its name"
+        raise ConfigError(problem, hint="Cluster(job=NAME, detached=True)")
+    if job is None:
+        return
+    if not isinstance(job, str) or not job.isprintable() or not 0 < len(job) <= _MAX_JOB_NAME or "|" in job:
+        raise ConfigError(f"job={job!r}: it is a name, a line of text without '|'")
+    if simulate is not None:
+        problem = f"job={job!r} needs a Ray that runs by itself, and simulated nodes end with this program"
+        raise ConfigError(problem, hint="`rlinf node start --head` begins one")
+
+
+def _check_is_job(session: Session, name: str) -> None:
+    kept = session.fact(KeptJob)
+    if kept is None or kept.name != name:
+        there = "a job of its own" if kept is None else f"part in job '{kept.name}'"
+        raise ConfigError(f"job={name!r}: this process has {there} already", hint="close that cluster first")
 
 
 def _check_shape(topology: Topology, wanted: Topology) -> None:
@@ -450,17 +492,6 @@ def _check_shape(topology: Topology, wanted: Topology) -> None:
             path="cluster.simulate",
             hint="close that one first",
         )
-
-
-def _check_reachable(session: Session, reports: Sequence[NodeReport]) -> None:
-    if session.crosses_machines:
-        return
-    for report in reports:
-        if report.machine_id != local_machine_id():
-            raise ClusterError(
-                f"{report.describe()} is another machine, and this job was opened on one alone: its processes do not "
-                "listen to others; close the cluster and open it again"
-            )
 
 
 def _check_config(topology: Topology, config: ClusterConfig | None) -> None:
@@ -477,75 +508,3 @@ def _with_groups(topology: Topology, config: ClusterConfig | None) -> Topology:
     except ConfigError as error:
         raise_config_errors(config.source.in_order(error.each()))
         raise
-
-
-def _open_session(
-    shape: Topology | None,
-    num_nodes: int | None,
-    address: str | None,
-    timeout_s: float,
-    config: ClusterConfig,
-) -> Session:
-    begun = time.monotonic()
-    if shape is not None:
-        _check_node_count(shape, num_nodes)
-        engine = simulate_nodes(shape.nodes)
-        num_nodes = len(shape.nodes)
-        begun = time.monotonic()  # what is started here is waited for in any case
-    else:
-        engine = join_or_start(address, num_nodes, timeout_s)
-    restore = exit_on_sigterm()
-    try:
-        nodes = wait_for_nodes(num_nodes, timeout_s, begun)
-        reports = order_nodes(probe_nodes(nodes, timeout_s, begun), num_lost_nodes(nodes))[:num_nodes]
-        return _join_as_driver(engine, restore, reports, config)
-    except BaseException:
-        engine.stop()
-        restore()
-        raise
-
-
-def _join_as_driver(
-    engine: RayEngine, restore_signals: Callable[[], None], reports: list[NodeReport], config: ClusterConfig
-) -> Session:
-    crosses_machines = any(report.machine_id != local_machine_id() for report in reports)
-    if crosses_machines:
-        check_patience(config.unreachable_after_s)
-    session = Session(
-        ClusterSecret.generate(),
-        DRIVER_NAME,
-        host=own_address(),
-        tcp=crosses_machines,
-        encryption=config.network.encryption,
-        ports=config.network.ports,
-        unreachable_after_s=config.unreachable_after_s,
-    )
-    # Last of all, when what it started has ended.
-    session.on_close_last(engine.stop)
-    try:
-        session.on_close_last(restore_signals)
-        fleet = fleet_of(reports)
-        session.provide(Fleet, fleet)
-        session.provide(Topology, fleet.topology)
-        session.provide(LogFolder, LogFolder.fresh())
-        receive_log_lines(session)
-        session.service(Reasoner)
-        offer_reasons(session)
-        session.service(StallDesk)
-        session.service(TimeDesk)
-        session.service(StatusDesk)
-        starts_channels = partial(ChannelStarter, shares=config.channel_process == "shared")
-        session.provide(Starter, session.service(starts_channels))
-        session.service(DeviceDesk)
-        session.service(NodeWatch).follow(NodeLooks(ray_address()))
-        announce(session, encryption=config.network.encryption)
-        set_current(session)
-        trace_whole_job(session)
-    except BaseException:
-        session.close()
-        raise
-    atexit.register(session.close)
-    close_when_interrupted(partial(session.close, INTERRUPTED))
-    for rank, report in enumerate(reports):
-        session.bus.emit(NodeJoined(rank, report.node_id, report.ip, report.num_accelerators))
-    return session

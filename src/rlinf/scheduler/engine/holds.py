@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -153,9 +154,16 @@ def given_elsewhere(holds: Sequence[DeviceHold]) -> dict[str, int]:
 
 
 class DeviceHolds:
-    """What this process has taken for its job."""
+    """What this process has taken for its job.
 
-    def __init__(self) -> None:
+    Args:
+        job: its id; "" for that of this process's Ray job.
+        holder: what people call it; "" for this process's program.
+    """
+
+    def __init__(self, job: str = "", holder: str = "") -> None:
+        self._job = job
+        self._holder = holder
         self._groups: dict[Any, PlacementGroup] = {}
         # Held while Ray is asked, by threads that launch groups; the I/O thread never waits for it.
         self._lock = threading.Lock()
@@ -172,17 +180,19 @@ class DeviceHolds:
             ClusterError: Ray cannot do it.
         """
         with self._lock, ray_errors("Ray does not reserve devices"), _all_or_none() as taken:
-            missing = list(_not_held(wanted))
+            job = self._job or _ray_job()
+            missing = list(_not_held(wanted, job))
             for each in missing:  # whose holder is known, for that Ray need not be asked
-                known = _taken(each)
+                known = _taken(each, job)
                 if known.holds:
                     raise known
             counted = _counts_of_nodes()
             missing = [each for each in missing if counted[each.node_id, each.resource] >= len(each.names)]
-            for each, group in [(each, _request(each, len(each.names))) for each in missing]:
+            request = partial(_request, job=job, holder=_who(self._holder))
+            for each, group in [(each, request(each, len(each.names))) for each in missing]:
                 taken.append(group)
                 if not _is_given(group):
-                    raise _taken(each)
+                    raise _taken(each, job)
             in_part = [
                 (each, group)
                 for each, group in zip(missing, taken, strict=True)
@@ -191,9 +201,18 @@ class DeviceHolds:
             found = _devices_in([(group, each.resource, len(each.names)) for each, group in in_part])
             for (each, group), names in zip(in_part, found, strict=True):
                 if set(names) != set(each.names):
-                    _align(each, group, taken)
+                    _align(each, group, taken, request, job)
             self._groups.update((group.id, group) for group in taken)
             return list(taken)
+
+    def of_others(self) -> list[DeviceHold]:
+        """What other jobs have taken.
+
+        Raises:
+            ClusterError: Ray does not say.
+        """
+        job = self._job or _ray_job()
+        return [hold for hold in holds_in_cluster() if hold.job != job]
 
     def release(self, taken: Sequence[PlacementGroup] | None = None) -> None:
         """Give back what this process has taken: this, or (None) everything."""
@@ -243,14 +262,14 @@ def _remove(groups: Sequence[PlacementGroup]) -> None:
                 remove_placement_group(group)
 
 
-def _job() -> str:
+def _ray_job() -> str:
+    """Ray's id of the job that this process belongs to."""
     job: str = ray.get_runtime_context().get_job_id()
     return job
 
 
-def _not_held(wanted: Sequence[NodeDevices]) -> Iterator[NodeDevices]:
+def _not_held(wanted: Sequence[NodeDevices], job: str) -> Iterator[NodeDevices]:
     """What of it the job does not have."""
-    job = _job()
     ours = {(hold.node_id, name) for hold in holds_in_cluster() if hold.job == job for name in hold.devices}
     for each in wanted:
         names = tuple(name for name in each.names if (each.node_id, name) not in ours)
@@ -270,8 +289,8 @@ def _counts_of_nodes() -> Mapping[tuple[str, str], int]:
     )
 
 
-def _request(wanted: NodeDevices, count: int) -> PlacementGroup:
-    hold = DeviceHold(_job(), wanted.node_id, wanted.names, time.time(), _who())
+def _request(wanted: NodeDevices, count: int, *, job: str, holder: str) -> PlacementGroup:
+    hold = DeviceHold(job, wanted.node_id, wanted.names, time.time(), holder)
     return placement_group(
         [{wanted.resource: count}],
         strategy="STRICT_PACK",
@@ -280,9 +299,9 @@ def _request(wanted: NodeDevices, count: int) -> PlacementGroup:
     )
 
 
-def _who() -> str:
+def _who(holder: str) -> str:
     # Its name alone: everybody on the cluster can read this, and options may be secrets.
-    program = printable(os.path.basename(sys.argv[0]))[:_MAX_PROGRAM] or "python"
+    program = printable(holder or os.path.basename(sys.argv[0]))[:_MAX_PROGRAM] or "python"
     return f"{program} (process {os.getpid()} on {platform.node()}, user {_user()})"
 
 
@@ -306,13 +325,21 @@ def _is_given(group: PlacementGroup) -> bool:
     raise ClusterTimeout(f"Ray has not said within {ANSWER_S:.0f} s whether devices can be reserved")
 
 
-def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGroup]) -> None:
+def _align(
+    wanted: NodeDevices,
+    group: PlacementGroup,
+    taken: list[PlacementGroup],
+    request: Callable[[NodeDevices, int], PlacementGroup],
+    job: str,
+) -> None:
     """Have those devices that are wanted, not as many others of the node.
 
     Args:
         wanted: which.
         group: the others.
         taken: what was taken so far, with `group`; it is changed to what is.
+        request: asks Ray for so many.
+        job: the id of whoever wants them.
 
     Raises:
         Taken: somebody has some of them.
@@ -323,10 +350,10 @@ def _align(wanted: NodeDevices, group: PlacementGroup, taken: list[PlacementGrou
     missing, others = set(wanted.names), []
     try:
         while missing:
-            single = _request(wanted, 1)
+            single = request(wanted, 1)
             taken.append(single)
             if not _is_given(single):
-                raise _taken(wanted, sorted(missing))
+                raise _taken(wanted, job, sorted(missing))
             ((device,),) = _devices_in([(single, wanted.resource, 1)])
             if device in missing:
                 missing.remove(device)
@@ -358,9 +385,9 @@ def _own_devices(resource: str) -> list[str]:
     return found
 
 
-def _taken(wanted: NodeDevices, names: Sequence[str] = ()) -> Taken:
+def _taken(wanted: NodeDevices, job: str, names: Sequence[str] = ()) -> Taken:
     """Who has them, as it seems now."""
-    asked, job = set(names or wanted.names), _job()
+    asked = set(names or wanted.names)
     holds = [
         hold
         for hold in holds_in_cluster()

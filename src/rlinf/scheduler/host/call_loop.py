@@ -152,6 +152,12 @@ class CallLoop:
             if job.key[0] == process_id and job.demand is not None:
                 self._cancel(job)  # nobody will ever ask it for a value
 
+    def give_up_calls(self, process_id: str) -> None:
+        """A caller is gone: nobody waits for what it has called."""
+        for job in list(self._jobs.values()):
+            if job.key[0] == process_id:
+                self._cancel(job)
+
     # -- the threads that run calls --------------------------------------------------------------
 
     def stop(self) -> None:

@@ -19,6 +19,8 @@ from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.protocol import HostSpec
 
 _NAMESPACE = b"rlinf"
+# Of jobs that outlive the drivers by whose ids Ray knows them.
+_KEPT_NAMESPACE = b"rlinf-kept"
 _PREFIX = "host:"
 # So long Ray's head may take to answer: where a launch needs it, and where something is only tidied up.
 LEFT_WITHIN_S, TIDY_S = 30.0, 2.0
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 class HostActor:
     """The Ray actor of every worker."""
 
+    _namespace = _NAMESPACE
+
     def run(self) -> None:
         """As `WorkerHost.run`, of what was left for this actor.
 
@@ -38,7 +42,13 @@ class HostActor:
             ClusterError: nothing was, or it was withdrawn.
         """
         actor_id = ray.get_runtime_context().get_actor_id()
-        WorkerHost().run(_take(actor_id))
+        WorkerHost().run(_take(actor_id, self._namespace))
+
+
+class KeptHostActor(HostActor):
+    """The same of a job that outlives its drivers."""
+
+    _namespace = _KEPT_NAMESPACE
 
 
 def leave(actor_id: str, spec: HostSpec) -> None:
@@ -47,17 +57,23 @@ def leave(actor_id: str, spec: HostSpec) -> None:
     Raises:
         ClusterError: this process has left Ray; Ray raises its own where its head does not answer.
     """
-    _store().internal_kv_put(_key(actor_id), pickle.dumps(spec), True, _NAMESPACE, timeout=LEFT_WITHIN_S)
+    namespace = _KEPT_NAMESPACE if spec.kept_job else _NAMESPACE
+    _store().internal_kv_put(_key(actor_id), pickle.dumps(spec), True, namespace, timeout=LEFT_WITHIN_S)
 
 
-def withdraw(actor_ids: Iterable[str]) -> None:
-    """Take back what was left for actors that have not begun; where Ray does not answer it stays, without an error."""
-    _delete(map(_key, actor_ids), by_prefix=False)
+def withdraw(actor_ids: Iterable[str], *, kept: bool = False) -> None:
+    """Take back what was left for actors that have not begun; where Ray does not answer it stays, without an error.
+
+    Args:
+        actor_ids: which.
+        kept: whether they are of a job that outlives its drivers.
+    """
+    _delete(map(_key, actor_ids), _KEPT_NAMESPACE if kept else _NAMESPACE, by_prefix=False)
 
 
 def withdraw_all(job_id: str) -> None:
     """Take back what was left for any actor of a Ray job; raises nothing, as `withdraw`."""
-    _delete([_job_key(job_id)], by_prefix=True)
+    _delete([_job_key(job_id)], _NAMESPACE, by_prefix=True)
 
 
 def withdraw_of_dead_jobs() -> None:
@@ -72,22 +88,22 @@ def withdraw_of_dead_jobs() -> None:
     except Exception as error:  # noqa: BLE001 - only tidied up
         _log.debug("what ended jobs have left with Ray is not known: %s", error)
     else:
-        _delete(map(_job_key, jobs), by_prefix=True)
+        _delete(map(_job_key, jobs), _NAMESPACE, by_prefix=True)
 
 
-def _take(actor_id: str) -> HostSpec:
-    left = _store().internal_kv_get(_key(actor_id), _NAMESPACE, timeout=LEFT_WITHIN_S)
+def _take(actor_id: str, namespace: bytes) -> HostSpec:
+    left = _store().internal_kv_get(_key(actor_id), namespace, timeout=LEFT_WITHIN_S)
     if left is None:
         raise ClusterError(f"nothing was left for actor {actor_id} to host: its launch was given up")
-    withdraw([actor_id])
+    withdraw([actor_id], kept=namespace == _KEPT_NAMESPACE)
     spec: HostSpec = pickle.loads(left)
     return spec
 
 
-def _delete(keys: Iterable[bytes], *, by_prefix: bool) -> None:
+def _delete(keys: Iterable[bytes], namespace: bytes, *, by_prefix: bool) -> None:
     try:
         for key in keys:
-            _store().internal_kv_del(key, by_prefix, _NAMESPACE, timeout=TIDY_S)
+            _store().internal_kv_del(key, by_prefix, namespace, timeout=TIDY_S)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises
         # After the first one: each further key would be waited for as long.
         _log.debug("what was left for hosts stays with Ray: %s", error)

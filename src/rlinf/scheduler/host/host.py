@@ -26,7 +26,7 @@ from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
-from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
+from rlinf.scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.log_lines import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
@@ -270,6 +270,8 @@ class Hosting:
             self._record(assignment, topology)
         set_current(self.session)
         self.session.provide(LogFolder, LogFolder(self._spec.log_folder))
+        if self._spec.kept_job:
+            self.session.provide(KeptJob, KeptJob(self._spec.kept_job))
         forward_logs(
             self.session, self._address, self._spec.log_level, self._spec.library_level, self._output
         )
@@ -301,10 +303,13 @@ class Hosting:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _leave_without(self, process_id: str) -> None:
+        why = self.session.messenger.peers.why_lost(process_id)
         if process_id == self._spec.home.process_id:
-            self._leave("the job's home is gone")
+            self._leave(f"the job's home is gone: {why}")
         elif process_id == self._spec.launcher.process_id:
-            self._leave("the process that launched it is gone")
+            self._leave(f"the process that launched it is gone: {why}")
+        else:
+            self.calls.give_up_calls(process_id)
 
     def _leave_with_node(self) -> None:
         cause = "its raylet ended"
@@ -324,6 +329,8 @@ class Hosting:
         if not self._leaving:
             self._leaving = True
             _log.info("'%s' ends: %s", self._address, why)
+            if self._output is not None:  # nobody may be left to be told
+                self._output.note(f"'{self._address}' ends: {why}")
             self.calls.stop()
             try:
                 run_beside(_end_after, LEAVE_GRACE_S)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlinf.scheduler.comm import Buffer
-from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.errors import ClusterError, ConfigError
 from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session
 
@@ -99,6 +99,33 @@ class Role:
             master_port=0,
         )
         return cls(info)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJob:
+    """That a process's job outlives its drivers; its session has it as a fact.
+
+    Attributes:
+        name: the job's.
+    """
+
+    name: str
+
+
+def keeps_elsewhere(session: Session) -> bool:
+    """Whether another process launches what this one wants launched: the keeper of a job that outlives its drivers."""
+    return session.fact(KeptJob) is not None and session.home != session.messenger.endpoint
+
+
+def check_detached(session: Session, *, detached: bool) -> None:
+    """Make sure that a group can stay when its driver has ended.
+
+    Raises:
+        ConfigError: the job ends with its driver.
+    """
+    if detached and not keeps_elsewhere(session):
+        problem = "detached=True: this job ends with its driver"
+        raise ConfigError(problem, hint="Cluster(job=NAME, detached=True) opens one that does not")
 
 
 def group_entry(name: str) -> str:

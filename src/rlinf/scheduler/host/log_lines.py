@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.failure import sendable
@@ -66,8 +67,31 @@ def level_to_forward() -> int:
     return min(logger.getEffectiveLevel(), logging.INFO) if logger.hasHandlers() else logging.INFO
 
 
-def receive_log_lines(session: Session) -> None:
-    """Show what workers log, in the driver, and tell whoever listens to its events."""
+def receive_log_lines(session: Session, *, shows: bool = True) -> None:
+    """Have the buses of the job's home tell what workers log and print.
+
+    Args:
+        session: the home's.
+        shows: whether it is shown there, too.
+    """
+    tell = bounded_lines(session)
+    if shows:
+        show_log_lines(session)
+
+    def on_line(notice: Request) -> None:
+        line: protocol.LogLine = notice.head
+        tell(WorkerLogged(line.group, line.rank, line.level, line.message))
+
+    def on_output(notice: Request) -> None:
+        written: protocol.OutputLines = notice.head
+        tell(WorkerPrinted(written.group, written.rank, tuple(written.lines), written.stream))
+
+    session.messenger.serve(protocol.LOG, on_line, protocol.LogLine)
+    session.messenger.serve(protocol.OUTPUT, on_output, protocol.OutputLines)
+
+
+def bounded_lines(session: Session) -> Callable[[Said], None]:
+    """What tells both buses of a process what workers say, as much of it as their listeners take."""
 
     def file_of(group: str, rank: int) -> str:
         folder = session.fact(LogFolder)
@@ -80,14 +104,11 @@ def receive_log_lines(session: Session) -> None:
         for lines in listeners:
             lines.emit(event)
 
-    def on_line(notice: Request) -> None:
-        line: protocol.LogLine = notice.head
-        tell(WorkerLogged(line.group, line.rank, line.level, line.message))
+    return tell
 
-    def on_output(notice: Request) -> None:
-        written: protocol.OutputLines = notice.head
-        tell(WorkerPrinted(written.group, written.rank, tuple(written.lines), written.stream))
 
+def show_log_lines(session: Session) -> None:
+    """Show in this process what its log bus tells of."""
     below = session.service(TerminalLine)
 
     def show(event: Event) -> None:
@@ -98,8 +119,6 @@ def receive_log_lines(session: Session) -> None:
             show_log_line(event)
 
     session.log_bus.subscribe(show)
-    session.messenger.serve(protocol.LOG, on_line, protocol.LogLine)
-    session.messenger.serve(protocol.OUTPUT, on_output, protocol.OutputLines)
 
 
 class _Forwarder(logging.Handler):

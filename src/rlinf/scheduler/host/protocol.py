@@ -233,6 +233,7 @@ class HostSpec(msgspec.Struct, frozen=True):
         log_folder: where it writes what its process prints; "" where that goes to what it was started with.
         library_level: the lowest level of what other loggers say that is sent to the driver; 0 for none of it.
         master_port: the group's port for rendezvous, which the first rank is to have again; 0: it picks one.
+        kept_job: the job's name, if that outlives its drivers; else "".
     """
 
     launch: str
@@ -255,6 +256,7 @@ class HostSpec(msgspec.Struct, frozen=True):
     library_level: int = 0
     master_port: int = 0
     ports: PortRange | None = None
+    kept_job: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -9,6 +9,9 @@ from rlinf.scheduler.observe.words import at_text, wait_text
 
 # How sure it is that this is what is wrong: the first ones are.
 STOPPED, STUCK, DEADLOCK, HOPELESS, AT_WORK, IDLE, WAITS = range(7)
+# Processes that wait for each other for less are no deadlock yet, in seconds: not all of them were asked at one moment,
+# and where items move, somebody has always just put one and waits for another.
+RING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,14 @@ def _waiting(graph: WaitGraph, blocked: Blocked) -> Culprit:
 
 def _may_come(graph: WaitGraph, blocked: Blocked) -> bool:
     """Whether somebody is at work who may end a wait although that does not show."""
-    return any(graph.is_at_work(name) for name in graph.doing if name != blocked.process and name != "driver")
+    return any(
+        graph.is_at_work(name) for name in graph.doing if name != blocked.process and not _is_driver(name)
+    )
+
+
+def _is_driver(name: str) -> bool:
+    """Whether a process is the job's driver, or one of several: "driver@host.4711"."""
+    return name.partition("@")[0] == "driver"
 
 
 def _at(graph: WaitGraph, name: str) -> Culprit:
@@ -103,7 +113,7 @@ def _at(graph: WaitGraph, name: str) -> Culprit:
 
 
 def _cycles(graph: WaitGraph) -> list[Culprit]:
-    """A culprit for each set of processes that wait for each other and for nobody else who is at work."""
+    """A culprit for each set of processes that wait for each other, and for nobody else who is at work."""
     found, seen = [], set[str]()
     for process in _in_rings(graph):
         if process in seen:
@@ -111,7 +121,7 @@ def _cycles(graph: WaitGraph) -> list[Culprit]:
         cycle = _cycle_from(graph, process)
         if cycle and not seen.intersection(cycle):
             seen.update(cycle)
-            found.append(_deadlock(graph, cycle))
+            found.append(_ring(graph, cycle))
     return found
 
 
@@ -152,9 +162,11 @@ def _is_closed(graph: WaitGraph, cycle: tuple[str, ...]) -> bool:
     return not any(graph.is_at_work(end) or end in graph.silent for end in reach)
 
 
-def _deadlock(graph: WaitGraph, cycle: tuple[str, ...]) -> Culprit:
+def _ring(graph: WaitGraph, cycle: tuple[str, ...]) -> Culprit:
     waits = [_towards(graph, process, cycle[(place + 1) % len(cycle)]) for place, process in enumerate(cycle)]
     first = max(waits, key=lambda each: each.wait.since_s)
+    if any(0 < each.wait.since_s < RING_S for each in waits):  # 0: nobody knows
+        return _waiting(graph, first)
     ring = " → ".join((*cycle, cycle[0]))
     each = "; ".join(wait_text(graph, wait) for wait in waits)
     waiters = tuple(dict.fromkeys(name for name in graph.waiters_of(first.process) if name not in cycle))

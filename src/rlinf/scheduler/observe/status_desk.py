@@ -23,7 +23,7 @@ from rlinf.scheduler.observe.summing_up import JobFacts, JobVitals, status_of
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.session.job_file import own_program
+from rlinf.scheduler.session.job_file import RunningJob, own_program
 
 # A service of the job's home.
 STATUS = "job.status"
@@ -114,9 +114,9 @@ class StatusDesk:
         self._earlier = {**kept, **{name: (each, look.at_s) for name, each in look.vitals.items()}}
 
     def _facts(self, earlier: dict[str, tuple[Vitals, float]]) -> JobFacts:
-        topology = self._session.fact(Topology)
+        topology, job = self._session.fact(Topology), self._session.fact(RunningJob)
         return JobFacts(
-            own_program(),
+            job.program if job is not None else own_program(),
             os.getpid(),
             self._session.name,
             () if topology is None else topology.nodes,

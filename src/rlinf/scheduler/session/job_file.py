@@ -17,6 +17,7 @@ import msgspec
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.rundir import JOB_NAME, living_drivers
+from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.session.session import Session
 
@@ -34,6 +35,7 @@ class RunningJob(msgspec.Struct, frozen=True):
         home: how the driver is reached.
         encryption: whether what goes from machine to machine is encrypted.
         ports: the first and the last of the ports that its processes take; None: any.
+        unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
     """
 
     pid: int
@@ -43,12 +45,17 @@ class RunningJob(msgspec.Struct, frozen=True):
     home: Endpoint
     encryption: bool
     ports: PortRange | None = None
+    unreachable_after_s: float = GRACE_S
 
     def __repr__(self) -> str:
         return f"<Job {self.pid}: {self.program}>"
 
-    def attach(self, name: str) -> Session:
+    def attach(self, name: str, host: str = "127.0.0.1") -> Session:
         """Take part in it as a process called `name`.
+
+        Args:
+            name: see above.
+            host: this machine's address, for those who want something of this process.
 
         Raises:
             CommError: its driver cannot be reached.
@@ -58,9 +65,11 @@ class RunningJob(msgspec.Struct, frozen=True):
             secret,
             name,
             home=self.home,
+            host=host,
             tcp=bool(self.home.tcp_address),
             encryption=self.encryption,
             ports=self.ports,
+            unreachable_after_s=self.unreachable_after_s,
         )
 
 
@@ -69,21 +78,23 @@ def own_program() -> str:
     return " ".join(sys.orig_argv)[:_MAX_PROGRAM]
 
 
-def announce(session: Session, *, encryption: bool) -> None:
-    """Let other terminals of this user find the job whose driver this is."""
+def announce(session: Session, *, encryption: bool, program: str = "") -> RunningJob:
+    """Let other terminals of this user find the job whose home this is; `program` is what runs here, if not this."""
     job = RunningJob(
         os.getpid(),
-        own_program(),
+        program or own_program(),
         time.time(),
         session.secret.exported(),
         session.messenger.endpoint,
         encryption,
         session.messenger.ports,
+        session.unreachable_after_s,
     )
     path = session.messenger.run_directory / JOB_NAME
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(msgspec.msgpack.encode(job))
+    return job
 
 
 def running_jobs() -> list[RunningJob]:

@@ -190,7 +190,7 @@ class ChannelStarter(Starter):
 
     def _on_find_holder(self, request: Request) -> None:
         found: Promise[Endpoint] = Promise()
-        self._beside(self._find_holder, WorkerAddress.parse(request.peer_name), found)
+        self._beside(self._find_holder, _worker(request), found)
 
         def answer() -> None:
             error = found.exception(0)
@@ -203,7 +203,7 @@ class ChannelStarter(Starter):
 
     def _on_request(self, request: Request) -> None:
         started: Promise[Endpoint] = Promise()
-        self._beside(self._place_and_open, request.head, WorkerAddress.parse(request.peer_name), started)
+        self._beside(self._place_and_open, request.head, _worker(request), started)
         request.on_cancel(started.set_cancelled)
         answer = partial(self._answer, request, started)
         started.add_done_callback(lambda _: self._messenger.submit(answer))
@@ -459,6 +459,11 @@ class ChannelStarter(Starter):
         if not 0 <= worker.rank < group.world_size:
             problem = f"group '{worker.group}' has ranks 0 to {group.world_size - 1}, not {worker.rank}"
             raise ChannelError(channel, problem)
+
+
+def _worker(request: Request) -> WorkerAddress | None:
+    """The worker that asks; None: it is a driver."""
+    return WorkerAddress.parse(request.peer_name) if ":" in request.peer_name else None
 
 
 def _fail(opening: _Opening, problem: str, error: BaseException | None) -> None:

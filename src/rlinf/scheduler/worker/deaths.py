@@ -15,6 +15,8 @@ OnFailure: TypeAlias = Verdict | Callable[[WorkerLost], Verdict]
 # "end" is as "fail", and the group is stopped so that its name is free; nothing is reported. The way of channels.
 Policy: TypeAlias = OnFailure | Literal["end"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
+# How a rank is: another process is to take its place ("away"); it is gone for good, alone or with the whole group.
+RankState: TypeAlias = Literal["there", "away", "dead", "fatal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,30 @@ class Deaths:
             self._fatal.add(rank)
         self.dead[rank] = reason
         return fatal
+
+    def told(self, rank: int, state: RankState, reason: str) -> bool:
+        """Who supervises the group elsewhere says how a rank is; whether that ends every pending call."""
+        if state in ("dead", "fatal"):
+            ends_calls = self._die(rank, reason, fatal=state == "fatal")
+            self.away.pop(rank, None)
+            return ends_calls
+        if state == "away":
+            self.away[rank] = reason
+        self.dead.pop(rank, None)
+        self._fatal.discard(rank)
+        if state == "there":
+            self.away.pop(rank, None)
+        return False
+
+    def state_of(self, rank: int) -> RankState:
+        """How a rank is, as `told` takes it."""
+        if rank in self.dead:
+            return "fatal" if rank in self._fatal else "dead"
+        return "away" if rank in self.away else "there"
+
+    def reason_of(self, rank: int) -> str:
+        """Why a rank is not there; "" if it is."""
+        return self.dead.get(rank) or self.away.get(rank, "")
 
     # -- what it means for a call ----------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from rlinf.scheduler.errors import (
     NameTaken,
     PlacementError,
 )
-from rlinf.scheduler.host.info import group_entry
+from rlinf.scheduler.host.info import check_detached, group_entry, keeps_elsewhere
 from rlinf.scheduler.host.protocol import CallKind, WorkerFactory
 from rlinf.scheduler.host.seeds import checked_seed
 from rlinf.scheduler.keywords import explains_arguments
@@ -43,12 +43,15 @@ from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import list_names
 from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.deaths import OnFailure, Policy
+from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.health import RankHealth
 from rlinf.scheduler.worker.launch import LaunchOptions, Recipe, launch_ranks, launch_successor
 from rlinf.scheduler.worker.profile import take_profile
 from rlinf.scheduler.worker.restart_options import (
+    RestartOn,
     check_is_used,
     check_on_failure,
+    may_move,
     ready_method,
     restart_limit,
 )
@@ -116,10 +119,12 @@ class GroupBuilder(Generic[T]):
         log_level: int | str | None = None,
         max_restarts: int | None = None,
         restart_window_s: float | None = None,
+        restart_on: RestartOn | None = None,
         ready_when: Callable[[T], object] | str | None = None,
         stall_after_s: float | None = None,
         seed: int | None = None,
         record: str | os.PathLike[str] | None = None,
+        detached: bool = False,
     ) -> WorkerGroup[T]:
         """Start every rank where the strategy places it; returns when each has finished `__init__`.
 
@@ -144,6 +149,8 @@ class GroupBuilder(Generic[T]):
             max_restarts: how often a rank is started again in `restart_window_s`, the first time at once, then after a
                 growing delay; a rank that dies more often is as with "fail". None: five times.
             restart_window_s: see above, in seconds; None: 60.
+            restart_on: where a rank comes back whose node is gone: "any" node of its node group that has as many
+                devices of the same kind free; "same": nowhere, and that is as with "fail". None: "same".
             ready_when: a method without arguments, or its name, that a rank that was started again runs after
                 `__init__`, before it is called and before `WorkerReturned` is told: one that fetches the weights, say.
                 It waits until the rank is ready, and then returns; if it raises, the start has failed.
@@ -154,6 +161,8 @@ class GroupBuilder(Generic[T]):
                 place. None: one that is drawn once for the job, and no generator is touched.
             record: a folder, in which each rank records what comes to it, on its node, so that `rlinf replay` can run
                 it again alone. None: the folder that RLINF_RECORD names, if it is set.
+            detached: the group goes on when its driver has ended, until somebody ends it; in a job that outlives its
+                drivers, see `Cluster(job=..., detached=True)`.
 
         Raises:
             PlacementError: the strategy does not fit the cluster.
@@ -166,7 +175,11 @@ class GroupBuilder(Generic[T]):
         """
         check_on_failure(on_failure)
         check_is_used(
-            on_failure, max_restarts=max_restarts, restart_window_s=restart_window_s, ready_when=ready_when
+            on_failure,
+            max_restarts=max_restarts,
+            restart_window_s=restart_window_s,
+            restart_on=restart_on,
+            ready_when=ready_when,
         )
         limit = restart_limit(max_restarts, restart_window_s)
         timeout_s = checked_seconds("launch_timeout_s", launch_timeout_s)
@@ -188,9 +201,20 @@ class GroupBuilder(Generic[T]):
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
             seed=None if seed is None else checked_seed(seed),
             record=os.path.abspath(folder) if (folder := record or os.environ.get(RECORD_VARIABLE)) else "",
+            moves=may_move(restart_on),
         )
         session, factory = cluster.session, self._factory
-        claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
+        check_detached(session, detached=detached)
+        launch: LaunchFunction[GroupCalls[Any]]
+        if keeps_elsewhere(session):
+            # Few programs have such a job.
+            from rlinf.scheduler.worker.kept_job import prepare_kept_launch  # noqa: PLC0415
+
+            claimed, launch = prepare_kept_launch(
+                session, factory, placements, name, options, on_failure, limit, detached=detached
+            )
+        else:
+            claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
         return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
 
 
@@ -219,7 +243,7 @@ def prepare_launch(
     options: LaunchOptions,
     on_failure: Policy = "fail",
     limit: RestartLimit | None = None,
-) -> tuple[str, LaunchFunction]:
+) -> tuple[str, LaunchFunction[Supervision]]:
     """Take a group's name; returns it, and what launches the group on placements that are decided already.
 
     Raises:
@@ -227,7 +251,7 @@ def prepare_launch(
     """
     # What holds channels is no group of workers that anything could be placed beside.
     about = {} if options.registers_itself else {"world_size": len(placements)}
-    claimed = _claim_name(session, name, factory.worker_class.__name__, about)
+    claimed = claim_name(session, name, factory.worker_class.__name__, about)
 
     def launch() -> Supervision:
         try:
@@ -244,16 +268,30 @@ def prepare_launch(
     return claimed, launch
 
 
-def _claim_name(session: Session, wanted: str | None, class_name: str, about: dict[str, int]) -> str:
-    """Take the group's name in the directory, so that no other group has it.
+def claim_name(
+    session: Session, wanted: str | None, class_name: str, about: dict[str, int], claimant: str = ""
+) -> str:
+    """Take a group's name in the directory, so that no other group has it.
 
     A group that a worker launches is called after it, `outer:0/inner`: each rank may have one of that name.
+
+    Args:
+        session: of this process, which has the name then.
+        wanted: the name; None for the class's, with a number where that is taken.
+        class_name: see above.
+        about: what the directory says of the group.
+        claimant: who wants it; this process where nothing is said.
+
+    Raises:
+        GroupExists: the name is taken.
+        ConfigError: it is no name.
     """
+    claimant = claimant or session.name
     if wanted is not None and not isinstance(wanted, str):
         raise ConfigError(f"group name {wanted!r}: it is text", hint=f"name={str(wanted)!r}")
     if wanted is not None and (not wanted or set(":/") & set(wanted)):
         raise ConfigError(f"group name {wanted!r}: it must not be empty, nor hold a colon or a slash")
-    parent = f"{session.name}/" if ":" in session.name else ""
+    parent = f"{claimant}/" if ":" in claimant else ""
     for number in itertools.count(1):
         name = parent + (wanted or (class_name if number == 1 else f"{class_name}-{number}"))
         try:
@@ -289,7 +327,11 @@ class WorkerGroup(Generic[T]):
     """
 
     def __init__(
-        self, name: str, worker_class: type[T], world_size: int, launched: Promise[Supervision]
+        self,
+        name: str,
+        worker_class: type[T],
+        world_size: int,
+        launched: Promise[GroupCalls[Any]],
     ) -> None:
         self._name = name
         self._launched = launched
@@ -305,7 +347,7 @@ class WorkerGroup(Generic[T]):
 
     @property
     @awaited(lambda local: Wait(LAUNCH, f"launch of '{local['self'].name}'"))
-    def _shared(self) -> Supervision:
+    def _shared(self) -> GroupCalls[Any]:
         """Its processes, once they have been launched; raises what the launch failed with."""
         self._launched.wait()
         return self._launched.result(0)

@@ -7,7 +7,7 @@ import pickle
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.info import WorkerAddress, job_topology, packed_topology
+from rlinf.scheduler.host.info import KeptJob, WorkerAddress, job_topology, packed_topology
 from rlinf.scheduler.host.log_lines import level_to_forward
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.host.postmortem import Witnesses
@@ -42,8 +42,9 @@ from rlinf.scheduler.worker.launched_rank import (
     is_the_end,
     most_telling,
 )
+from rlinf.scheduler.worker.moves import Moves
 from rlinf.scheduler.worker.node_watch import NodeWatch
-from rlinf.scheduler.worker.processes import Processes
+from rlinf.scheduler.worker.processes import Processes, devices_of
 from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
 from rlinf.scheduler.worker.supervision import LaunchedGroups
 
@@ -87,6 +88,9 @@ class LaunchOptions:
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         seed: what the ranks' seeds are derived from; None: one that is drawn.
         record: the folder in which what comes to them is recorded; "" if it is not.
+        sys_path: where modules are found; empty: where the process that launches finds them.
+        log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
+        moves: whether a rank whose node is gone comes back on another one.
     """
 
     max_concurrency: int = 1
@@ -101,6 +105,9 @@ class LaunchOptions:
     stall_after_s: float = 0
     seed: int | None = None
     record: str = ""
+    sys_path: tuple[str, ...] = ()
+    log_level: int = 0
+    moves: bool = False
 
 
 class Recipe:
@@ -109,7 +116,7 @@ class Recipe:
     Args:
         session: of the process that launches.
         name: the group's name.
-        factory: the worker's class and its arguments, as they are now.
+        factory: the worker's class and its arguments, as they are now; or encoded already.
         options: of the launch.
         world_size: how many ranks the group has.
 
@@ -120,18 +127,29 @@ class Recipe:
         seed: what its ranks' seeds are derived from.
         master_address: rank 0's node, once it has been started.
         master_port: the group's port for rendezvous, likewise.
+        give_back: gives back the devices that were taken for it before the job ends; for a group that has ended.
     """
 
     def __init__(
-        self, session: Session, name: str, factory: WorkerFactory, options: LaunchOptions, world_size: int
+        self,
+        session: Session,
+        name: str,
+        factory: WorkerFactory | tuple[Buffer, ...],
+        options: LaunchOptions,
+        world_size: int,
     ) -> None:
         self.name = name
         self.options = options
         self.world_size = world_size
-        encoded = encode(factory).detached()
-        self.factory: tuple[Buffer, ...] = (encoded.head, *encoded.buffers)
+        self.factory: tuple[Buffer, ...]
+        if isinstance(factory, WorkerFactory):
+            encoded = encode(factory).detached()
+            self.factory = (encoded.head, *encoded.buffers)
+        else:
+            self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed
         self.master_address, self.master_port = "", 0
+        self.give_back: Callable[[], None] | None = None
         topology = options.topology or job_topology(session)
         self.environments = EnvironmentTable(topology.node_groups)
         self.hardware = HardwareTable(topology)
@@ -141,8 +159,19 @@ class Recipe:
         return rank_seed(self.seed, self.name, rank)
 
 
-def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Recipe) -> list[LaunchedRank]:
+def launch_ranks(
+    session: Session,
+    placements: Sequence[Placement],
+    recipe: Recipe,
+    given_up: Promise[None] | None = None,
+) -> list[LaunchedRank]:
     """Start a process for every placement and construct the worker in it.
+
+    Args:
+        session: of the process that launches.
+        placements: where the ranks are to be.
+        recipe: of the group.
+        given_up: done when nobody wants it any more; then this raises LaunchError.
 
     Raises:
         LaunchError: a rank failed; the text holds its traceback.
@@ -157,6 +186,8 @@ def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Reci
     devices = devices_of(placements, topology.nodes)
     give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s)
     launch = _Launch(session, placements, recipe)
+    if given_up is not None:
+        given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
     try:
         ranks = launch.run()
     except BaseException:
@@ -164,6 +195,8 @@ def launch_ranks(session: Session, placements: Sequence[Placement], recipe: Reci
         give_back()
         raise
     session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
+    recipe.give_back = give_back
+    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
     session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 
@@ -173,7 +206,8 @@ def launch_successor(
 ) -> LaunchedRank:
     """Start a process in the place of one that is gone: with its rank, devices, environment and name.
 
-    The job holds its devices still. Its node may have come back under another id.
+    The job holds its devices still. Its node may have come back under another id. Where it is gone, and the launch
+    says that ranks move, it is another node.
 
     Args:
         session: of the process that launches.
@@ -184,9 +218,16 @@ def launch_successor(
     Raises:
         LaunchError, LaunchTimeout: as of `launch_ranks`.
         NodeLost: its node is gone.
+        PlacementError: so it is, and no other one has what it needs.
     """
+    watch, moves = session.service(NodeWatch), session.service(Moves)
     placement = before.placement
-    session.service(NodeWatch).check({placement.node_rank})
+    if recipe.options.moves and placement.node_rank in watch.states.lost:
+        topology = recipe.options.topology or job_topology(session)
+        placement = moves.begin(recipe.name, placement, topology)
+        if placement.rank == 0:  # where the group meets from now on
+            recipe.master_address = ""
+    watch.check({placement.node_rank})
     node_id = job_topology(session).nodes[placement.node_rank].node_id
     placements = [replace(placement, node_id=node_id)]
     launch = _Launch(session, placements, recipe, before.num_restarts + 1)
@@ -196,17 +237,9 @@ def launch_successor(
     except BaseException:
         launch.undo()
         launch.declare_dead()  # before there is another one
+        moves.give_up(recipe.name, placement)
         raise
     return rank
-
-
-def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[int, list[str]]:
-    """The accelerators that ranks are placed on, as their nodes name them, by the nodes' ranks."""
-    used: dict[int, set[int]] = {}
-    for placement in placements:
-        if placement.has_accelerators:
-            used.setdefault(placement.node_rank, set()).update(placement.local_hardware_ranks)
-    return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
 
 
 def _awaits(local: dict[str, Any]) -> Wait:
@@ -245,6 +278,8 @@ class _Launch:
         self._error: SchedulerError | None = None
         folder = session.fact(LogFolder)
         self._log_folder = folder.path if folder is not None else ""
+        kept = session.fact(KeptJob)
+        self._kept_job = kept.name if kept is not None else ""
 
     @property
     def elapsed_s(self) -> float:
@@ -418,8 +453,8 @@ class _Launch:
             crosses_machines=session.crosses_machines,
             encryption=session.messenger.encryption,
             ports=session.messenger.ports,
-            sys_path=tuple(sys.path),
-            log_level=level_to_forward(),
+            sys_path=self._options.sys_path or tuple(sys.path),
+            log_level=self._options.log_level or level_to_forward(),
             timeout_s=self._options.timeout_s,
             registers_itself=self._options.registers_itself,
             node_id=rank.placement.node_id,
@@ -428,6 +463,7 @@ class _Launch:
             log_folder=self._log_folder,
             library_level=self._options.library_level,
             master_port=self._recipe.master_port,
+            kept_job=self._kept_job,
         )
 
     def _watch(self, rank: LaunchedRank, process_end: concurrent.futures.Future[None]) -> None:

@@ -17,11 +17,18 @@ from ray.util.placement_group import PlacementGroup
 from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf.scheduler.errors import DeviceHeld
-from rlinf.scheduler.host.errand import HostActor, leave, withdraw, withdraw_all, withdraw_of_dead_jobs
+from rlinf.scheduler.host.errand import (
+    HostActor,
+    KeptHostActor,
+    leave,
+    withdraw,
+    withdraw_all,
+    withdraw_of_dead_jobs,
+)
 from rlinf.scheduler.host.force import kill_process
-from rlinf.scheduler.host.info import job_topology
+from rlinf.scheduler.host.info import KeptJob, job_topology
 from rlinf.scheduler.host.protocol import HostSpec
-from rlinf.scheduler.planning import Node
+from rlinf.scheduler.planning import Node, Placement
 from rlinf.scheduler.planning.environments import ProcessEnvironment
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import clock_text, device_list, seconds_text
@@ -49,17 +56,27 @@ class HostProcess(Protocol):
 class Processes:
     """Starts the processes of the groups that a session launches; a service of it."""
 
+    _is_kept = False
+
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._host_class = ray.remote(HostActor)
-        self._holds = DeviceHolds()
+        kept = session.fact(KeptJob)
+        self._is_kept = kept is not None
+        self._host_class = ray.remote(HostActor if kept is None else KeptHostActor)
+        # Ray knows the keeper's job by the driver that began it, and that may have others.
+        job, holder = ("", "") if kept is None else (session.home.process_id, f"job '{kept.name}'")
+        self._holds = DeviceHolds(job, holder)
         # What each launch counts on, whoever of them took it.
         self._relied: list[set[tuple[str, str]]] = []
+        # What was taken by launches that count on it no more, with the devices; others do.
+        self._unused: list[tuple[Sequence[PlacementGroup], set[tuple[str, str]]]] = []
         # Variables, by the node's id.
         self._lack: dict[str, Mapping[str, str]] = {}
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
+            if kept is not None:
+                return
             withdraw_of_dead_jobs()
             session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 
@@ -68,7 +85,7 @@ class Processes:
         return job_topology(self._session).nodes  # nodes may have joined
 
     def reserve(self, group: str, devices: Mapping[int, Sequence[str]], wait_s: float) -> Callable[[], None]:
-        """Hold accelerators for the job until it ends; gives what gives them back before, if the launch fails.
+        """Hold accelerators for the job until it ends; gives what gives them back before, once, from any thread.
 
         Args:
             group: for whom; its name is told to whoever is refused.
@@ -93,11 +110,29 @@ class Processes:
             raise
         return partial(self._give_back, taken, relied)
 
+    def held_elsewhere(self) -> set[tuple[int, int]]:
+        """The accelerators that others hold: their nodes' ranks, and their indices there.
+
+        Raises:
+            ClusterError: Ray does not say.
+        """
+        ranks = {node.node_id: rank for rank, node in enumerate(self._nodes)}
+        return {
+            (ranks[hold.node_id], self._nodes[ranks[hold.node_id]].accelerator_names.index(name))
+            for hold in self._holds.of_others()
+            if hold.node_id in ranks
+            for name in hold.devices
+            if name in self._nodes[ranks[hold.node_id]].accelerator_names
+        }
+
     def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
-        """Give back what a launch that has failed took, unless other groups of the job count on it."""
+        """Give back what a launch took, as soon as no other group of the job counts on it."""
         self._relied.remove(relied)
-        if not any(relied & others for others in self._relied):
-            self._holds.release(taken)
+        self._unused.append((taken, relied))
+        for each in list(self._unused):
+            if not any(each[1] & others for others in self._relied):
+                self._unused.remove(each)
+                self._holds.release(each[0])
 
     def _wait_for(self, group: str, wanted: Sequence[NodeDevices], wait_s: float) -> list[PlacementGroup]:
         since, told, latest = time.monotonic(), False, 0.0
@@ -162,7 +197,8 @@ class Processes:
 
     def forget(self, processes: Sequence[HostProcess]) -> None:
         """Leave nothing behind for processes that were ended before they began."""
-        withdraw(process.actor_id for process in processes if isinstance(process, RayProcess))
+        ids = [process.actor_id for process in processes if isinstance(process, RayProcess)]
+        withdraw(ids, kept=self._is_kept)
 
     def kill_there(self, node_id: str, pid: int, born: int, process_id: str) -> None:
         """Begin to end a process on another machine by force, and what it has started; see `kill_process`."""
@@ -192,6 +228,15 @@ class RayProcess:
         """As `HostProcess.kill`."""
         with contextlib.suppress(RayError, RuntimeError, ValueError):
             ray.kill(self._actor, no_restart=True)
+
+
+def devices_of(placements: Sequence[Placement], nodes: Sequence[Node]) -> dict[int, list[str]]:
+    """The accelerators that ranks are placed on, as their nodes name them, by the nodes' ranks."""
+    used: dict[int, set[int]] = {}
+    for placement in placements:
+        if placement.has_accelerators:
+            used.setdefault(placement.node_rank, set()).update(placement.local_hardware_ranks)
+    return {rank: [nodes[rank].accelerator_names[i] for i in sorted(used[rank])] for rank in sorted(used)}
 
 
 def _refusal(wait_s: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
 
 from rlinf.scheduler.errors import CallArgumentError, ConfigError
 from rlinf.scheduler.wording import did_you_mean
@@ -11,6 +12,9 @@ from rlinf.scheduler.worker.deaths import VERDICTS
 from rlinf.scheduler.worker.restarts import MAX_RESTARTS, WITHIN_S
 from rlinf.scheduler.worker.signatures import check_arguments, check_method, kind_of
 from rlinf.scheduler.worker.successors import RestartLimit
+
+RestartOn: TypeAlias = Literal["same", "any"]
+_PLACES: tuple[str, ...] = get_args(RestartOn)
 
 
 def check_on_failure(wanted: object) -> None:
@@ -53,6 +57,17 @@ def restart_limit(most: object, within_s: object) -> RestartLimit:
     if isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not within_s > 0:
         raise ConfigError(f"restart_window_s={within_s!r}: it is a number of seconds")
     return RestartLimit(most, float(within_s))
+
+
+def may_move(wanted: object) -> bool:
+    """Whether a rank whose node is gone comes back on another one.
+
+    Raises:
+        ConfigError: it does not say so.
+    """
+    if wanted not in (None, *_PLACES):
+        raise ConfigError(f"restart_on={wanted!r}: it is one of {', '.join(map(repr, _PLACES))}")
+    return wanted == "any"
 
 
 def ready_method(worker_class: type, wanted: Callable[..., object] | str | None) -> str:

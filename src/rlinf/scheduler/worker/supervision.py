@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -14,29 +13,24 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.transport.sockets import SILENCE_S
-from rlinf.scheduler.errors import CommError, LaunchError, LaunchTimeout, SchedulerError, WorkerDied
+from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import WorkerGivenUp, WorkerLost, WorkerReturned
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.force import kill_process
-from rlinf.scheduler.host.info import WorkerAddress, group_entry
+from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.death_roll import Death
 from rlinf.scheduler.wording import seconds_text
-from rlinf.scheduler.worker.call import Call, Target
-from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Deaths, Policy, Verdict
-from rlinf.scheduler.worker.health import RankHealth, State
+from rlinf.scheduler.worker.deaths import NOTHING, VERDICTS, Consequences, Policy, RankState, Verdict
+from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.launched_rank import LaunchedRank
 from rlinf.scheduler.worker.node_watch import NodeWatch
-from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.processes import Processes
-from rlinf.scheduler.worker.result import GroupResult
-from rlinf.scheduler.worker.stalls import watch_stalls
 from rlinf.scheduler.worker.successors import RestartLimit, StartSuccessor, Successors
 
 STOP_GRACE_S = 2.0
@@ -46,16 +40,18 @@ TELL_S = 10.0
 KILLED_WITHIN_S = 1.0
 # A rank that is gone without a word of Ray's is seen to be within it.
 _LOOK_S = 1.0
-UNREAD_GRACE_S = 3.0
 # Ray says why a process has ended, mostly; where it says nothing, what its connection showed has to do.
 UNSAID_GRACE_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Supervision:
-    """What all views of one group share: its processes, and what has become of them.
+class Supervision(GroupCalls[LaunchedRank]):
+    """A group in the process that launched it: its processes, and what becomes of them.
 
-    The messenger's I/O thread alone says who is dead and which calls go on; no lock is held by anybody.
+    Attributes:
+        ended: done when all of it has ended.
+        on_change: called on the I/O thread with each rank of whom there is news, and with None when the group is being
+            ended, and when it has ended.
     """
 
     def __init__(
@@ -68,15 +64,10 @@ class Supervision:
         limit: RestartLimit | None = None,
         stall_after_s: float = 0,
     ) -> None:
-        self._stall_after_s = stall_after_s
-        self.session = session
-        self.name = name
-        # A rank that comes back is another one here.
-        self.ranks = list(ranks)
+        super().__init__(session, name, ranks, on_failure, stall_after_s)
         self.ended: Promise[None] = Promise()
+        self.on_change: list[Callable[[int | None], None]] = []
         self._on_failure = on_failure
-        self._deaths = Deaths(name, on_failure)
-        self._pending = PendingCalls()
         self._has_left = False
         self._successors = Successors(
             session,
@@ -167,6 +158,11 @@ class Supervision:
             self._beside(self._kill, rank)
         if consequences.ask and consequences.report is not None:
             self._beside(self._ask, rank, consequences.report)
+        self._tell(rank.address.rank)
+
+    def _tell(self, number: int | None) -> None:
+        for callback in self.on_change:
+            callback(number)
 
     def _beside(self, function: Callable[..., object], *args: Any) -> None:
         run_beside_in_time(self.session.messenger.call_later, function, *args)
@@ -205,6 +201,7 @@ class Supervision:
             self._on_rank_lost(rank)
         for call in self._pending:
             call.go_on(self.target(number))
+        self._tell(number)
         return True
 
     def _on_given_up(self, number: int, reason: str) -> None:
@@ -221,48 +218,6 @@ class Supervision:
             call.refuse(self._death_in(call, number, reason))
         name, first = str(self.ranks[number].address), reason.partition("\n")[0]
         self.session.directory.give_up_async(name, first)
-
-    def _start(self, call: Call) -> None:
-        self._pending.add(call)
-        if self._stall_after_s:
-            watch_stalls(self.session, call, self._stall_after_s)
-        if (
-            self._deaths.may_return or self._deaths.away
-        ):  # since it was made, a rank may have gone or returned
-            for index, address in enumerate(call.addresses):
-                call.aim(index, self.target(address.rank))
-        call.start()
-        for number, reason in self._deaths.dead.items():
-            call.refuse(self._death_in(call, number, reason))
-        self._end_with_the_dead(call)  # a rank may have died since check_alive
-
-    def _end_all_calls(self) -> None:
-        for call in tuple(self._pending):
-            call.abort(WorkerDied(self.name, self.ranks[0].address.rank, call.method, self.session.failure))
-
-    def _end_with_the_dead(self, call: Call) -> None:
-        error = self._deaths.end_of_call(call.method)
-        if error is not None:
-            call.abort(self._death_in(call, error.rank, error.reason))
-
-    def _death_in(self, call: Call, number: int, reason: str) -> WorkerDied:
-        """What a call ends with when a rank is dead; one that it never reached did not die during it."""
-        return WorkerDied(self.name, number, "" if call.awaits(number) else call.method, reason)
-
-    def target(self, number: int) -> Target:
-        """Where a call to a rank goes now; from any thread."""
-        rank, endpoint = self.ranks[number], self.ranks[number].endpoint
-        if number in self._deaths.away or (self._deaths.may_return and self._is_lost(endpoint)):
-            return Target(rank.address, None)
-        return Target(rank.address, endpoint, rank.gone)
-
-    def _is_lost(self, endpoint: Endpoint | None) -> bool:
-        return endpoint is not None and endpoint.process_id in self.session.messenger.peers.lost
-
-    def next_target(self, address: WorkerAddress) -> Target | None:
-        """Where a call is sent again whose rank died; None if that does not come back."""
-        comes_back = self._deaths.may_return and address.rank not in self._deaths.dead
-        return self.target(address.rank) if comes_back and not self._deaths.stopping else None
 
     def _note_forced(self, ranks: Sequence[LaunchedRank], who: str, tells: bool) -> None:
         """Ranks have not ended in time, and are killed now."""
@@ -282,50 +237,24 @@ class Supervision:
         if self._has_left:
             return
         self._has_left = True
-        for call in self._pending:
-            for address in call.addresses:
-                call.refuse(WorkerDied(self.name, address.rank, call.method, "the group was terminated"))
+        self._refuse_waiting()
         groups_of(self.session).discard(self)
         self.session.messenger.off_peer_lost(self._on_peer_lost)
         self._node_watch.on_lost.remove(self._on_node_lost)
         left = self.session.directory.unregister_async(group_entry(self.name))
-        left.add_done_callback(lambda _: self.ended.set_result(None))
+        left.add_done_callback(lambda _: self._on_ended())
+
+    def _on_ended(self) -> None:
+        self.ended.set_result(None)
+        self._tell(None)
 
     # -- other threads ---------------------------------------------------------------------------
 
     def _note_exit(self, rank: LaunchedRank, exited: Future[str]) -> None:
         self.session.messenger.submit(partial(self._on_exit, rank, exited.result()))
 
-    def begin(self, call: Call, result: GroupResult[Any]) -> None:
-        """Start a call, in one step: all ranks get it or none does.
-
-        Raises:
-            CommError: this process has left the job.
-        """
-        messenger = self.session.messenger
-        self._watch_unread(call, result)
-        messenger.submit(partial(self._start, call))
-        if messenger.why_closed:  # what is handed over after that may not be looked at any more
-            raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
-
-    def check_alive(self, wanted: Sequence[int]) -> None:
-        """Raise WorkerDied if a call to these ranks cannot succeed."""
-        refusal = self._deaths.refusal(wanted, self.session.failure or "the group was terminated")
-        if refusal is not None:
-            raise refusal
-
-    def reason_of_death(self, call: Call, address: WorkerAddress, wait_s: float, otherwise: str) -> str:
-        """Why the process is gone that a call to a rank went to, as far as that is known within `wait_s` seconds."""
-        gone = call.why_gone(address)
-        return gone.result() if gone is not None and gone.wait(wait_s) else otherwise
-
     def restart(self, number: int, timeout_s: float) -> None:
-        """Have another process take a rank's place, and wait until it has.
-
-        Raises:
-            WorkerDied: it does not come back, or the group was terminated.
-            LaunchTimeout: it is not there at the deadline; it may come later.
-        """
+        """See `GroupCalls`."""
         asked: Promise[Promise[None] | None] = Promise()
         deadline = time.monotonic() + timeout_s
         self.session.messenger.submit(lambda: self._on_restart(number, asked))
@@ -337,22 +266,6 @@ class Supervision:
             otherwise = "it has just come back" if asked.done() else "it has just been told to end"
             raise LaunchTimeout(self.name, problem, [self._deaths.away.get(number, otherwise)])
         self.check_alive([number])
-
-    def health(self, number: int) -> RankHealth:
-        """How a rank is."""
-        rank = self.ranks[number]
-        state, reason = self._state_of(number, rank)
-        return RankHealth(rank.address, state, reason, rank.placement.node_rank, rank.pid, rank.num_restarts)
-
-    def _state_of(self, number: int, rank: LaunchedRank) -> tuple[State, str]:
-        if self._deaths.stopping:
-            return "ended", rank.ended_by or self.session.failure or "the group was terminated"
-        if number in self._deaths.dead:
-            return "dead", self._deaths.dead[number]
-        if number in self._deaths.away:
-            return "restarting", self._deaths.away[number]
-        silence = "" if rank.endpoint is None else self.session.why_silent(rank.endpoint.process_id)
-        return ("unresponsive", silence) if silence else ("alive", "")
 
     def _ask(self, rank: LaunchedRank, lost: WorkerLost) -> None:
         """Ask whoever decides what a death means; a thread's own work."""
@@ -368,39 +281,15 @@ class Supervision:
         self.session.messenger.submit(lambda: self._on_verdict(rank, verdict))
 
     def stop(self) -> None:
-        """End every process: after the call that it runs now, or after a grace period by force."""
+        """See `GroupCalls`."""
         stop_groups([self], "group.terminate()")
 
     def shutdown(self, timeout_s: float | None) -> None:
-        """End every process once it has answered the calls that it has got; what is left at the deadline is killed."""
+        """See `GroupCalls`."""
         if self.begin_stop(protocol.FINISH):
             within = "" if timeout_s is None else f"timeout_s={timeout_s:g}"
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
             self.finish_stop(deadline, f"group.shutdown({within})", tells=True)
-
-    def stop_beside(self) -> None:
-        """The same in a thread of its own; from any thread, the I/O thread too: what ends a process waits for it."""
-        self._beside(self.stop)
-
-    def _watch_unread(self, call: Call, result: GroupResult[Any]) -> None:
-        """Log the failure of a call that nobody has asked about a while after it failed.
-
-        The driver may be waiting for something that will never come because of it.
-        """
-        watched = weakref.ref(result)
-
-        def report() -> None:
-            current = watched()
-            error = current.unread_failure() if current is not None else None
-            if error is not None and not self._deaths.stopping:
-                logging.getLogger(f"rlinf.worker.{self.name}").error("not waited for yet: %s", error)
-
-        def settled(_: Promise[None]) -> None:
-            if call.failed:
-                messenger.call_later(UNREAD_GRACE_S, report)
-
-        messenger = self.session.messenger
-        call.settled.add_done_callback(settled)
 
     def begin_stop(self, how: str = protocol.STOP) -> bool:
         """Ask every process to end; False if the group has ended already."""
@@ -415,6 +304,8 @@ class Supervision:
                 self.session.directory.give_up_async(str(rank.address), "its group was terminated")
         # By the I/O thread, as calls are started: none that was made before is overtaken.
         self.session.messenger.submit(partial(self._ask_to_end, how))
+        if self.on_change:
+            self.session.messenger.submit(partial(self._tell, None))
         return True
 
     def finish_stop(self, deadline: float | None, who: str, *, tells: bool = False) -> None:
@@ -463,6 +354,15 @@ class Supervision:
             kill_process(*left)
         elif rank.placement.node_rank not in self._node_watch.states.lost:
             self.session.service(Processes).kill_there(rank.placement.node_id, *left)
+
+    def state_of(self, number: int) -> tuple[RankState, str]:
+        """How a rank is, and why it is not there; on the I/O thread."""
+        return self._deaths.state_of(number), self._deaths.reason_of(number)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the group is being ended, or has ended."""
+        return self._deaths.stopping
 
     def _living(self) -> list[LaunchedRank]:
         return [rank for rank in self.ranks if not rank.exited.done()]

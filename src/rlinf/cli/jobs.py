@@ -1,0 +1,105 @@
+"""`rlinf jobs`: the jobs that run, those that outlive their drivers among them; ends one of these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlinf.cli.devices import ANSWER_S
+from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf.cli.running import HOW_TO, running_cluster
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.wording import clock_text, counted
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.kept import KeptJobReport
+    from rlinf.scheduler.session.job_file import RunningJob
+
+jobs = typer.Typer(help="Show the jobs that run, and end those that outlive their drivers.")
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here.")
+]
+TimeoutS = Annotated[float, typer.Option(min=0, help="How long to wait for the cluster, in seconds.")]
+
+
+@jobs.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    address: Address = None,
+    timeout_s: TimeoutS = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as data.")] = False,
+) -> None:
+    """Show the jobs of a cluster that outlive their drivers, and those whose drivers run on this machine."""
+    if context.invoked_subcommand is not None:
+        return
+    with readable_errors():
+        # Sockets and Ray take a while to load, and other commands do without them.
+        from rlinf.scheduler.session.job_file import running_jobs  # noqa: PLC0415
+
+        found = running_cluster(address, min(timeout_s, ANSWER_S))
+        kept = _kept(found, timeout_s) if found != "" else []
+        homes = {report.job.home for report in kept}
+        others = [job for job in running_jobs() if job.home not in homes]
+    if as_json:
+        typer.echo(
+            json.dumps({"kept": list(map(_as_data, kept)), "others": _others_as_data(others)}, indent=2)
+        )
+    elif not kept and not others:
+        typer.echo("no job runs here")
+        raise typer.Exit(ANSWER_IS_NO)
+    else:
+        typer.echo("\n".join([*_lines(kept), *map(_other, others)]))
+
+
+@jobs.command()
+def stop(
+    name: Annotated[str, typer.Argument(help="The job's name.")],
+    address: Address = None,
+    timeout_s: TimeoutS = 120.0,
+) -> None:
+    """End a job that outlives its drivers: its groups, its channels, and the parts of all drivers in it."""
+    with readable_errors():
+        from rlinf.scheduler.kept import stop_kept_job  # noqa: PLC0415 - as above
+
+        found = running_cluster(address, min(timeout_s, ANSWER_S))
+        if found == "":
+            raise ClusterError(f"no cluster runs here; {HOW_TO}")
+        stop_kept_job(name, found, timeout_s)
+    typer.echo(f"job '{name}' has ended")
+
+
+def _kept(address: str | None, timeout_s: float) -> list[KeptJobReport]:
+    from rlinf.scheduler.kept import kept_jobs  # noqa: PLC0415 - as above
+
+    return kept_jobs(address, timeout_s)
+
+
+def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
+    for report in kept:
+        yield f"{report.name}: kept by process {report.job.pid} since {clock_text(report.job.started)}"
+        if report.now is None:
+            yield "  its keeper does not answer"
+            continue
+        for driver in report.now.drivers:
+            yield f"  driver {driver.pid} on {driver.host} since {clock_text(driver.since)}: {driver.program}"
+        for group in report.now.groups:
+            ends = f"ends with {group.ends_with}" if group.ends_with else "detached"
+            yield f"  group '{group.name}': {counted(group.world_size, 'rank')}, {ends}"
+
+
+def _other(job: RunningJob) -> str:
+    return f"process {job.pid} since {clock_text(job.started)}, ends with it: {job.program}"
+
+
+def _as_data(report: KeptJobReport) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415 - as above
+
+    now: dict[str, Any] = {} if report.now is None else msgspec.to_builtins(report.now)
+    return {"name": report.name, "pid": report.job.pid, "started": report.job.started, **now}
+
+
+def _others_as_data(others: list[RunningJob]) -> list[dict[str, Any]]:
+    return [{"pid": job.pid, "started": job.started, "program": job.program} for job in others]

@@ -1,0 +1,111 @@
+"""The process that keeps a job which outlives its drivers: its home, in a Ray actor that belongs to nobody."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import ray
+
+from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.config import ClusterConfig
+from rlinf.scheduler.host.info import KeptJob, WorkerAddress
+from rlinf.scheduler.host.output import LogFolder, capture_output
+from rlinf.scheduler.host.parent import watch_parent
+from rlinf.scheduler.opening import look_at_nodes, open_home, refresh_nodes, tell_nodes
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.job_file import RunningJob
+from rlinf.scheduler.worker.driver_desk import DriverDesk
+
+KEEPER_NAME = "keeper"
+# Ray ends an actor within it.
+_KILLED_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperOrder:
+    """What a keeper is to open.
+
+    Attributes:
+        name: of the job.
+        program: of the driver that begins it, for people.
+        num_nodes: how many nodes there must be; None: those that there are.
+        timeout_s: how long they may take, in seconds.
+        config: what the job is told.
+    """
+
+    name: str
+    program: str
+    num_nodes: int | None
+    timeout_s: float
+    config: ClusterConfig
+
+
+class JobKeeper:
+    """The actor. Its methods are called by drivers, one after the other."""
+
+    def __init__(self) -> None:
+        self._record = b""
+        self._session: Session | None = None
+        self._output: object = None
+
+    def open(self, order: bytes) -> bytes:
+        """Open the job unless that is done; gives the record of how it is reached."""
+        if not self._record:
+            self._open(pickle.loads(order))
+        return self._record
+
+    def record(self) -> bytes:
+        """How the job is reached; empty if it could not be opened."""
+        return self._record
+
+    def wait_for_end(self) -> None:
+        """Does not return: that this process is gone is the answer."""
+        threading.Event().wait()
+
+    def _open(self, order: KeeperOrder) -> None:
+        begun = time.monotonic()
+        reports = look_at_nodes(order.num_nodes, order.timeout_s, begun)
+        end = partial(run_beside, _end, ray.get_runtime_context().current_actor)
+        program = f"job '{order.name}', begun by {order.program}"
+        self._session = session = open_home(
+            KEEPER_NAME, reports, order.config, at_last=(end,), kept=KeptJob(order.name), program=program
+        )
+        try:
+            session.service(partial(DriverDesk, refresh=refresh_nodes))
+            node = "the raylet of its keeper's node ended"
+            watch_parent(session, partial(session.leave, node), lambda _: session.leave(node))
+        except BaseException:
+            session.close()
+            raise
+        folder = session.fact(LogFolder)
+        if folder is not None:
+            self._output = capture_output(folder, WorkerAddress(KEEPER_NAME, 0))
+        _set_title(f"keeper of job '{order.name}'")
+        tell_nodes(session, reports)
+        job = session.fact(RunningJob)
+        self._record = msgspec.msgpack.encode(job)
+
+
+def _end(actor: Any) -> None:
+    """End this process: by Ray, which frees the job's name at once; else by force."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.flush()
+    with suppress(Exception):
+        ray.kill(actor, no_restart=True)
+    time.sleep(_KILLED_WITHIN_S)
+    os._exit(0)
+
+
+def _set_title(title: str) -> None:
+    # Ray's own: it has written over what another copy of that library would have to find.
+    getattr(sys.modules.get("ray._raylet"), "setproctitle", lambda _: None)(title)

@@ -1,0 +1,204 @@
+"""Jobs that outlive their drivers, as programs and people use them: begun, taken part in, listed, ended."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from rlinf.scheduler.comm import local_machine_id
+from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.config import ClusterConfig
+from rlinf.scheduler.engine.ending import exit_on_sigterm
+from rlinf.scheduler.engine.engine import own_address
+from rlinf.scheduler.engine.keepers import (
+    begin_keeper,
+    join_lasting,
+    kept_names,
+    record_of,
+    wait_for_keeper_end,
+)
+from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
+from rlinf.scheduler.opening import DRIVER_NAME, leave_when_interrupted
+from rlinf.scheduler.session import Session, set_current
+from rlinf.scheduler.session.job_file import RunningJob, own_program
+from rlinf.scheduler.worker.attached_driver import STOP_WITHIN_S, AttachedDriver, ask_nodes
+from rlinf.scheduler.worker.driver_desk import NodesKnown
+from rlinf.scheduler.worker.driver_news import DESCRIBE, STOP, JobDescription, StopJob
+from rlinf.scheduler.worker.group import WorkerGroup
+from rlinf.scheduler.worker.group_calls import GroupCalls
+from rlinf.scheduler.worker.kept_job import follow_group
+
+T = TypeVar("T")
+
+_LOOKER = "rlinf-jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJobReport:
+    """A job that outlives its drivers.
+
+    Attributes:
+        name: its name.
+        job: its keeper: where and since when it runs.
+        now: who takes part in it; None if the keeper does not answer.
+    """
+
+    name: str
+    job: RunningJob
+    now: JobDescription | None
+
+
+def take_part(
+    name: str, begins: ClusterConfig | None, num_nodes: int | None, address: str | None, timeout_s: float
+) -> Session:
+    """The session of a driver in a job that outlives it.
+
+    Args:
+        name: the job's.
+        begins: what the job is told if it has to be begun; None: it must run.
+        num_nodes: how many nodes there must be then.
+        address: of the Ray; None: the one that runs here.
+        timeout_s: how long all of it may take, in seconds.
+
+    Raises:
+        ClusterTimeout: the Ray, its nodes or the keeper do not answer in time.
+        ClusterError: there is no Ray to join, or no such job.
+    """
+    deadline = time.monotonic() + timeout_s
+    engine = join_lasting(address, timeout_s)
+    restore = exit_on_sigterm()
+    try:
+        left_s = deadline - time.monotonic()
+        if begins is None:
+            record = record_of(name, left_s)
+        else:
+            order = KeeperOrder(name, own_program(), num_nodes, left_s, begins)
+            record = begin_keeper(JobKeeper, name, pickle.dumps(order), left_s)
+        session = _attach(name, record, engine.stop, restore)
+    except BaseException:
+        engine.stop()
+        restore()
+        raise
+    leave_when_interrupted(session)
+    return session
+
+
+def nodes_of(session: Session, refresh_s: float | None = None) -> NodesKnown:
+    """What the keeper of this process's job knows of the nodes; see `ask_nodes`."""
+    return ask_nodes(session, refresh_s)
+
+
+def attach(session: Session, name: str, worker_class: type[T] | None) -> WorkerGroup[T]:
+    """A group of a job that outlives its drivers; see `Cluster.attach`."""
+    group, found = follow_group(session, name, worker_class)
+    launched: Promise[GroupCalls[Any]] = Promise()
+    launched.set_result(group)
+    return WorkerGroup(name, found, len(group.ranks), launched)
+
+
+def end_job(session: Session) -> None:
+    """End the job that this process's driver takes part in, and leave it.
+
+    Raises:
+        CommError: the keeper does not answer.
+        ClusterError: it has not ended; or this process is no driver of such a job.
+    """
+    attached = _driver(session)
+    attached.stop_job(_who())
+    ended = wait_for_keeper_end(attached.name, STOP_WITHIN_S)
+    session.close("the job was stopped")
+    _check_ended(attached.name, ended=ended)
+
+
+def kept_jobs(address: str | None, timeout_s: float) -> list[KeptJobReport]:
+    """The jobs that are kept on a Ray, by name.
+
+    Raises: as of `take_part`.
+    """
+    return _with_ray(address, timeout_s, lambda: list(map(_report, kept_names())))
+
+
+def stop_kept_job(name: str, address: str | None, timeout_s: float) -> None:
+    """End a job of a Ray from outside.
+
+    Raises:
+        ClusterError: there is none of that name.
+        ClusterTimeout: it has not ended.
+        CommError: its keeper does not answer.
+    """
+
+    def stop() -> None:
+        job = _decoded(record_of(name, timeout_s))
+        with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+            session.messenger.request(
+                session.home, STOP, StopJob(_who()), timeout_s=STOP_WITHIN_S, reply_type=None
+            ).result()
+        _check_ended(name, ended=wait_for_keeper_end(name, STOP_WITHIN_S))
+
+    _with_ray(address, timeout_s, stop)
+
+
+def _driver(session: Session) -> AttachedDriver:
+    attached = session.fact(AttachedDriver)
+    if attached is None:
+        raise ClusterError(f"'{session.name}' is no driver of a job that outlives its drivers")
+    return attached
+
+
+def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
+    job = _decoded(record)
+    if job.home.machine_id != local_machine_id() and not job.home.tcp_address:
+        problem = f"job '{name}' was begun when its cluster was one machine, and does not listen to others"
+        raise ClusterError(f"{problem}: stop it and begin it again")
+    session = job.attach(f"{DRIVER_NAME}@{platform.node()}.{os.getpid()}", own_address())
+    for step in at_last:
+        session.on_close_last(step)
+    try:
+        session.provide(AttachedDriver, AttachedDriver(session, name))
+        set_current(session)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _report(name: str) -> KeptJobReport:
+    job = _decoded(record_of(name, ANSWER_TIMEOUT_S))
+    now: JobDescription | None = None
+    with suppress(CommError), job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+        asked = session.messenger.request(
+            session.home, DESCRIBE, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=JobDescription
+        )
+        now = asked.result().head
+    return KeptJobReport(name, job, now)
+
+
+def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T:
+    engine = join_lasting(address, timeout_s)
+    try:
+        return work()
+    finally:
+        engine.stop()
+
+
+def _decoded(record: bytes) -> RunningJob:
+    return msgspec.msgpack.decode(record, type=RunningJob)
+
+
+def _who() -> str:
+    return f"{own_program()} (process {os.getpid()} on {platform.node()})"
+
+
+def _check_ended(name: str, *, ended: bool) -> None:
+    if not ended:
+        raise ClusterError(f"the keeper of job '{name}' has not ended after {STOP_WITHIN_S:.0f} s")

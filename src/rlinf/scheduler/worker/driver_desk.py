@@ -1,0 +1,191 @@
+"""The keeper's side of the drivers of a job: who takes part, what they are told, and the job's end."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlinf.scheduler.comm import Endpoint, Reply, Request
+from rlinf.scheduler.comm.link_probe import LinkSpeed
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.threads import run_beside_in_time
+from rlinf.scheduler.config.fleet import Fleet
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
+from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.session.links import LinkWatch
+from rlinf.scheduler.worker.driver_news import (
+    ATTACH,
+    DESCRIBE,
+    ENDING,
+    EVENT,
+    LEAVE,
+    NODES,
+    STOP,
+    AskNodes,
+    Attach,
+    JobDescription,
+    JobDriver,
+    JobGroup,
+    StopJob,
+)
+from rlinf.scheduler.worker.group_desk import GroupDesk
+from rlinf.scheduler.worker.node_watch import NodeWatch
+from rlinf.scheduler.worker.supervision import groups_of, stop_groups
+
+# So much a driver is sent that it has not taken: it may be stopped.
+MAX_UNTAKEN_BYTES = 16 << 20
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobWelcome:
+    """What a driver has to know of the job that it comes to."""
+
+    fleet: Fleet
+    log_folder: LogFolder
+
+
+@dataclass(frozen=True, slots=True)
+class NodesKnown:
+    """What the keeper knows of the nodes; see `Cluster.fleet`, `lost_nodes` and `links`."""
+
+    fleet: Fleet
+    lost: dict[int, str]
+    links: dict[tuple[int, int], LinkSpeed]
+
+
+@dataclass(slots=True, eq=False)
+class _Driver:
+    about: JobDriver
+    untaken_bytes: int = 0
+
+
+class DriverDesk:
+    """The drivers of a kept job; a service of its keeper. On the I/O thread.
+
+    Args:
+        session: of the keeper.
+        refresh: probes the nodes anew, within so many seconds.
+    """
+
+    def __init__(self, session: Session, *, refresh: Callable[[Session, float], object]) -> None:
+        self._session = session
+        self._messenger = session.messenger
+        self._refresh = refresh
+        self._groups = session.service(GroupDesk)
+        self._drivers: dict[str, _Driver] = {}
+        self._messenger.serve(ATTACH, self._on_attach, Attach)
+        self._messenger.serve(LEAVE, self._on_leave, None)
+        self._messenger.serve(DESCRIBE, self._on_describe, None)
+        self._messenger.serve(NODES, self._on_ask_nodes, AskNodes)
+        self._messenger.serve(STOP, self._on_stop, StopJob)
+        self._messenger.on_peer_lost(self._on_peer_lost)
+        session.bus.subscribe(self._tell)
+
+    def _on_attach(self, request: Request) -> None:
+        wanted: Attach = request.head
+        about = JobDriver(wanted.host, wanted.pid, wanted.program, time.time())
+        self._drivers[request.peer_id] = _Driver(about)
+        facts = JobWelcome(_fleet(self._session), self._session.fact(LogFolder) or LogFolder(""))
+        _log.info("'%s' takes part: %s", request.peer_name, wanted.program)
+        request.reply(None, [pickle.dumps(facts)])
+
+    def _on_leave(self, request: Request) -> None:
+        self._beside(self._end_with, request)
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        driver = self._drivers.pop(process_id, None)
+        if driver is not None:
+            _log.info("driver %d on %s is gone", driver.about.pid, driver.about.host)
+
+    def _on_describe(self, request: Request) -> None:
+        groups = [
+            JobGroup(kept.supervision.name, len(kept.supervision.ranks), kept.owner and kept.owner_name)
+            for kept in self._groups.groups.values()
+        ]
+        drivers = [driver.about for driver in self._drivers.values()]
+        request.reply(JobDescription(drivers, sorted(groups, key=lambda group: group.name)))
+
+    def _on_ask_nodes(self, request: Request) -> None:
+        self._beside(self._say_nodes, request)
+
+    def _on_stop(self, request: Request) -> None:
+        self._beside(self._stop, request)
+
+    def _beside(self, function: Callable[..., object], *args: Any) -> None:
+        run_beside_in_time(self._messenger.call_later, function, *args)
+
+    # -- threads of their own --------------------------------------------------------------------
+
+    def _end_with(self, request: Request) -> None:
+        self._groups.end_groups_of(request.peer_id)
+        request.reply(None)
+
+    def _say_nodes(self, request: Request) -> None:
+        wanted: AskNodes = request.head
+        try:
+            if wanted.refresh_s is not None:
+                self._refresh(self._session, wanted.refresh_s)
+            fleet = _fleet(self._session)
+            lost = dict(self._session.service(NodeWatch).states.lost)
+            known = NodesKnown(fleet, lost, dict(self._session.service(LinkWatch).speeds))
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+            request.fail(error)
+        else:
+            request.reply(None, [pickle.dumps(known)])
+
+    def _stop(self, request: Request) -> None:
+        wanted: StopJob = request.head
+        why = f"the job was stopped by {wanted.who}"
+        stop_groups(list(groups_of(self._session)), f"stop_job() of {wanted.who}")
+        for process_id in list(self._drivers):
+            self._messenger.notify(Endpoint(process_id, "", "", ""), ENDING, why)
+
+        def close(_: bool) -> None:
+            self._beside(self._session.close, why)
+
+        if not request.reply(None, settled=close):
+            self._session.close(why)
+
+    # -- the bus's thread ------------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        listeners = (
+            self._groups.listeners(event.group) if isinstance(event, (WorkerLogged, WorkerPrinted)) else None
+        )
+        drivers = list(self._drivers.items())
+        chosen = [
+            (process_id, driver)
+            for process_id, driver in drivers
+            if listeners is None or process_id in listeners
+        ]
+        if not chosen:
+            return
+        frame = pickle.dumps(event)
+        for process_id, driver in chosen:
+            self._messenger.submit(partial(self._send, process_id, driver, frame))
+
+    def _send(self, process_id: str, driver: _Driver, frame: bytes) -> None:
+        if process_id not in self._drivers or driver.untaken_bytes > MAX_UNTAKEN_BYTES:
+            return
+        driver.untaken_bytes += len(frame)
+
+        def taken(_: Promise[Reply]) -> None:
+            driver.untaken_bytes -= len(frame)
+
+        to = Endpoint(process_id, "", "", "")
+        self._messenger.request(to, EVENT, None, [frame], reply_type=None).add_done_callback(taken)
+
+
+def _fleet(session: Session) -> Fleet:
+    fleet = session.fact(Fleet)
+    if fleet is None:
+        raise ClusterError(f"'{session.name}' knows of no nodes")
+    return fleet

@@ -1,0 +1,42 @@
+"""`rlinf jobs`: what it shows where no cluster runs; tests/cluster/test_kept_jobs_on_ray.py has the rest."""
+
+import json
+import os
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from rlinf.cli.main import app
+from rlinf.scheduler.engine import addresses
+from rlinf.testing import LocalRuntime
+
+
+@pytest.fixture
+def no_cluster(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(addresses, "_announced_here", list)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def rlinf(*arguments):
+    return CliRunner().invoke(app, ["jobs", *arguments])
+
+
+def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_cluster):
+    with LocalRuntime():
+        shown, data = rlinf(), rlinf("--json")
+    assert shown.exit_code == data.exit_code == 0
+    assert re.search(
+        rf"^process {os.getpid()} since \d\d:\d\d:\d\d, ends with it: .*python", shown.stdout, re.M
+    )
+    assert os.getpid() in [job["pid"] for job in json.loads(data.stdout)["others"]]
+    assert json.loads(data.stdout)["kept"] == []
+
+
+def test_without_a_cluster_there_is_nothing_to_stop(no_cluster):
+    done = rlinf("stop", "serving")
+    assert done.exit_code == 2
+    assert "no cluster runs here; `rlinf node start --head` begins one" in done.stderr

@@ -1,0 +1,107 @@
+"""Jobs that outlive their drivers, on Ray: what a driver began goes on when that is killed, until somebody ends it."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from page_programs import printed_by_process, programs_of, save
+from rlinf.cli.main import app
+from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
+from rlinf.scheduler.engine.holds import holds_in_cluster
+from rlinf.scheduler.engine.keepers import kept_names
+from rlinf.scheduler.errors import ClusterError, ConfigError, WorkerDied
+from rlinf.scheduler.session import set_current
+from waits import wait_until
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "keep-a-job.md").read_text(encoding="utf-8")
+DEADLINE_S = 120.0
+# After the last line of the page's first program.
+KILLED = """
+        import os, sys
+        from rlinf.scheduler import FlexiblePlacementStrategy
+        Policy.create_group(0).launch(cluster, FlexiblePlacementStrategy([[1]]), name="goes")
+        sys.stdout.flush()
+        os.kill(os.getpid(), 9)
+"""
+
+pytestmark = pytest.mark.ray
+
+
+class Alive(Worker):
+    """Says which process it is."""
+
+    def pid(self):
+        return os.getpid()
+
+
+@pytest.fixture
+def ray_here(ray_address, monkeypatch):
+    """Other programs of this machine find the Ray; this process has no job on it."""
+    monkeypatch.setenv("RAY_ADDRESS", ray_address)
+    set_current(None)
+
+
+def rlinf(*arguments):
+    done = CliRunner().invoke(app, ["jobs", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp_path):
+    save(PAGE, tmp_path)
+    serve, ask = programs_of(PAGE)
+    command = [sys.executable, "-c", serve.code.rstrip() + KILLED]
+    killed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, serve.output), killed.stderr
+    with Cluster(job="serving") as cluster:
+        policy = cluster.attach("policy")
+        wait_until(lambda: list(cluster.groups) == ["policy"])
+        wait_until(lambda: len(holds_in_cluster()) == 1)  # of the group that has ended there is none
+        (hold,) = holds_in_cluster()
+        assert hold.devices == ("0",)
+        assert hold.holder.startswith("job 'serving' (process ")
+        # The Ray job in which its keeper was started is over.
+        os.kill(policy.health()[0].pid, signal.SIGKILL)
+        wait_until(lambda: policy.health()[0].state != "alive")
+        assert policy.act(1).wait(DEADLINE_S) == [11]
+        assert policy.health()[0].num_restarts == 1
+        (kept,) = json.loads(rlinf("--json"))["kept"]
+        assert kept["name"] == "serving"
+        assert [driver["pid"] for driver in kept["drivers"]] == [os.getpid()]
+        assert kept["groups"] == [{"name": "policy", "world_size": 1, "ends_with": ""}]
+        shown = rlinf().splitlines()
+        assert shown[0].startswith(f"serving: kept by process {kept['pid']} since ")
+        assert shown[1].startswith(f"  driver {os.getpid()} on ")
+        assert shown[2] == "  group 'policy': 1 rank, detached"
+    assert printed_by_process(ask, tmp_path) == ask.output
+    assert kept_names() == []
+    assert holds_in_cluster() == []
+
+
+def test_with_its_keeper_all_of_a_job_ends_and_its_devices_and_name_are_free(ray_here):
+    with pytest.raises(ClusterError, match="no job 'fragile' is kept on this Ray: there is none; "):
+        Cluster(job="fragile")
+    cluster = Cluster(job="fragile", detached=True)
+    with pytest.raises(ConfigError, match="this process has part in job 'fragile' already"):
+        Cluster(job="other")
+    assert Cluster().num_nodes == cluster.num_nodes == 2
+    assert cluster.lost_nodes == {}
+    group = Alive.create_group().launch(cluster, PackedPlacementStrategy(0, 0), name="rank", detached=True)
+    descriptor = os.pidfd_open(group.pid().wait(DEADLINE_S)[0])
+    try:
+        (kept,) = json.loads(rlinf("--json"))["kept"]
+        os.kill(kept["pid"], signal.SIGKILL)
+        assert select.select([descriptor], [], [], DEADLINE_S)[0]
+    finally:
+        os.close(descriptor)
+    wait_until(lambda: cluster._session.closed)
+    with pytest.raises((WorkerDied, ClusterError), match="job 'fragile' has ended: its keeper is gone"):
+        group.pid()
+    wait_until(lambda: kept_names() == [] and holds_in_cluster() == [])

@@ -1,0 +1,74 @@
+"""A process whose node is gone, on another one: as many devices of the same kind, of the same node group."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf.scheduler import FlexiblePlacementStrategy, NodePlacementStrategy, Topology
+from rlinf.scheduler.config import read_cluster_config
+from rlinf.scheduler.errors import PlacementError
+from rlinf.scheduler.planning.moving import moved
+
+
+def place(topology, numbers, **options):
+    return FlexiblePlacementStrategy([numbers], **options).get_placement(topology)[0]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    used=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3))),
+    count=st.integers(1, 4),
+)
+def test_what_is_found_is_free_and_of_one_node_that_lives_and_what_is_not_is_not_there(sizes, used, count):
+    topology = Topology.parse(",".join(map(str, sizes)))
+    count = min(count, sizes[0])
+    before = place(topology, range(count))
+    there = [
+        rank
+        for rank, size in enumerate(sizes[1:], 1)
+        if len({index for index in range(size) if (rank, index) not in used}) >= count
+    ]
+    try:
+        after = moved(before, topology, {0}, used)
+    except PlacementError:
+        assert there == []
+    else:
+        assert after.node_rank == there[0]
+        assert len(after.local_hardware_ranks) == count
+        assert not used & {(after.node_rank, index) for index in after.local_hardware_ranks}
+        names = topology.nodes[after.node_rank].accelerator_names
+        assert after.visible_accelerators == tuple(names[index] for index in after.local_hardware_ranks)
+        assert (after.rank, after.node_id) == (0, topology.nodes[after.node_rank].node_id)
+
+
+def test_it_says_what_was_missing():
+    topology = Topology.parse("2,2,1")
+    with pytest.raises(PlacementError) as caught:
+        moved(place(topology, [0, 1]), topology, {0}, {(1, 1)})
+    assert str(caught.value) == (
+        "no node has 2 GPU accelerators free for it: "
+        "node 0: it is gone; node 1: 1 of 2 are free; node 2: 1 of 1 are free"
+    )
+
+
+def test_another_model_is_another_kind():
+    topology = Topology.parse("2x2")
+    nodes = (topology.nodes[0], replace(topology.nodes[1], accelerator_model="H200"))
+    with pytest.raises(PlacementError, match="node 1: its accelerators are H200"):
+        moved(place(topology, [0]), Topology(nodes=nodes), {0}, ())
+
+
+def test_a_node_group_is_not_left():
+    section = read_cluster_config({"num_nodes": 3, "node_groups": [{"label": "left", "node_ranks": "0,2"}]})
+    topology = Topology.parse("3x2").with_node_groups(section.node_groups)
+    after = moved(place(topology, [1], node_group="left"), topology, {0}, ())
+    assert (after.node_rank, after.hardware_ranks, after.node_group) == (2, (2,), "left")
+
+
+def test_a_process_on_a_bare_node_goes_to_the_first_that_lives():
+    topology = Topology.parse("3x2")
+    (before,) = NodePlacementStrategy([1]).get_placement(topology)
+    after = moved(before, topology, {0, 1}, ())
+    assert (after.node_rank, after.local_hardware_ranks) == (2, ())

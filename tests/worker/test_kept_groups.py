@@ -1,0 +1,246 @@
+"""Groups of a job that outlives its drivers: real processes, without Ray; drivers come, call, leave and are lost."""
+
+import queue
+import threading
+
+import pytest
+from kept_workers import Failing, Outer, Steady, Stuck
+
+from kept_forked_job import KeptForkedJob
+from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.errors import (
+    ClusterError,
+    CommError,
+    ConfigError,
+    GroupExists,
+    LaunchError,
+    PlacementError,
+    WorkerDied,
+)
+from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerLost, WorkerReturned
+from rlinf.scheduler.kept import attach, end_job, nodes_of
+from rlinf.scheduler.observe.status_desk import begin_status, received
+from rlinf.scheduler.session import set_current
+from rlinf.scheduler.worker.supervision import groups_of
+from waits import wait_until
+
+ONE, TWO = PackedPlacementStrategy(0, 0), PackedPlacementStrategy(0, 1)
+
+
+@pytest.fixture
+def kept():
+    """The keeper."""
+    job = KeptForkedJob()
+    yield job
+    job.close()
+
+
+@pytest.fixture
+def driver(kept):
+    return kept.attach()
+
+
+def launch(driver, name, *args, placement=TWO, **options):
+    return Steady.create_group(*args).launch(driver, placement, name=name, **options)
+
+
+def names(job):
+    return {group.name for group in groups_of(job.session)}
+
+
+def test_a_driver_calls_what_the_keeper_has_launched_for_it(kept, driver):
+    group = launch(driver, "policy", 7)
+    assert [who[:4] for who in group.who().wait(60)] == [(0, 2, 0, 7), (1, 2, 0, 7)]
+    assert [each.rank for each in group.placements] == [0, 1]
+    assert [each.state for each in group.health()] == ["alive", "alive"]
+    assert list(group.count(2)) == [[0, 0], [1, 1]]
+    group.shutdown(60)
+    assert {each.state for each in group.health()} == {"ended"}
+    with pytest.raises(WorkerDied, match="the group was terminated"):
+        group.who()
+    assert names(kept) == set()
+
+
+def test_a_detached_group_stays_when_its_driver_leaves_and_another_one_calls_it(kept, driver):
+    group = launch(driver, "stays", 7, detached=True)
+    launch(driver, "goes", placement=ONE)
+    pids = [who[-1] for who in group.who().wait(60)]
+    driver.session.close()
+    assert names(kept) == {"stays"}
+    second = kept.attach("driver@there.2")
+    found = attach(second.session, "stays", None)
+    assert [who[-1] for who in found.who().wait(60)] == pids
+    typed = attach(second.session, "stays", Steady)
+    assert typed.call(Steady.who).wait(60) == found.who().wait(60)
+    with pytest.raises(
+        ClusterError, match=r"no group 'stay' in this job: there are 'stays'; did you mean 'stays'\?"
+    ):
+        attach(second.session, "stay", None)
+    found.terminate()
+    wait_until(lambda: kept.living == 0)
+
+
+def test_what_a_lost_driver_has_left_ends_and_what_is_detached_does_not(kept, driver):
+    stays = launch(driver, "stays", placement=ONE, detached=True)
+    launch(driver, "goes", placement=ONE)
+    watcher = kept.attach("driver@there.2")
+    found = attach(watcher.session, "goes", None)
+    driver.session.messenger.close()  # as when it is killed: it says nothing
+    wait_until(lambda: names(kept) == {"stays"})
+    wait_until(lambda: found.health()[0].state == "ended")
+    assert attach(watcher.session, "stays", None).name == stays.name
+
+
+def test_a_call_of_a_driver_that_is_gone_is_given_up_and_others_go_on(kept, driver):
+    group = launch(driver, "busy", placement=ONE, detached=True)
+    group.wait_for_nobody()
+    group.who()  # it waits for its turn
+    second = kept.attach("driver@there.2")
+    found = attach(second.session, "busy", None)
+    driver.session.messenger.close()
+    assert found.who().wait(30)[0][0] == 0
+
+
+def test_every_driver_hears_of_a_death_and_calls_wait_for_the_successor(kept, driver):
+    group = launch(driver, "back", on_failure="restart", detached=True)
+    second = kept.attach("driver@there.2")
+    found = attach(second.session, "back", None)
+    heard = queue.SimpleQueue()
+    second.session.bus.subscribe(heard.put)
+    with pytest.raises(WorkerDied, match=r"rank 1 of 'back' died during die\(\)"):
+        group.execute_on(1).die().wait(60)
+    assert [who[2] for who in found.who().wait(60)] == [0, 1]
+    assert [who[2] for who in group.who().wait(60)] == [0, 1]
+    assert found.health()[1].num_restarts == 1
+    kinds = [next_of(heard, (WorkerLost, WorkerReturned)) for _ in range(2)]
+    assert [type(each) for each in kinds] == [WorkerLost, WorkerReturned]
+    found.restart(0, 60)
+    assert [who[2] for who in group.who().wait(60)] == [1, 1]
+
+
+def next_of(heard, kinds):
+    while not isinstance(event := heard.get(timeout=60), kinds):
+        pass
+    return event
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "ignore"])
+def test_a_death_ends_what_the_group_was_launched_to_end_for_every_driver(kept, driver, on_failure):
+    group = launch(driver, "mortal", on_failure=on_failure)
+    second = kept.attach("driver@there.2")
+    found = attach(second.session, "mortal", None)
+    held = found.execute_on(0).hold_on()
+    with pytest.raises(WorkerDied):
+        group.execute_on(1).die().wait(60)
+    wait_until(lambda: found.health()[1].state == "dead")
+    with pytest.raises(WorkerDied, match=r"rank 1 of 'mortal'"):
+        found.execute_on(1).who()
+    if on_failure == "ignore":
+        assert not held.done()
+        group.execute_on(0).let_go().wait(60)
+        assert held.wait(60) == ["held on"]
+    else:
+        with pytest.raises(WorkerDied, match="rank 1 of 'mortal'"):
+            held.wait(60)
+
+
+def test_a_driver_hears_what_its_groups_print_and_no_other(kept, driver):
+    second = kept.attach("driver@there.2")
+    heard, others = queue.SimpleQueue(), queue.SimpleQueue()
+    driver.session.bus.subscribe(heard.put)
+    second.session.bus.subscribe(others.put)
+    group = launch(driver, "speaks", placement=ONE)
+    group.say("hello").wait(60)
+    assert next_of(heard, WorkerLogged).message == "hello"
+    assert next_of(others, GroupLaunched).group == "speaks"
+    assert others.empty()
+
+
+def test_what_cannot_be_launched_says_why_and_its_name_is_free(kept, driver):
+    with pytest.raises(LaunchError, match="no model there"):
+        Failing.create_group().launch(driver, ONE, name="failing")
+    launch(driver, "failing", placement=ONE)
+    with pytest.raises(GroupExists, match="failing"):
+        launch(driver, "failing", placement=ONE)
+    with pytest.raises(ConfigError, match="on_failure is a function of this program"):
+        launch(driver, "asks", on_failure=lambda lost: "fail")
+    with pytest.raises(PlacementError):
+        launch(driver, "too large", placement=PackedPlacementStrategy(0, 99))
+
+
+def test_a_launch_of_a_driver_that_leaves_is_given_up(kept, driver):
+    launch(driver, "first", placement=ONE)  # so that nothing else is loaded meanwhile
+    errors = []
+    thread = threading.Thread(target=slow, args=(driver, errors))
+    thread.start()
+    wait_until(lambda: kept.living == 2)
+    driver.session.close()
+    thread.join(60)
+    assert isinstance(errors[0], (CommError, LaunchError))
+    wait_until(lambda: kept.living == 0)
+    assert names(kept) == set()
+
+
+def slow(driver, errors):
+    try:
+        Stuck.create_group().launch(driver, ONE, name="stuck")
+    except Exception as error:  # noqa: BLE001 - looked at by the test
+        errors.append(error)
+
+
+def test_a_worker_of_such_a_job_launches_by_the_keeper_and_its_groups_end_with_it(kept, driver):
+    outer = Outer.create_group().launch(driver, ONE, name="outer", detached=True)
+    assert outer.launch_inner().wait(60) == [("outer:0/inner", 5)]
+    assert names(kept) == {"outer", "outer:0/inner"}
+    outer.terminate()
+    wait_until(lambda: names(kept) == set())
+
+
+def test_channels_belong_to_the_job(kept, driver):
+    set_current(driver.session)
+    Channel.create("items").put("an item")
+    driver.session.close()
+    second = kept.attach("driver@there.2")
+    set_current(second.session)
+    assert Channel.connect("items").get(timeout_s=60) == "an item"
+
+
+def test_a_driver_knows_the_nodes(kept, driver):
+    assert nodes_of(driver.session).lost == {}
+    assert len(nodes_of(driver.session, refresh_s=5).fleet.nodes) == 2
+
+
+def test_a_driver_sees_what_the_job_does(kept, driver):
+    launch(driver, "policy", placement=ONE)
+    status = received(begin_status(driver.session))
+    assert {"policy", "driver@here.1"} <= {group.name for group in status.groups}
+
+
+def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
+    group = launch(driver, "policy", placement=ONE)
+    held = group.hold_on()
+    kept.session.messenger.close()
+    with pytest.raises(WorkerDied, match="job 'forked' has ended: its keeper is gone"):
+        held.wait(60)
+    wait_until(lambda: driver.session.closed)
+    with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended"):
+        group.who()
+
+
+def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, monkeypatch):
+    monkeypatch.setattr("rlinf.scheduler.kept.wait_for_keeper_end", lambda name, timeout_s: True)
+    launch(driver, "stays", detached=True)
+    second = kept.attach("driver@there.2")
+    end_job(second.session)
+    assert kept.living == 0
+    wait_until(lambda: driver.session.closed)
+    assert "the job was stopped by " in driver.session.failure
+    wait_until(lambda: kept.session.closed)
+
+
+def test_a_group_can_be_detached_only_where_the_job_outlives_its_driver(forked_job):
+    with pytest.raises(ConfigError, match="this job ends with its driver"):
+        launch(forked_job, "stays", detached=True)
+    with pytest.raises(ClusterError, match="'driver' is no driver of a job that outlives its drivers"):
+        end_job(forked_job.session)
