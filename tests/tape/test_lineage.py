@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -220,6 +221,28 @@ def test_what_the_disk_does_not_take_is_left_out_and_counted(tmp_path, monkeypat
     assert read.notes == [f"{tmp_path / 'a.rec'}: 2 deliveries missing: the disk took them too slowly"]
 
 
+def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recordings):
+    write, disk, is_stuck = os.pwritev, threading.Event(), threading.Event()
+
+    def write_at_last(*args):
+        is_stuck.set()
+        assert disk.wait(60)
+        return write(*args)
+
+    with LocalRuntime():
+        channel = Channel.create("busy")
+        channel.record(tmp_path / "a.rec")
+        monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", write_at_last)
+        for number in range(100):
+            with Worker.at_step(number):
+                channel.put(number, timeout_s=60)
+                assert channel.get(timeout_s=60) == number
+        assert is_stuck.wait(60)  # the thread that writes stands there
+        disk.set()
+        end(channel)
+    assert recordings().steps == list(range(100))
+
+
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):
     prompts, _ = channels
     with Worker.at_step(5):
@@ -323,6 +346,17 @@ def test_whoever_held_an_item_before_keeps_its_id_in_a_checkpoint(tmp_path, reco
         end(again)
     (batch,) = recordings().step(1).batches
     assert [item.id for item in batch.items] == [f"driver/{which[2]}"]
+
+
+def test_a_durable_channel_is_recorded_and_told_nothing_of_it(tmp_path, recordings):
+    with LocalRuntime():
+        channel = Channel.create("durable", durable=tmp_path / "journal")
+        channel.record(tmp_path / "a.rec", payload=True)
+        channel.put("kept")
+        with Worker.at_step(1):
+            assert channel.get() == "kept"
+        end(channel)
+    assert [item.payload for item in recordings().step(1).batches[0].items] == ["'kept'"]
 
 
 def test_the_file_is_of_its_user_alone(channels, tmp_path):

@@ -194,9 +194,8 @@ def launch_ranks(
         launch.undo()
         give_back()
         raise
-    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
     recipe.give_back = give_back
-    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
+    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
     session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 
