@@ -128,6 +128,16 @@ def test_any_process_of_the_job_may_serve_its_page(job):
         assert Browser(page_url(other)).json("/status.json")["driver_pid"] == os.getpid()
 
 
+@pytest.mark.ray
+def test_a_cluster_has_a_page_with_its_nodes(ray_cluster):
+    browser = Browser(ray_cluster.web_url)
+    nodes = browser.json("/status.json")["nodes"]
+    assert [len(node["devices"]) for node in nodes] == [
+        node.num_accelerators for node in ray_cluster.topology.nodes
+    ]
+    assert Browser(ray_cluster.web_url).port == browser.port
+
+
 def test_the_page_ends_with_the_job():
     with LocalRuntime() as runtime:
         browser = Browser(page_url(runtime))
