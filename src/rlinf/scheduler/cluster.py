@@ -355,8 +355,8 @@ class Cluster:
             print(cluster.report(step="actor.update"))
 
         Args:
-            step: the method whose calls are the job's steps, as "group.method"; None: of the methods that were called
-                more than once, the one that takes most of its group's time.
+            step: the method with which each step of the job ends, as "group.method"; None: of the methods that were
+                called more than once, the one that takes most of its group's time.
             within_s: how long the processes may take to answer, in seconds.
 
         Raises:
