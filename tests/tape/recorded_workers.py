@@ -1,5 +1,6 @@
 """Workers that are recorded; in a module of their own, so that a replay imports them by name."""
 
+import asyncio
 import random
 import threading
 
@@ -86,8 +87,15 @@ class Learner(Worker):
     async def wait_for_item(self):
         self.inputs.append(("awaited", await self.trajectories.get(async_op=True, timeout_s=DEADLINE_S)))
 
+    async def lease_in_a_task(self):
+        async with self.trajectories.lease(timeout_s=DEADLINE_S) as lease:
+            self.inputs.append(("lease", lease.item, lease.attempt))
+
     def fail(self):
         raise LookupError("nothing")
+
+    async def be_cancelled(self):
+        raise asyncio.CancelledError
 
     def get_for_ever(self):
         while True:

@@ -1,5 +1,6 @@
 """A rank that is recorded, and run again alone from that: in this process, without a cluster."""
 
+import asyncio
 import copy
 import os
 import random
@@ -106,6 +107,29 @@ def test_two_threads_that_read_two_channels_have_each_its_own(recorded):
     assert sorted(inputs) == sorted(plain(worker.inputs))
     for name in ("trajectories", "metrics"):
         assert [item[1] for which, item in inputs if which == name] == [0, 1, 2]
+
+
+def test_what_a_task_leases_is_written_by_its_own_thread(recorded, monkeypatch):
+    """Not by the I/O thread, where everybody would wait for the disk."""
+    worker = make(recorded)
+    write, writers = recorded.tape.write, []
+
+    def noted(entry, frames=()):
+        writers.append((threading.get_ident(), sum(map(len, frames)) > 100_000))
+        write(entry, frames)
+
+    monkeypatch.setattr(recorded.tape, "write", noted)
+
+    async def lease():
+        leasing = asyncio.create_task(recorded.call_async("lease_in_a_task"))
+        await asyncio.sleep(0)  # it asks before there is anything
+        Channel.connect("trajectories").put(trajectory(1))
+        await leasing
+
+    asyncio.run(lease())
+    assert [who for who, has_items in writers if has_items] == [threading.get_ident()]
+    inputs, _, _ = inputs_of(recorded, check=True)
+    assert inputs == plain(worker.inputs)
 
 
 def test_what_it_asks_is_answered_as_then_and_what_it_is_asked_comes_again(recorded):
@@ -221,9 +245,15 @@ def test_a_call_that_raised_raises_again_and_the_next_is_run(recorded):
     make(recorded)
     with pytest.raises(LookupError):
         recorded.call("fail")
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(recorded.call_async("be_cancelled"))
     recorded.call("draw")
     _, told, _ = inputs_of(recorded)
-    assert told[1:] == ["call 1, fail(): raised LookupError, as it did then", "call 2, draw(): done"]
+    assert told[1:] == [
+        "call 1, fail(): raised LookupError, as it did then",
+        "call 2, be_cancelled(): raised CancelledError, as it did then",
+        "call 3, draw(): done",
+    ]
 
 
 def test_a_call_that_did_not_raise_then_comes_through(recorded, monkeypatch):

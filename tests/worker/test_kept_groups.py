@@ -157,8 +157,9 @@ def test_a_driver_hears_what_its_groups_print_and_no_other(kept, driver):
     group = launch(driver, "speaks", placement=ONE)
     group.say("hello").wait(60)
     assert next_of(heard, WorkerLogged).message == "hello"
-    assert next_of(others, GroupLaunched).group == "speaks"
-    assert others.empty()
+    launch(driver, "later", placement=ONE)
+    told = [next_of(others, (GroupLaunched, WorkerLogged)) for _ in range(2)]
+    assert [each.group for each in told if isinstance(each, GroupLaunched)] == ["speaks", "later"]
 
 
 def test_what_cannot_be_launched_says_why_and_its_name_is_free(kept, driver):
@@ -265,7 +266,8 @@ def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
     group = launch(driver, "policy", placement=ONE)
     held = group.hold_on()
     kept.session.messenger.close()
-    with pytest.raises(WorkerDied, match="job 'forked' has ended: its keeper is gone"):
+    # As a busy thread finds it: its call was ended with the job, or all that this process waited for was.
+    with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended: its keeper is gone"):
         held.wait(60)
     wait_until(lambda: driver.session.closed)
     with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended"):

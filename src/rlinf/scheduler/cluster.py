@@ -355,8 +355,8 @@ class Cluster:
             print(cluster.report(step="actor.update"))
 
         Args:
-            step: the method whose calls are the job's steps, as "group.method"; None: of the methods that were called
-                more than once, the one that takes most of its group's time.
+            step: the method with which each step of the job ends, as "group.method"; None: of the methods that were
+                called more than once, the one that takes most of its group's time.
             within_s: how long the processes may take to answer, in seconds.
 
         Raises:
@@ -386,6 +386,8 @@ class Cluster:
         """
         session = self.session
         if session.home.process_id != session.messenger.endpoint.process_id:
+            if keeps_elsewhere(session):
+                raise ConfigError("a job that outlives its drivers cannot be traced: they come and go")
             raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
         return session.service(TraceDesk).begin(path, max_bytes)
 
@@ -407,13 +409,11 @@ class Cluster:
     def web_url(self) -> str:
         """Where a browser on this machine sees the job live; the page is served from when this is first asked for.
 
-        It listens on the loopback address alone, and only who has this address is let in: whoever you give it to sees
-        the job, too. Nobody is asked anything while no browser has the page open.
+        It is served by this process, as long as that has the cluster. It listens on the loopback address alone, and
+        only who has this address is let in: whoever you give it to sees the job, too. Nobody is asked anything while no
+        browser has the page open.
 
             print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
-
-        Raises:
-            ClusterError: this process is not the driver.
         """
         # A server of HTTP takes a while to load, and most jobs have no page.
         from rlinf.scheduler.observe.web.job_page import page_url  # noqa: PLC0415
