@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
 from ray.util import list_named_actors
 
 from rlinf.scheduler.engine.addresses import LOCAL
@@ -100,7 +100,7 @@ def wait_for_keeper_end(name: str, timeout_s: float) -> bool:
     try:
         keeper = ray.get_actor(_PREFIX + name, namespace=NAMESPACE)
         ray.get(keeper.wait_for_end.remote(), timeout=timeout_s)
-    except GetTimeoutError:
+    except (GetTimeoutError, ActorUnavailableError):
         return False
     except (ValueError, RayActorError):
         return True
@@ -108,10 +108,13 @@ def wait_for_keeper_end(name: str, timeout_s: float) -> bool:
 
 
 def _answer(reference: Any, name: str, timeout_s: float) -> bytes:
+    began = time.monotonic()
     try:
         record: bytes = ray.get(reference, timeout=max(timeout_s, 0.0))
-    except GetTimeoutError:
-        problem = f"the keeper of job '{name}' has not answered after {seconds_text(timeout_s)}"
+    except (GetTimeoutError, ActorUnavailableError):  # Ray gives up on its own, too, where it is stopped
+        problem = (
+            f"the keeper of job '{name}' has not answered after {seconds_text(time.monotonic() - began)}"
+        )
         raise ClusterTimeout(problem) from None
     except RayTaskError as error:
         if isinstance(error.cause, SchedulerError):
