@@ -158,7 +158,7 @@ def _driver(session: Session) -> AttachedDriver:
 def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     job = _decoded(record)
     if job.home.machine_id != local_machine_id() and not job.home.tcp_address:
-        problem = f"job '{name}' was begun when its cluster was one machine, and does not listen to others"
+        problem = f"job '{name}' was begun when its cluster was one machine, and listens to its own user there alone"
         raise ClusterError(f"{problem}: stop it and begin it again")
     session = job.attach(f"{DRIVER_NAME}@{platform.node()}.{os.getpid()}", own_address())
     for step in at_last:
