@@ -162,6 +162,40 @@ def test_it_is_one_once_none_of_them_goes_on():
     assert "deadlock" in str(why(*pipeline(waits("c:0", recv("b:0", 0.8)))))
 
 
+def fetches_ahead(main_frames=REWARD):
+    """A rank whose main thread is somewhere while another thread of it waits for items."""
+    main, ahead = (
+        Stack("MainThread", main_frames, None, 40.0),
+        Stack("fetches ahead", REWARD, get(since_s=20.0)),
+    )
+    return Doing(
+        "a:0", 1, "node0", (RunningCall("train", 40.0, "driver"),), (main, ahead), weights={"policy": 1}
+    )
+
+
+def test_who_waits_for_items_beside_its_work_is_at_work():
+    queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
+    new = Wait(WEIGHTS, "fetch_weights('policy')", 9.0, subject="policy", needs=2)
+    found = why(waits("driver", result("a:0")), fetches_ahead(), waits("b:0", new), channel(queue))
+    assert found.headline.startswith(
+        "a:0 stands in reward.py:31 (time.sleep) since 40 s, in train(); for it "
+    )
+    assert "deadlock" not in str(found)
+
+
+def test_who_stands_by_for_a_thread_that_waits_is_not():
+    queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
+    joins = (Frame("/lib/python3.11/threading.py", 1139, "_wait_for_tstate_lock", is_library=True), *REWARD)
+    found = why(fetches_ahead(joins), waits("b:0", recv("a:0")), channel(queue))
+    assert set(found.culprit.cycle) == {"a:0", "b:0"}
+
+
+def test_two_threads_of_one_process_are_one():
+    stacks = tuple(Stack(f"reads {number}", REWARD, get()) for number in range(2))
+    found = why(Doing("a:0", 1, "node0", (RunningCall("read", 50.0, "driver"),), stacks), channel())
+    assert found.headline.startswith("a:0 waits 41 s in get('rollouts')")
+
+
 def test_what_is_on_its_way_to_who_waits_is_nothing_to_wait_for():
     held = (Waiter("a:0", "delivery of 8 items, on the way", 0.6), Waiter("c:0", "lease of 1 item", 3.0))
     queue = QueueNote("'default'", 9, 9, held=held, putters=used("b:0"))
