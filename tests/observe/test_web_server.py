@@ -77,22 +77,19 @@ def browser(job):
     return Browser(page_url(job))
 
 
-def waits(status):
-    """Who waits, as a status says."""
-    return {
-        rank["address"] for group in status["groups"] for rank in group["ranks"] if rank["state"] == "waiting"
-    }
+def waiting_at(channel):
+    """Who waits at a channel of a status, and in what."""
+    return {(each["process"], each["operation"].split()[0]) for each in channel["waiting"]}
 
 
 def test_the_page_follows_the_job_and_says_why_it_waits(browser):
     with browser.ask("/events") as stream:
         for kind, status in browser.events(stream):
             assert kind == "status"
-            if "actor:0" in waits(status):
+            (channel,) = status["channels"]
+            if ("actor:0", "get_batch") in waiting_at(channel):
                 break
-        (channel,) = status["channels"]
         assert (channel["name"], channel["depth"], channel["num_got"]) == ("trajectories", 1, 1)
-        assert channel["waiting"][0]["process"] == "actor:0"
     why = browser.json("/why.json")
     assert "get_batch('trajectories', 8): 3 of 8 are there" in why["text"]
     assert why["culprits"][0]["reason"] in why["headline"]
@@ -126,12 +123,19 @@ def test_nobody_but_this_machine_is_listened_to(browser):
     assert [address for address, port in local if int(port, 16) == browser.port] == ["0100007F"]
 
 
-def test_a_page_is_of_the_driver_alone(job):
-    with (
-        LocalRuntime(job.address, own_name="actor:1") as other,
-        pytest.raises(ClusterError, match="rlinf web"),
-    ):
-        page_url(other)
+def test_any_process_of_the_job_may_serve_its_page(job):
+    with LocalRuntime(job.address, own_name="actor:1") as other:
+        assert Browser(page_url(other)).json("/status.json")["driver_pid"] == os.getpid()
+
+
+@pytest.mark.ray
+def test_a_cluster_has_a_page_with_its_nodes(ray_cluster):
+    browser = Browser(ray_cluster.web_url)
+    nodes = browser.json("/status.json")["nodes"]
+    assert [len(node["devices"]) for node in nodes] == [
+        node.num_accelerators for node in ray_cluster.topology.nodes
+    ]
+    assert Browser(ray_cluster.web_url).port == browser.port
 
 
 def test_the_page_ends_with_the_job():

@@ -13,17 +13,21 @@ class MapView {
     this.nodes = new Map();
     this.found = null;
     this.hues = new Map();
+    this.nextHue = 0;
     onChoice(container, onSelect);
     onChoice(legend, onSelect);
     roam(container, ".bar");
   }
 
-  show(status) {
+  // Show what the ranks of a part of the nodes are at; all of them, in one go, take a browser longer than a frame.
+  show(status, part = 0, parts = 1) {
     const shape = shapeOf(status);
     if (shape !== this.shape) { this.build(status); this.shape = shape; }
     for (const node of status.nodes) this.showNode(node);
     keepChildren(this.legend, status.groups.filter((group) => group.kind === "workers"), (group) => group.name, (group) => this.buildGroup(group), (item, group) => setText(item.count, amount(group.ranks.length)));
-    for (const group of status.groups) for (const rank of group.ranks) this.showRank(rank);
+    for (const group of status.groups) {
+      for (const rank of group.ranks) if ((rank.node_rank + 1) % parts === part) this.showRank(rank);
+    }
   }
 
   // Let only those stand out of whose texts one has these letters in it; none: let all.
@@ -46,7 +50,10 @@ class MapView {
 
   build(status) {
     // Who comes later changes no other's colour.
-    for (const group of status.groups) if (group.kind === "workers" && !this.hues.has(group.name)) this.hues.set(group.name, this.hues.size % HUES);
+    for (const { name, kind } of status.groups) {
+      if (kind !== "workers") this.hues.delete(name);
+      else if (!this.hues.has(name)) this.hues.set(name, this.nextHue++ % HUES);
+    }
     const byNode = ranksByNode(status);
     this.bars.clear();
     this.nodes.clear();
@@ -113,8 +120,10 @@ class MapView {
     Object.assign(element, { type: "button", tabIndex: -1 });
     Object.assign(element.dataset, { kind: "rank", id: address });
     if (hue !== undefined) element.dataset.hue = hue;
-    element.parts = { sign: make("i", "sign"), name: make("b", "", address), at: make("span", "at") };
-    element.append(element.parts.sign, element.parts.name, element.parts.at);
+    element.parts = { sign: make("i", "sign"), at: make("span", "at") };
+    const name = make("b"), group = groupOf(address);
+    name.append(make("span", "", group), address.slice(group.length));
+    element.append(element.parts.sign, name, element.parts.at);
     if (!this.bars.has(address)) this.bars.set(address, []);
     this.bars.get(address).push(element);
     return element;
