@@ -86,7 +86,12 @@ def culprit_of(*doing, **more):
 def test_nobody_waits():
     found = why(waits("driver"), idle("actor:0"), works("actor:1"))
     assert found.culprit is None
-    assert str(found) == "nobody waits for anybody"
+    assert str(found).splitlines() == [
+        "nobody waits for anybody",
+        "at work:",
+        "  actor:1 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+    ]
+    assert str(why(idle("actor:0"))) == "nobody waits for anybody"
 
 
 def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
