@@ -1,6 +1,7 @@
 """A look at a job that fails costs that look only; and a clock that jumps, nothing."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_after_a_look_that_failed_the_job_can_be_looked_at_again(monkeypatch):
         desk = session.service(StatusDesk)
         with monkeypatch.context() as patch:
             patch.setattr(
-                session.service(VitalSigns), "now", lambda: open("/nowhere")
+                session.service(VitalSigns), "now", lambda: Path("/nowhere").read_text()
             )  # no file can be opened
             with pytest.raises(Exception, match="nowhere"):
                 received(begin_status(session))
