@@ -2,15 +2,18 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from rlinf.cli.metrics import _server
 from rlinf.scheduler import Channel
+from rlinf.scheduler.errors import ClusterError
 from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 60.0
@@ -43,6 +46,24 @@ def test_they_are_served_on_this_machine_until_the_job_ends():
                 read(url.removesuffix("/metrics"))
             runtime.close()
             assert process.wait(DEADLINE_S) == 0
+
+
+def has_version_6():
+    with socket.socket(socket.AF_INET6) as tried, suppress(OSError):
+        tried.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_version_6(), reason="this machine has no addresses of version 6")
+def test_they_are_served_at_addresses_of_version_6():
+    with _server("::1", 0, lambda *_: []) as server:
+        assert server.socket.getsockname()[:2] == ("::1", server.server_port)
+
+
+def test_an_address_that_is_none_is_told():
+    with pytest.raises(ClusterError, match=r"cannot listen on 192\.0\.2\.1, port 0: \w+"):
+        _server("192.0.2.1", 0, lambda *_: [])
 
 
 def test_with_a_token_only_who_shows_it_reads_them(tmp_path):
