@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import time
 from pathlib import Path
 
@@ -308,16 +307,6 @@ def measure(browser: Browser, url: str, seconds: float) -> None:
     print(
         f"{seconds:.0f} s of the page: {len(tasks)} tasks, {sum(tasks) / seconds / 10:.1f} % of a core; "
         f"the longest took {longest} ms; {num_long} of them took more than {FRAME_MS} ms"
-    )
-    shows = browser.evaluate("""(async () => {
-      const taken = [], original = show;
-      window.show = () => { const from = performance.now(); original(); taken.push(performance.now() - from); };
-      await new Promise((resolve) => setTimeout(resolve, 8000));
-      window.show = original;
-      return taken;
-    })()""")
-    print(
-        f"its script takes {statistics.median(shows):.1f} ms for a status, {max(shows):.1f} at most, of {len(shows)}"
     )
 
 

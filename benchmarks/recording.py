@@ -1,12 +1,14 @@
 """What it costs to record: a put and a get of one process, of a channel that it holds itself.
 
 "plain" records nothing; of "channel" the channel is recorded (`Channel.record`, its items without their bytes), of
-"payload" with them, of "rank" the process's inputs (`launch(..., record=folder)`). The four take turns.
+"payload" with them, of "rank" the process's inputs (`launch(..., record=folder)`). The four take turns. It is the
+process's processor time, of all its threads: what else runs on the machine does not add to it. A disk may take longer.
 
     python benchmarks/recording.py [--only SIZE] [--quick]
 """
 
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +24,6 @@ from measure import (
     duration_text,
     ratio_text,
     read_options,
-    repeated,
     size_text,
 )
 from rlinf.scheduler import Channel
@@ -58,16 +59,19 @@ def recorded_channel(kind: str, folder: Path) -> Iterator[Channel]:
 def there_and_back(channel: Channel, item: np.ndarray) -> Side:
     """The side that puts an item and gets it."""
 
-    def work() -> None:
-        channel.put(item)
-        channel.get()
+    def run(count: int) -> float:
+        began = time.process_time()
+        for _ in range(count):
+            channel.put(item)
+            channel.get()
+        return time.process_time() - began
 
-    return repeated(work)
+    return run
 
 
 def main() -> None:
     """Print a line for each size."""
-    options = read_options(__doc__ or "", rounds=9, budget_s=0.15)
+    options = read_options(__doc__ or "", rounds=9, budget_s=0.1)
     table = Table("put and get of an array", [*KINDS, *(f"{kind} / plain" for kind in KINDS[1:])])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         channels = [stack.enter_context(recorded_channel(kind, Path(folder))) for kind in KINDS]

@@ -1,5 +1,6 @@
 """Fixtures that all tests share: one Ray for the whole session, one place from which processes are forked."""
 
+import gc
 import os
 import signal
 import sys
@@ -75,11 +76,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Start the process that children are forked from, if some test may want one."""
+    """Check the groups, and start the process that children are forked from, if some test may want one."""
     if session.config.getoption("loadgroup", default=False):
         apart = [i.nodeid for i in session.items if i.get_closest_marker("ray") and "@" not in i.nodeid]
         if apart:
             raise pytest.UsageError(f"pytest-xdist does not keep the tests of Ray together: {apart[0]}")
+    # Thousands of tests and what they import stay: no collection of garbage has to look at them again.
+    gc.collect()
+    gc.freeze()
     wanted = [name for name in PRELOADED if name in sys.modules]
     if not wanted:
         return

@@ -1,6 +1,7 @@
 """`rlinf replay` and `rlinf lineage`: what was recorded, in a terminal."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -96,9 +97,12 @@ def test_a_debugger_stops_it_on_the_main_thread(recording):
     stopping = recording / "stopping.py"
     stopping.write_text(PROGRAM.format(more="breakpoint()"))
     command = "from rlinf.cli.main import main; main()"
+    # Where a Ray was started before, it has a debugger of its own there.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONBREAKPOINT"}
     done = subprocess.run(
         [sys.executable, "-c", command, "replay", str(recording / "run"), f"{stopping}:Adder"],
         input="p 'total', total\ncontinue\n",
+        env=environment,
         capture_output=True,
         text=True,
         timeout=60,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from forked_job import ForkedJob
 from page_programs import Program, files_of, printed_by_process, printed_here, programs_of, save
 
 ROOT = Path(__file__).parents[2]
@@ -12,14 +13,22 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def pages(*, with_ray):
-    programs = {path: programs_of(path.read_text(encoding="utf-8")) for path in PAGES}
-    return [
-        pytest.param(path, id=str(path.relative_to(ROOT)))
-        for path, own in programs.items()
-        if own and any(program.needs_ray for program in own) == with_ray
-        if not any(program.takes_part for program in own)  # tests/cluster/test_kept_jobs_on_ray.py
-    ]
+# What these show is of Ray, of its nodes, or of the order in which ranks start. Those of all other pages are forked:
+# that takes a tenth of the time.
+ON_RAY = ("README.md", "run-on-several-machines.md", "run-on-slurm.md", "watch-a-job.md")
+
+
+def pages(where):
+    """The pages with programs that run alone, on Ray, or with forked ranks."""
+    found = []
+    for path in PAGES:
+        programs = programs_of(path.read_text(encoding="utf-8"))
+        in_cluster = any(program.needs_ray for program in programs)
+        if any(program.takes_part for program in programs):  # tests/cluster/test_kept_jobs_on_ray.py
+            continue
+        if programs and where == ("alone" if not in_cluster else "ray" if path.name in ON_RAY else "forked"):
+            found.append(pytest.param(path, id=str(path.relative_to(ROOT))))
+    return found
 
 
 @pytest.fixture
@@ -39,7 +48,7 @@ def run(path, folder):
             assert printed == program.output, program.file
 
 
-@pytest.mark.parametrize("path", pages(with_ray=False))
+@pytest.mark.parametrize("path", pages("alone"))
 def test_programs_of_a_page_run(path, folder):
     run(path, folder)
 
@@ -54,9 +63,18 @@ def test_the_program_of_the_page_on_checkpoints_can_be_run_again(folder):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("path", pages(with_ray=True))
-def test_programs_of_a_page_run_on_a_cluster(path, folder, driver):
+@pytest.mark.parametrize("path", pages("ray"))
+def test_programs_of_a_page_run_on_ray(path, folder, driver):
     run(path, folder)
+
+
+@pytest.mark.parametrize("path", pages("forked"))
+def test_programs_of_a_page_run_on_processes(path, folder):
+    job = ForkedJob()
+    try:
+        run(path, folder)
+    finally:
+        job.close()
 
 
 @pytest.mark.ray

@@ -38,6 +38,17 @@ def test_each_metric_has_a_panel_and_each_panel_a_metric(queries):
     assert named == set(KNOWN)
 
 
+def test_the_page_has_each_metric_with_its_labels():
+    page = (FOLDER.parents[1] / "docs" / "how-to" / "see-a-job.md").read_text()
+    rows = re.findall(r"^\| (`rlinf_.*?) \| (.*?) \|", page, re.MULTILINE)
+    said = {
+        name: tuple(re.findall(r"`(\w+)`", labels))
+        for names, labels in rows
+        for name in re.findall(r"\w+", names)
+    }
+    assert said == {family.name: family.labels for family in FAMILIES}
+
+
 def test_labels_and_rates_are_used_as_the_metrics_have_them(queries):
     for query in queries:
         for name, selector in re.findall(r"\b(rlinf_\w+)\{([^}]*)\}", query):

@@ -4,7 +4,8 @@ import pytest
 
 import interruption_exchanges as roles
 from interruptions import LIMIT_S, NUM_ROUNDS, SEED
-from job_processes import THERE
+from job_processes import THERE, Job
+from rlinf.scheduler.observe.status_desk import StatusDesk
 
 pytestmark = pytest.mark.timeout(60 + NUM_ROUNDS)
 
@@ -112,3 +113,13 @@ def test_a_signal_handler_may_use_a_channel_in_the_middle_of_any_exchange(job, i
     )
     num_signals, num_ended = victim.result(LIMIT_S)
     assert num_signals == num_ended > num_exchanges // 10
+
+
+def test_a_look_at_the_job_that_is_interrupted_keeps_no_later_one_up(interrupt, rounds):
+    with Job() as job:
+        job.driver.service(StatusDesk)
+        # Each asks every process.
+        victim = job.start(roles.interrupted_looks, rounds // 4, SEED, interrupt, name="victim:0")
+        status, num_signals = victim.result(LIMIT_S)
+    assert num_signals > rounds // 40
+    assert [rank.address for rank in status.ranks] == ["driver", "victim:0"]

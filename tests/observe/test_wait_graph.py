@@ -139,6 +139,38 @@ def test_a_ring_that_somebody_who_works_may_end_is_no_deadlock():
     assert found.culprit.cycle == ()
 
 
+def pipeline(at_its_end):
+    """A driver that waits for a consumer that waits for one of two producers, of which one waits for a third."""
+    queue = QueueNote("'default'", 0, 0, putters=used("b:0", "driver"), getters=used("a:0"))
+    driver = waits("driver", result("a:0", since_s=109.0))
+    return waits("a:0", get(since_s=0.8)), driver, waits("b:0", recv("c:0", 0.8)), at_its_end, channel(queue)
+
+
+@pytest.mark.parametrize(
+    "at_its_end",
+    [
+        works("c:0"),
+        waits("c:0", Wait(CHANNEL, "ack('rollouts')", subject="rollouts", detail="ack")),
+    ],
+    ids=["works", "acknowledges"],
+)
+def test_a_ring_is_no_deadlock_while_one_goes_on_for_whom_it_waits_by_others(at_its_end):
+    assert "deadlock" not in str(why(*pipeline(at_its_end)))
+
+
+def test_it_is_one_once_none_of_them_goes_on():
+    assert "deadlock" in str(why(*pipeline(waits("c:0", recv("b:0", 0.8)))))
+
+
+def test_what_is_on_its_way_to_who_waits_is_nothing_to_wait_for():
+    held = (Waiter("a:0", "delivery of 8 items, on the way", 0.6), Waiter("c:0", "lease of 1 item", 3.0))
+    queue = QueueNote("'default'", 9, 9, held=held, putters=used("b:0"))
+    found = why(waits("a:0", get()), waits("b:0", recv("a:0")), works("c:0"), channel(queue))
+    assert "delivery" not in str(found)
+    assert "its producers and who has items of it: c:0 stands in" in str(found)
+    assert not any(each.cycle == ("a:0",) for each in found.culprits)
+
+
 def test_a_full_queue_and_an_empty_one_make_a_deadlock():
     full = QueueNote("'default'", 4, 4, limits=("maxsize 4",), putters=used("b:0"), getters=used("a:0"))
     empty = QueueNote("'next'", 0, 0, putters=used("b:0"), getters=used("a:0"))
@@ -226,6 +258,44 @@ def test_a_put_that_nobody_has_ever_made_room_for():
         "nobody who is there has ever taken anything there"
         in why(waits("b:0", put()), channel(full)).headline
     )
+
+
+def test_a_put_into_a_queue_that_is_not_full_is_no_ones_fault():
+    """It was on its way when its process was asked."""
+    free = QueueNote("'default'", 2, 2, putters=used("b:0"), getters=used("a:0"))
+    for queues in ((free,), ()):
+        told = str(why(waits("b:0", put()), waits("a:0", recv("c:0")), works("c:0"), channel(*queues)))
+        assert "b:0 waits 30 s in put('rollouts'): it is on its way: no put waits there" in told
+        assert "full" not in told
+
+
+def test_an_acknowledgement_waits_for_the_channels_process():
+    ack = Wait(CHANNEL, "ack('rollouts')", peers=("driver",), subject="rollouts", detail="ack")
+    held = ChannelNote("rollouts", "driver", (QueueNote("'default'", 0, 0),))
+    driver = waits("driver", result("b:0", since_s=9.0), channels=(held,))
+    found = why(waits("b:0", ack), driver, works("c:0"))
+    assert "b:0 waits in ack('rollouts'): driver, which holds it, has not answered yet" in str(found)
+    assert not found.culprit.cycle  # the I/O thread of the driver answers, whatever its main thread waits for
+
+
+def test_of_groups_there_may_be_more_items_than_one_needs():
+    queue = QueueNote("'default'", 10, 10, putters=used("b:0"))
+    found = why(waits("a:0", get(kind="get_group", needs=8)), works("b:0"), channel(queue))
+    assert "get_group('rollouts'): there are 10 items, but no group is complete; its producers: b:0" in str(
+        found
+    )
+
+
+def test_a_stack_is_what_is_the_users_and_its_innermost_line():
+    torch = Frame("/site-packages/torch/nn/modules/module.py", 1789, "_call_impl", is_library=True)
+    stack = Stack("MainThread", (torch, torch, REWARD[0], *[torch] * 20, REWARD[1], torch))
+    found = why(waits("a:0", recv("b:0")), Doing("b:0", 1, "n", (RunningCall("step", 5.0, "a:0"),), (stack,)))
+    lines = str(found).partition("b:0:\n")[2].splitlines()
+    assert [line.split()[0].rpartition("/")[2] for line in lines[1:4]] == [
+        "module.py:1789",
+        "reward.py:31",
+        "main.py:9",
+    ]
 
 
 def test_a_channel_whose_process_does_not_answer():

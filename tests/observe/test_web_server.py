@@ -77,22 +77,19 @@ def browser(job):
     return Browser(page_url(job))
 
 
-def waits(status):
-    """Who waits, as a status says."""
-    return {
-        rank["address"] for group in status["groups"] for rank in group["ranks"] if rank["state"] == "waiting"
-    }
+def waiting_at(channel):
+    """Who waits at a channel of a status, and in what."""
+    return {(each["process"], each["operation"].split()[0]) for each in channel["waiting"]}
 
 
 def test_the_page_follows_the_job_and_says_why_it_waits(browser):
     with browser.ask("/events") as stream:
         for kind, status in browser.events(stream):
             assert kind == "status"
-            if "actor:0" in waits(status):
+            (channel,) = status["channels"]
+            if ("actor:0", "get_batch") in waiting_at(channel):
                 break
-        (channel,) = status["channels"]
         assert (channel["name"], channel["depth"], channel["num_got"]) == ("trajectories", 1, 1)
-        assert channel["waiting"][0]["process"] == "actor:0"
     why = browser.json("/why.json")
     assert "get_batch('trajectories', 8): 3 of 8 are there" in why["text"]
     assert why["culprits"][0]["reason"] in why["headline"]

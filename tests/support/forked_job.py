@@ -80,7 +80,7 @@ class ForkedProcesses(Processes):
         self.started = []
         self.watches = True
 
-    def reserve(self, group, devices, wait_s):
+    def reserve(self, group, devices, wait_s, given_up=None):
         """No other job is there."""
         return lambda: None
 

@@ -7,6 +7,7 @@ import numpy as np
 from interruption_roles import item_of, number_of
 from job_processes import DEADLINE_S, stay
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.observe.status_desk import begin_status, received
 
 END = -1
 
@@ -217,3 +218,14 @@ def exchanges_beside_a_handler_that_uses_a_channel(_pipe, member, name, peer, ro
 def send_back(_pipe, member, peer, count):
     for _ in range(count):
         member.mailbox.send(member.mailbox.recv(peer, timeout_s=DEADLINE_S).wait(), peer).wait(DEADLINE_S)
+
+
+# -- looks at the job ----------------------------------------------------------------------------
+
+
+def interrupted_looks(_pipe, member, rounds, seed, interrupt):
+    """(What a look after all those that were interrupted says, how many signals came)."""
+    interruptions = interrupt(seed)
+    for _ in range(rounds):
+        interruptions.attempt(lambda: received(begin_status(member, 0.0)))
+    return received(begin_status(member, 0.0)), interruptions.num_signals

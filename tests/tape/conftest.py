@@ -50,6 +50,10 @@ class RecordedHere:
         with self.tape.call(method, "call", lambda: encode((args, {})).frames()):
             return getattr(self.worker, method)(*args)
 
+    async def call_async(self, method, *args):
+        with self.tape.call(method, "call", lambda: encode((args, {})).frames()):
+            return await getattr(self.worker, method)(*args)
+
     def close(self):
         self._stack.close()
 

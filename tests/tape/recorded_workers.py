@@ -1,5 +1,6 @@
 """Workers that are recorded; in a module of their own, so that a replay imports them by name."""
 
+import asyncio
 import random
 import threading
 
@@ -88,6 +89,9 @@ class Learner(Worker):
 
     def fail(self):
         raise LookupError("nothing")
+
+    async def be_cancelled(self):
+        raise asyncio.CancelledError
 
     def get_for_ever(self):
         while True:

@@ -2,15 +2,18 @@
 
 import json
 import os
+import threading
 
+import numpy as np
 import pytest
 
 from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelArgumentError, RecordingError
 from rlinf.scheduler.tape import deliveries
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 from rlinf.scheduler.tape.files import TapeFile, TapeReader
-from rlinf.scheduler.tape.ids import ItemId
+from rlinf.scheduler.tape.ids import ItemId, Trace
 from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
 from rlinf.testing import LocalRuntime
@@ -218,6 +221,28 @@ def test_what_the_disk_does_not_take_is_left_out_and_counted(tmp_path, monkeypat
     assert read.notes == [f"{tmp_path / 'a.rec'}: 2 deliveries missing: the disk took them too slowly"]
 
 
+def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recordings):
+    write, disk, is_stuck = os.pwritev, threading.Event(), threading.Event()
+
+    def write_at_last(*args):
+        is_stuck.set()
+        assert disk.wait(60)
+        return write(*args)
+
+    with LocalRuntime():
+        channel = Channel.create("busy")
+        channel.record(tmp_path / "a.rec")
+        monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", write_at_last)
+        for number in range(100):
+            with Worker.at_step(number):
+                channel.put(number, timeout_s=60)
+                assert channel.get(timeout_s=60) == number
+        assert is_stuck.wait(60)  # the thread that writes stands there
+        disk.set()
+        end(channel)
+    assert recordings().steps == list(range(100))
+
+
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):
     prompts, _ = channels
     with Worker.at_step(5):
@@ -257,6 +282,57 @@ def test_it_is_no_recording_of_a_rank(tmp_path, recordings):
     assert recordings(tmp_path).steps == []  # beside those of channels
 
 
+def chain(path, length, payload=None):
+    """A recording in which each item is made of the two before it, and the last two go into step 1."""
+    log = DeliveryLog(str(path), RecordedChannel("chain", 0.0), 1 << 20)
+    frames = [] if payload is None else encode(payload).frames()
+    for number in range(length):
+        trace = Trace([ItemId("a", "p", before) for before in range(max(0, number - 2), number)])
+        item = ((ItemId("a", "p", number), trace, "default"), None, 0, 5, len(frames))
+        log.add((float(number), "default", "a", 1 if number >= length - 2 else None, [item]), frames, 10)
+    log.close()
+    assert log.ended.wait(60)
+
+
+def test_what_several_items_are_made_of_is_told_once(tmp_path, recordings):
+    chain(tmp_path / "a.rec", 40)  # of more than a million ways back
+    found = recordings().step(1)
+    told = str(found).splitlines()
+    assert len(told) < 90
+    assert sum(line.strip().startswith("a/3,") and not line.endswith("(see above)") for line in told) == 1
+    assert "      a/37, 'chain', 5 bytes (see above)" in told
+    (older,) = found.batches[0].items
+    (newer,) = found.batches[1].items
+    assert [source.is_told_above for source in older.sources[1].sources] == [True, True]
+    assert [source.id for source in newer.sources] == ["a/37", "a/38"]
+    assert all(source.is_told_above and not source.sources for source in newer.sources)
+
+
+class Unfriendly:
+    def __repr__(self):
+        return "two\nlines\x1b[2J" if self is not None and hasattr(self, "kind") else 1 / 0
+
+
+def test_an_item_is_shown_in_one_line_whatever_it_says_of_itself(tmp_path, recordings):
+    silent, loud = Unfriendly(), Unfriendly()
+    loud.kind = 1
+    for name, payload in (("a", silent), ("b", loud), ("c", np.zeros((2, 2)))):
+        chain(tmp_path / name / "a.rec", 1, payload)
+    shown = [recordings(tmp_path / name).step(1).batches[0].items[0].payload for name in "abc"]
+    assert shown == ["", "two lines\N{REPLACEMENT CHARACTER}[2J", "array([[0., 0.], [0., 0.]])"]
+
+
+def test_recordings_of_ranks_beside_them_are_not_kept_open(tmp_path, recordings):
+    chain(tmp_path / "channel.rec", 1)
+    for number in range(3):
+        file = TapeFile(str(tmp_path / f"rank-{number}.rec"))
+        file.append([b"\x81\xa4type\xa5began"])
+        file.close()
+    before = len(os.listdir("/proc/self/fd"))
+    recordings()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
 def test_whoever_held_an_item_before_keeps_its_id_in_a_checkpoint(tmp_path, recordings):
     with LocalRuntime():
         channel = Channel.create("saved")
@@ -270,6 +346,17 @@ def test_whoever_held_an_item_before_keeps_its_id_in_a_checkpoint(tmp_path, reco
         end(again)
     (batch,) = recordings().step(1).batches
     assert [item.id for item in batch.items] == [f"driver/{which[2]}"]
+
+
+def test_a_durable_channel_is_recorded_and_told_nothing_of_it(tmp_path, recordings):
+    with LocalRuntime():
+        channel = Channel.create("durable", durable=tmp_path / "journal")
+        channel.record(tmp_path / "a.rec", payload=True)
+        channel.put("kept")
+        with Worker.at_step(1):
+            assert channel.get() == "kept"
+        end(channel)
+    assert [item.payload for item in recordings().step(1).batches[0].items] == ["'kept'"]
 
 
 def test_the_file_is_of_its_user_alone(channels, tmp_path):

@@ -1,5 +1,6 @@
 """A rank that is recorded, and run again alone from that: in this process, without a cluster."""
 
+import asyncio
 import copy
 import os
 import random
@@ -221,9 +222,15 @@ def test_a_call_that_raised_raises_again_and_the_next_is_run(recorded):
     make(recorded)
     with pytest.raises(LookupError):
         recorded.call("fail")
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(recorded.call_async("be_cancelled"))
     recorded.call("draw")
     _, told, _ = inputs_of(recorded)
-    assert told[1:] == ["call 1, fail(): raised LookupError, as it did then", "call 2, draw(): done"]
+    assert told[1:] == [
+        "call 1, fail(): raised LookupError, as it did then",
+        "call 2, be_cancelled(): raised CancelledError, as it did then",
+        "call 3, draw(): done",
+    ]
 
 
 def test_a_call_that_did_not_raise_then_comes_through(recorded, monkeypatch):

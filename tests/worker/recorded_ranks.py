@@ -27,6 +27,9 @@ class Rollout(Worker):
         for _ in range(number):
             self.inputs.append(self.prompts.get(timeout_s=DEADLINE_S) * self.scale)
 
+    def catch_up(self):
+        self.inputs.append(self.prompts.get(timeout_s=DEADLINE_S))
+
     async def take_async(self):
         self.inputs.append(await self.prompts.get(async_op=True, timeout_s=DEADLINE_S))
 

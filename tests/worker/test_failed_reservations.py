@@ -1,8 +1,14 @@
 """What a launch that fails gives back of the devices that were held for it; Ray's part is recorded."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from forked_job import ForkedJob
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.engine.holds import Taken
+from rlinf.scheduler.errors import LaunchError
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.processes import Processes
@@ -60,3 +66,39 @@ def test_a_launch_that_is_refused_keeps_nothing_for_others(processes, monkeypatc
             processes.reserve("rollout", {0: ["0"]}, 0)
     give_back()
     assert processes._holds.held == set()
+
+
+def test_who_wants_devices_while_they_go_back_gets_them_anew(processes, monkeypatch):
+    give_back = processes.reserve("actor", {0: ["0"]}, 0)
+    going, release = threading.Event(), processes._holds.release
+
+    def release_slowly(taken):
+        going.set()
+        may_end.wait(0.2)  # nobody sets it: others have the time to see what is on its way back
+        release(taken)
+
+    may_end = threading.Event()
+    monkeypatch.setattr(processes._holds, "release", release_slowly)
+    with ThreadPoolExecutor() as threads:
+        gone = threads.submit(give_back)
+        assert going.wait(30)
+        threads.submit(processes.reserve, "rollout", {0: ["0"]}, 0).result(30)
+        gone.result(30)
+    assert processes._holds.held == {"0"}
+
+
+def test_a_launch_that_waits_for_devices_can_be_given_up(processes, monkeypatch):
+    given_up, asked = Promise(), threading.Event()
+
+    def refuse(wanted):
+        asked.set()
+        raise Taken(wanted[0].node_id, wanted[0].names, [])
+
+    monkeypatch.setattr(processes._holds, "take", refuse)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(processes.reserve, "actor", {0: ["0"]}, 3600, given_up)
+        assert asked.wait(30)
+        given_up.set_result(None)
+        with pytest.raises(LaunchError, match="it was ended while it waited for devices"):
+            waiting.result(30)
+    assert processes._relied == []

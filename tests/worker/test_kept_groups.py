@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 from kept_workers import Failing, Outer, Steady, Stuck
@@ -9,6 +10,7 @@ from kept_workers import Failing, Outer, Steady, Stuck
 from kept_forked_job import KeptForkedJob
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ClusterError,
     CommError,
@@ -22,6 +24,8 @@ from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerLost, Work
 from rlinf.scheduler.kept import attach, end_job, nodes_of
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.session import set_current
+from rlinf.scheduler.worker import kept_job
+from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
@@ -153,8 +157,9 @@ def test_a_driver_hears_what_its_groups_print_and_no_other(kept, driver):
     group = launch(driver, "speaks", placement=ONE)
     group.say("hello").wait(60)
     assert next_of(heard, WorkerLogged).message == "hello"
-    assert next_of(others, GroupLaunched).group == "speaks"
-    assert others.empty()
+    launch(driver, "later", placement=ONE)
+    told = [next_of(others, (GroupLaunched, WorkerLogged)) for _ in range(2)]
+    assert [each.group for each in told if isinstance(each, GroupLaunched)] == ["speaks", "later"]
 
 
 def test_what_cannot_be_launched_says_why_and_its_name_is_free(kept, driver):
@@ -182,9 +187,49 @@ def test_a_launch_of_a_driver_that_leaves_is_given_up(kept, driver):
     assert names(kept) == set()
 
 
-def slow(driver, errors):
+def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, monkeypatch):
+    asked, busy = queue.SimpleQueue(), Promise()
+
+    class Noted(kept_job._RecordAsked):
+        def __init__(self, *args):
+            super().__init__(*args)
+            asked.put(self)
+
+    monkeypatch.setattr(kept_job, "_RecordAsked", Noted)
+    errors = []
+    thread = threading.Thread(target=slow, args=(driver, errors), kwargs={"worker_class": Steady})
+    thread.start()
+    wait_until(lambda: kept.living == 1)
+    driver.session.messenger.submit(lambda: busy.wait(60))  # the answer is not read
+    wait_until(lambda: names(kept) == {"stuck"})
+    asked.get(timeout=60).give_up()
+    busy.set_result(None)
+    thread.join(60)
+    assert isinstance(errors[0], CancelledError)
+    wait_until(lambda: names(kept) == set())
+    launch(driver, "stuck", placement=ONE)
+
+
+def test_a_name_that_was_claimed_too_late_is_free_and_the_drivers_groups_go_on(kept, driver):
+    group = launch(driver, "lives", placement=ONE)
+    messenger, home = driver.session.messenger, driver.session.home
+    busy, sent = Promise(), Promise()
+    kept.session.messenger.submit(lambda: busy.wait(60))  # the keeper does not answer
+    late = messenger.request(home, CLAIM, ClaimName("late", "Steady", 1), reply_type=str)
+    messenger.submit(lambda: sent.set_result(None))
+    assert sent.wait(60)
+    late.cancel()
+    busy.set_result(None)
+    taken = messenger.request(home, CLAIM, ClaimName("taken", "Steady", 1), reply_type=str).result(60).head
+    messenger.notify(home, DISCLAIM, taken)
+    for name in ("late", "taken"):
+        launch(driver, name, placement=ONE)
+    assert len(group.who().wait(60)) == 1
+
+
+def slow(driver, errors, worker_class=Stuck):
     try:
-        Stuck.create_group().launch(driver, ONE, name="stuck")
+        worker_class.create_group().launch(driver, ONE, name="stuck", detached=True)
     except Exception as error:  # noqa: BLE001 - looked at by the test
         errors.append(error)
 
@@ -221,7 +266,8 @@ def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
     group = launch(driver, "policy", placement=ONE)
     held = group.hold_on()
     kept.session.messenger.close()
-    with pytest.raises(WorkerDied, match="job 'forked' has ended: its keeper is gone"):
+    # As a busy thread finds it: its call was ended with the job, or all that this process waited for was.
+    with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended: its keeper is gone"):
         held.wait(60)
     wait_until(lambda: driver.session.closed)
     with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended"):

@@ -12,7 +12,7 @@ from rlinf.cli.devices import ANSWER_S
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
 from rlinf.cli.running import HOW_TO, running_cluster
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.wording import clock_text, counted
+from rlinf.scheduler.wording import clock_text, counted, printable
 
 if TYPE_CHECKING:
     from rlinf.scheduler.kept import KeptJobReport
@@ -41,7 +41,7 @@ def show(
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
         kept = _kept(found, timeout_s) if found != "" else []
-        homes = {report.job.home for report in kept}
+        homes = {report.job.home for report in kept if report.job is not None}
         others = [job for job in running_jobs() if job.home not in homes]
     if as_json:
         typer.echo(
@@ -79,26 +79,31 @@ def _kept(address: str | None, timeout_s: float) -> list[KeptJobReport]:
 
 def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
     for report in kept:
+        if report.job is None:
+            yield f"{report.name}: its keeper does not answer"
+            continue
         yield f"{report.name}: kept by process {report.job.pid} since {clock_text(report.job.started)}"
         if report.now is None:
-            yield "  its keeper does not answer"
+            yield "  it does not answer"
             continue
         for driver in report.now.drivers:
-            yield f"  driver {driver.pid} on {driver.host} since {clock_text(driver.since)}: {driver.program}"
+            program = printable(driver.program)
+            yield f"  driver {driver.pid} on {driver.host} since {clock_text(driver.since)}: {program}"
         for group in report.now.groups:
             ends = f"ends with {group.ends_with}" if group.ends_with else "detached"
             yield f"  group '{group.name}': {counted(group.world_size, 'rank')}, {ends}"
 
 
 def _other(job: RunningJob) -> str:
-    return f"process {job.pid} since {clock_text(job.started)}, ends with it: {job.program}"
+    return f"process {job.pid} since {clock_text(job.started)}, ends with it: {printable(job.program)}"
 
 
 def _as_data(report: KeptJobReport) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415 - as above
 
     now: dict[str, Any] = {} if report.now is None else msgspec.to_builtins(report.now)
-    return {"name": report.name, "pid": report.job.pid, "started": report.job.started, **now}
+    job = report.job
+    return {"name": report.name, "pid": job and job.pid, "started": job and job.started, **now}
 
 
 def _others_as_data(others: list[RunningJob]) -> list[dict[str, Any]]:

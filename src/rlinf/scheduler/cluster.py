@@ -386,6 +386,8 @@ class Cluster:
         """
         session = self.session
         if session.home.process_id != session.messenger.endpoint.process_id:
+            if keeps_elsewhere(session):
+                raise ConfigError("a job that outlives its drivers cannot be traced: they come and go")
             raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
         return session.service(TraceDesk).begin(path, max_bytes)
 

@@ -28,6 +28,8 @@ from rlinf.scheduler.worker.driver_desk import DriverDesk
 KEEPER_NAME = "keeper"
 # Ray ends an actor within it.
 _KILLED_WITHIN_S = 5.0
+# A keeper that nobody has had opened is gone after it: who wanted it was killed, or it could not be opened.
+UNOPENED_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +58,44 @@ class JobKeeper:
         self._record = b""
         self._session: Session | None = None
         self._output: object = None
+        self._is_opening = False
+        self._end = partial(_end, ray.get_runtime_context().current_actor)
+        run_beside(self._end_unopened)
 
     def open(self, order: bytes) -> bytes:
         """Open the job unless that is done; gives the record of how it is reached."""
         if not self._record:
-            self._open(pickle.loads(order))
-        return self._record
+            self._is_opening = True
+            try:
+                self._open(pickle.loads(order))
+            finally:
+                self._is_opening = False
+        return self.record()
 
     def record(self) -> bytes:
         """How the job is reached; empty if it could not be opened."""
+        if self._session is not None and self._session.closed:
+            self.wait_for_end()
         return self._record
 
     def wait_for_end(self) -> None:
         """Does not return: that this process is gone is the answer."""
         threading.Event().wait()
 
+    def _end_unopened(self) -> None:
+        """What opens nothing does not keep the job's name."""
+        unused = 0  # looks in a row: a driver that has failed may try again
+        while not self._record:
+            unused = 0 if self._is_opening else unused + 1
+            if unused > 1:
+                self._end()
+                return
+            time.sleep(UNOPENED_S)
+
     def _open(self, order: KeeperOrder) -> None:
         begun = time.monotonic()
         reports = look_at_nodes(order.num_nodes, order.timeout_s, begun)
-        end = partial(run_beside, _end, ray.get_runtime_context().current_actor)
+        end = partial(run_beside, self._end)
         program = f"job '{order.name}', begun by {order.program}"
         self._session = session = open_home(
             KEEPER_NAME, reports, order.config, at_last=(end,), kept=KeptJob(order.name), program=program

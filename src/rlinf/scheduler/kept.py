@@ -6,7 +6,7 @@ import os
 import pickle
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from rlinf.scheduler.engine.keepers import (
     record_of,
     wait_for_keeper_end,
 )
-from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.opening import DRIVER_NAME, leave_when_interrupted
 from rlinf.scheduler.session import Session, set_current
@@ -49,12 +49,12 @@ class KeptJobReport:
 
     Attributes:
         name: its name.
-        job: its keeper: where and since when it runs.
-        now: who takes part in it; None if the keeper does not answer.
+        job: its keeper: where and since when it runs; None if that does not answer.
+        now: who takes part in it; likewise.
     """
 
     name: str
-    job: RunningJob
+    job: RunningJob | None
     now: JobDescription | None
 
 
@@ -125,7 +125,7 @@ def kept_jobs(address: str | None, timeout_s: float) -> list[KeptJobReport]:
 
     Raises: as of `take_part`.
     """
-    return _with_ray(address, timeout_s, lambda: list(map(_report, kept_names())))
+    return _with_ray(address, timeout_s, lambda: [each for name in kept_names() for each in _report(name)])
 
 
 def stop_kept_job(name: str, address: str | None, timeout_s: float) -> None:
@@ -172,15 +172,21 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     return session
 
 
-def _report(name: str) -> KeptJobReport:
-    job = _decoded(record_of(name, ANSWER_TIMEOUT_S))
+def _report(name: str) -> Iterator[KeptJobReport]:
+    try:
+        job = _decoded(record_of(name, ANSWER_TIMEOUT_S))
+    except ClusterTimeout:
+        yield KeptJobReport(name, None, None)
+        return
+    except ClusterError:  # it has just ended, or could not be opened
+        return
     now: JobDescription | None = None
     with suppress(CommError), job.attach(f"{_LOOKER}:{os.getpid()}") as session:
         asked = session.messenger.request(
             session.home, DESCRIBE, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=JobDescription
         )
         now = asked.result().head
-    return KeptJobReport(name, job, now)
+    yield KeptJobReport(name, job, now)
 
 
 def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T:

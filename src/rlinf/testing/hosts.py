@@ -156,7 +156,9 @@ class HostFleet:
         host = self.hosts[rank]
         where = ["--address", self.address] if rank else ["--head", "--interface", host.machine.address]
         devices = ["--num-gpus", str(host.num_accelerators)]
-        settings = ["--num-cpus", "4", "--object-store-memory", str(_STORE_BYTES), *devices]
+        # Ray starts as many processes beforehand as there are processors, and one that reads what its own tasks print.
+        spare = ["--num-cpus", "1", "--include-log-monitor", "false"]
+        settings = [*spare, "--object-store-memory", str(_STORE_BYTES), *devices]
         return host.rlinf("node", "start", *where, "--rank", str(rank), "--", *settings)
 
     def _await(self, commands: Sequence[subprocess.Popen[str]]) -> None:

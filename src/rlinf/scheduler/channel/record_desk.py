@@ -49,6 +49,7 @@ class RecordDesk:
             request.reply(wire.Done(str(error)))
             return
         self._log, self._has_payload = log, wanted.payload
+        self._again.clear()
         if before is None:
             request.reply(wire.Done(""))
         else:
@@ -67,7 +68,8 @@ class RecordDesk:
 
     def repeat(self, client: str, ticket: int) -> None:
         """What somebody was sent is sent once more: it is recorded already."""
-        self._again.add((client, ticket))
+        if self._log is not None:
+            self._again.add((client, ticket))
 
     def lose(self, client: str) -> None:
         """A client is gone."""

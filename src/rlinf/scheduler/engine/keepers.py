@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util import list_named_actors
 
 from rlinf.scheduler.engine.addresses import LOCAL
@@ -81,28 +81,18 @@ def begin_keeper(keeper_class: type, name: str, order: bytes, timeout_s: float) 
     """
     deadline = time.monotonic() + timeout_s
     with ray_errors(f"the keeper of job '{name}' did not start"):
-        keeper = (
-            ray.remote(keeper_class)
-            .options(
-                name=_PREFIX + name,
-                namespace=NAMESPACE,
-                lifetime="detached",
-                get_if_exists=True,
-                num_cpus=0,
-                max_restarts=0,
-                scheduling_strategy=on_node(_head()),
-            )
-            .remote()
+        make = ray.remote(keeper_class).options(
+            name=_PREFIX + name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=0,
+            scheduling_strategy=on_node(_head()),
         )
-        try:
-            return _answer(keeper.open.remote(order), name, deadline - time.monotonic())
-        except ClusterTimeout:
-            raise
-        except Exception:
-            with suppress(RayError):  # what could open nothing is not to stay
-                if not ray.get(keeper.record.remote(), timeout=1.0):
-                    ray.kill(keeper)
-            raise
+        with suppress(RayActorError):  # one that was about to end, as it seems
+            return _answer(make.remote().open.remote(order), name, deadline - time.monotonic())
+        return _answer(make.remote().open.remote(order), name, deadline - time.monotonic())
 
 
 def wait_for_keeper_end(name: str, timeout_s: float) -> bool:

@@ -213,7 +213,7 @@ class Hosting:
             tape.made_from(factory.worker_class, factory.args, factory.kwargs)
             with tape.call(CONSTRUCTING, "call", list):
                 worker = factory.worker_class(*factory.args, **factory.kwargs)
-            return self._made_ready(worker, assignment)
+            return self._made_ready(worker, assignment, tape)
         except BaseException as error:  # noqa: BLE001 - the process boundary: all of it goes to the launcher
             if self._leaving:
                 return None
@@ -223,7 +223,7 @@ class Hosting:
             self._report(protocol.FAILED, [dump_failure(cause or error)], failed_in=self._phase)
             return None
 
-    def _made_ready(self, worker: Any, assignment: Assignment) -> Any:
+    def _made_ready(self, worker: Any, assignment: Assignment, tape: Tape) -> Any:
         """The worker; one that comes back has got what it needs.
 
         Raises:
@@ -232,7 +232,9 @@ class Hosting:
         method = assignment.ready_when
         if assignment.num_restarts and method:
             self._enter(protocol.CATCHING_UP)
-            if getattr(worker, method)() is False:
+            with tape.call(method, "call", list):
+                is_ready = getattr(worker, method)()
+            if is_ready is False:
                 name = f"{type(worker).__name__}.{method}()"
                 raise ClusterError(
                     f"{name} returned False; it is to wait until the rank is ready, and return then"

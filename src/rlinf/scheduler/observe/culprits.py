@@ -158,8 +158,24 @@ def _cycle_from(graph: WaitGraph, process: str) -> tuple[str, ...]:
 
 
 def _is_closed(graph: WaitGraph, cycle: tuple[str, ...]) -> bool:
-    reach = [end for process in cycle for end in graph.ends[process]]
-    return not any(graph.is_at_work(end) or end in graph.silent for end in reach)
+    """Whether nobody goes on for whom one of a cycle waits, directly or by others."""
+    reach = dict.fromkeys(cycle)
+    front = list(cycle)
+    while front:
+        front = [end for end in _ends_of(graph, front) if end not in reach]
+        reach.update(dict.fromkeys(front))
+    return not any(_goes_on(graph, name) for name in reach)
+
+
+def _ends_of(graph: WaitGraph, processes: list[str]) -> dict[str, None]:
+    return dict.fromkeys(end for process in processes for end in graph.ends.get(process, ()))
+
+
+def _goes_on(graph: WaitGraph, name: str) -> bool:
+    """Whether a process is at work, or may be: or waits for what nobody has to bring."""
+    if name in graph.silent or graph.is_at_work(name):
+        return True
+    return any(not each.ends.processes and not each.ends.is_hopeless for each in graph.blocked.get(name, ()))
 
 
 def _ring(graph: WaitGraph, cycle: tuple[str, ...]) -> Culprit:

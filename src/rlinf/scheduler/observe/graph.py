@@ -205,10 +205,9 @@ def _by_launch(graph: WaitGraph, process: str, wait: Wait) -> Ends:
 
 
 def _by_channel(graph: WaitGraph, process: str, wait: Wait) -> Ends:
-    del process
     channel = graph.channels.get(wait.subject)
     if channel is not None:
-        return of_queue(channel, wait, graph.present)
+        return of_queue(channel, process, wait, graph.present)
     held_by = name_list(wait.peers) if wait.peers else "no process that is known"
     because = (f"channel '{wait.subject}' is held by {held_by}",)
     return Ends(tuple(peer for peer in wait.peers if peer in graph.silent), because, is_hopeless=True)

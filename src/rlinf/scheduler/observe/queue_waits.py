@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rlinf.scheduler.comm.waits import Wait
-from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User
+from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
 from rlinf.scheduler.wording import counted, name_list
 
 # Of many names, so many are written out.
 MAX_NAMES = 6
+# What was delivered so long ago, in seconds, should have been taken.
+ARRIVED_S = 1.0
 
 
 def some_names(names: Iterable[str]) -> str:
@@ -43,22 +45,29 @@ class Ends:
     gone: tuple[str, ...] = ()
 
 
-def of_queue(channel: ChannelNote, wait: Wait, present: Collection[str]) -> Ends:
+def of_queue(channel: ChannelNote, process: str, wait: Wait, present: Collection[str]) -> Ends:
     """What could end a wait at a queue.
 
     Args:
         channel: its channel.
+        process: who waits.
         wait: which.
         present: the processes that are there, answering or not.
     """
+    if (
+        not wait.queue
+    ):  # of an acknowledgement, say: its I/O thread answers, and has answered who asked for this
+        return Ends((), (f"{channel.held_by}, which holds it, has not answered yet",))
     queue = next((each for each in channel.queues if each.name == wait.queue), QueueNote(wait.queue, 0, 0))
     if wait.detail in ("put", "ask"):
         return _of_put(queue, wait, present)
-    return _of_get(channel, queue, wait, present)
+    return _of_get(channel, queue, process, wait, present)
 
 
 def _of_put(queue: QueueNote, wait: Wait, present: Collection[str]) -> Ends:
     asked = wait.detail == "ask"
+    if not asked and not queue.limits and not any(each.operation.startswith("put") for each in queue.waiting):
+        return Ends((), ("it is on its way: no put waits there",))
     because = [] if asked else [_how_full(queue)]
     holders = [held.process for held in queue.held if held.process in present]
     because += [f"{each.process} has {each.operation} since {each.since_s:.0f} s" for each in queue.held[:3]]
@@ -73,16 +82,21 @@ def _of_put(queue: QueueNote, wait: Wait, present: Collection[str]) -> Ends:
     return Ends((*holders, *sorted(takers)), tuple(because), title="its consumers", gone=lost)
 
 
-def _of_get(channel: ChannelNote, queue: QueueNote, wait: Wait, present: Collection[str]) -> Ends:
+def _of_get(
+    channel: ChannelNote, queue: QueueNote, process: str, wait: Wait, present: Collection[str]
+) -> Ends:
     because = [_how_much(queue, wait)]
     if queue.ended:
         because.append("the queue has ended")
-    holders = [held for held in queue.held if held.process in present]
+    held = [each for each in queue.held if not _arrives(each, process)]
+    holders = [each for each in held if each.process in present]
     because += [f"{each.process} has {each.operation} since {each.since_s:.0f} s" for each in holders[:3]]
     putters = [user.process for user in queue.putters if user.process in present and not user.is_gone]
     if putters:
-        processes = (*sorted(putters), *(held.process for held in holders))
-        return Ends(processes, tuple(because), title="its producers", gone=_lost(queue.putters, present))
+        others = {each.process for each in holders}.difference(putters)
+        title = "its producers and who has items of it" if others else "its producers"
+        processes = (*sorted(putters), *sorted(others))
+        return Ends(processes, tuple(because), title=title, gone=_lost(queue.putters, present))
     elsewhere = list(_elsewhere(channel, queue))
     if queue.putters:
         because.append(_who_left(queue.putters))
@@ -91,10 +105,17 @@ def _of_get(channel: ChannelNote, queue: QueueNote, wait: Wait, present: Collect
     because += elsewhere
     if channel.producers:
         because.append(channel.producers)
-    return Ends(tuple(held.process for held in holders), tuple(because), is_hopeless=not holders)
+    return Ends(tuple(each.process for each in holders), tuple(because), is_hopeless=not holders)
+
+
+def _arrives(held: Waiter, process: str) -> bool:
+    """Whether items are on their way: to who waits itself, or to another one who has them in a moment."""
+    return held.operation.startswith("delivery") and (held.process == process or held.since_s < ARRIVED_S)
 
 
 def _how_much(queue: QueueNote, wait: Wait) -> str:
+    if wait.detail == "get_group" and queue.num_items >= wait.needs:
+        return f"there are {counted(queue.num_items, 'item')}, but no group is complete"
     if wait.needs > 0:
         there = queue.weight if wait.detail != "get_group" else queue.num_items
         return f"{there:,g} of {wait.needs:,g} are there"

@@ -142,9 +142,10 @@ def stack_lines(stacks: Iterable[Stack], *, whole: bool = False) -> Iterator[str
 
 
 def _telling(frames: Sequence[Frame]) -> list[Frame]:
-    """Without this library's, and what lies outside of the outermost line that is the user's."""
-    last = max((place for place, frame in enumerate(frames) if not frame.is_library), default=-1)
-    return [frame for frame in frames[: last + 1] if not frame.is_own]
+    """Those that are the user's; and the innermost one, unless it is this library's, or none is the user's."""
+    found = [frame for frame in frames if not frame.is_library]
+    is_beyond = bool(found) and frames[0].is_library and not frames[0].is_own
+    return [frames[0], *found] if is_beyond else found
 
 
 def why_of(look: JobLook) -> Why:

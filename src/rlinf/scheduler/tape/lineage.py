@@ -12,7 +12,8 @@ from typing import Any, Self
 import msgspec
 
 from rlinf.scheduler.comm.codec import decode
-from rlinf.scheduler.errors import CodecError, RecordingError
+from rlinf.scheduler.errors import RecordingError
+from rlinf.scheduler.planning.caret import printable
 from rlinf.scheduler.tape.deliveries import (
     OLDER,
     LeftOut,
@@ -28,7 +29,7 @@ from rlinf.scheduler.wording import counted
 SUFFIX = ".rec"
 # So much of an item is shown.
 SHOWN_CHARS = 60
-# A chain that is longer is cut there; one that closes on itself, where it does.
+# A chain that is longer is cut there.
 MAX_DEPTH = 50
 
 
@@ -49,6 +50,7 @@ class TracedItem:
         payload: what it is, in short; "" where its bytes were not recorded, or cannot be read here.
         sources: what it was made of.
         num_more_sources: how many more it was made of.
+        is_told_above: what it was made of is not told here: of a step that is told once, where it comes first.
     """
 
     id: str
@@ -63,10 +65,11 @@ class TracedItem:
     payload: str = ""
     sources: tuple[TracedItem, ...] = ()
     num_more_sources: int = 0
+    is_told_above: bool = False
 
     def lines(self, indent: str) -> Iterator[str]:
         """It, and under it what it was made of."""
-        yield indent + ", ".join(self._parts())
+        yield indent + ", ".join(self._parts()) + (" (see above)" if self.is_told_above else "")
         for source in self.sources:
             yield from source.lines(indent + "  ")
         if self.num_more_sources:
@@ -203,7 +206,8 @@ class Recordings:
     def step(self, number: int) -> StepLineage | None:
         """What went into a step; None if nothing is recorded of it."""
         taken = sorted(self._by_step.get(number, ()), key=lambda each: each.delivery.at)
-        batches = tuple(batch for each in taken if (batch := self._batch(each)).items)
+        told: set[_Found] = set()
+        batches = tuple(batch for each in taken if (batch := self._batch(each, told)).items)
         return StepLineage(number, batches) if batches else None
 
     def close(self) -> None:
@@ -217,16 +221,18 @@ class Recordings:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _batch(self, taken: _Taken) -> TakenBatch:
+    def _batch(self, taken: _Taken, told: set[_Found]) -> TakenBatch:
         delivery = taken.delivery
         kept = [each for each in taken.items if each.item.id is None or self._last[each.item.id] is each]
-        items = tuple(self._traced(each, ()) for each in kept)
+        items = tuple(self._traced(each, told, 0) for each in kept)
         return TakenBatch(taken.channel, delivery.queue, delivery.consumer, delivery.at, items)
 
-    def _traced(self, found: _Found, below: tuple[ItemId, ...]) -> TracedItem:
+    def _traced(self, found: _Found, told: set[_Found], depth: int) -> TracedItem:
         item, taken, trace = found.item, found.taken, found.item.trace or Trace()
-        if item.id is not None:
-            below = (*below, item.id)
+        # Many items have sources in common, and so have these: all ways back are more than anybody has time for.
+        is_told = found in told and bool(trace.sources)
+        told.add(found)
+        sources = () if is_told else tuple(self._source(each, told, depth) for each in trace.sources)
         return TracedItem(
             id="" if item.id is None else str(item.id),
             process_id="" if item.id is None else item.id.process_id,
@@ -238,15 +244,16 @@ class Recordings:
             size_bytes=item.size_bytes,
             made_at_step=trace.step,
             payload=_shown(found),
-            sources=tuple(self._source(each, below) for each in trace.sources),
+            sources=sources,
             num_more_sources=trace.num_more,
+            is_told_above=is_told,
         )
 
-    def _source(self, which: ItemId, below: tuple[ItemId, ...]) -> TracedItem:
+    def _source(self, which: ItemId, told: set[_Found], depth: int) -> TracedItem:
         found = self._last.get(which)
-        if found is None or which in below or len(below) > MAX_DEPTH:
+        if found is None or depth >= MAX_DEPTH:
             return TracedItem(str(which), which.process_id)
-        return self._traced(found, below)
+        return self._traced(found, told, depth + 1)
 
     def _read(self, path: str, *, was_named: bool) -> None:
         reader = TapeReader(path)
@@ -257,7 +264,9 @@ class Recordings:
                 entry = decode_delivery(frames[0])
             except msgspec.MsgspecError as error:
                 if not was_named and place.number == 1:
-                    return  # of a rank, beside those of channels
+                    reader.close()  # of a rank, beside those of channels: there may be thousands
+                    self._readers.remove(reader)
+                    return
                 raise RecordingError(path, f"it is no recording of a channel: {error}") from error
             if isinstance(entry, RecordedDelivery):
                 self._add(_Taken(reader, place, channel, entry, []))
@@ -296,8 +305,8 @@ def _shown(found: _Found) -> str:
         return ""
     head, *buffers = found.taken.reader.load(found.taken.place)[found.frames]
     try:
-        text = repr(decode(head, buffers))
-    except CodecError:  # its class cannot be had here
+        text = printable(" ".join(repr(decode(head, buffers)).split()))
+    except Exception:  # noqa: BLE001 - its class cannot be had here, or its own __repr__ fails
         return ""
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."
 

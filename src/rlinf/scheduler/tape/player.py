@@ -49,7 +49,7 @@ class Player(Tape):
         promise: Promise[tuple[Any, list[bytearray]]] = Promise()
         try:
             promise.set_result(self.take(operation, subject))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
             promise.set_exception(error)
         return promise
 
@@ -67,7 +67,7 @@ class Player(Tape):
             promise.set_result(None)
         except ReplayDiffers:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
             promise.set_exception(error)
         return promise
 

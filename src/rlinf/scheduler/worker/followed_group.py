@@ -152,12 +152,20 @@ class FollowedGroups:
                 del self._groups[news.number]
 
     def _close(self) -> None:
-        if self._session.failure:
-            self._session.messenger.submit(self._on_left)
+        """Tell those who wait why this process leaves, before the messenger ends what they wait for."""
+        messenger = self._session.messenger
+        if not self._session.failure or messenger.why_closed:
+            return
+        messenger.why_leaving = self._session.failure
+        told: Promise[None] = Promise()
+        messenger.submit(lambda: self._on_left(told))
+        if not messenger.on_io_thread():
+            told.wait(ANSWER_TIMEOUT_S)
 
-    def _on_left(self) -> None:
+    def _on_left(self, told: Promise[None]) -> None:
         for group in self._groups.values():
             group.on_left()
+        told.set_result(None)
 
 
 def _rank_of(group: str, news: RankNews) -> FollowedRank:

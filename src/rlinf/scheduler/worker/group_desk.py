@@ -20,6 +20,7 @@ from rlinf.scheduler.worker.deaths import Verdict
 from rlinf.scheduler.worker.group import claim_name
 from rlinf.scheduler.worker.group_news import (
     CLAIM,
+    DISCLAIM,
     END,
     FOLLOW,
     LAUNCH,
@@ -102,6 +103,7 @@ class GroupDesk:
         # By name: who is told of what it prints while it is launched.
         self._launching: dict[str, str] = {}
         self._messenger.serve(CLAIM, self._on_claim, ClaimName)
+        self._messenger.serve(DISCLAIM, self._on_disclaim, str)
         self._messenger.serve(LAUNCH, self._on_launch, LaunchGroup)
         self._messenger.serve(FOLLOW, self._on_follow, FollowGroup)
         self._messenger.serve(END, self._on_end, EndGroup)
@@ -152,11 +154,14 @@ class GroupDesk:
         kept.give_back = recipe.give_back
         if not wanted.detached:
             kept.owner, kept.owner_name = request.peer_id, request.peer_name
-        is_lost = request.peer_id in self._messenger.peers.lost
-        if not is_lost:
-            kept.followers.add(request.peer_id)
-        if is_lost or not request.reply(kept.record()):
+        kept.followers.add(request.peer_id)
+        if not request.reply(kept.record(), settled=partial(self._on_settled, kept, request.peer_id)):
             group.stop_beside()  # its launch was given up
+
+    def _on_settled(self, kept: KeptGroup, launcher: str, taken: bool) -> None:
+        # Who is lost may have had it: what has an owner ends with that, what has none stays.
+        if not taken and launcher not in self._messenger.peers.lost:
+            kept.supervision.stop_beside()
 
     def _on_failed(self, name: str) -> None:
         self._launching.pop(name, None)
@@ -206,12 +211,19 @@ class GroupDesk:
     def _on_peer_lost(self, process_id: str) -> None:
         for kept in self.groups.values():
             kept.followers.discard(process_id)
-        names = [name for name, owner in self._claims.items() if owner == process_id]
-        for name in names:
-            del self._claims[name]
-            self._session.directory.unregister_async(group_entry(name))
+        for name in list(self._claims):
+            self._free(name, process_id)
         if any(kept.owner == process_id for kept in self.groups.values()):
             self._beside(self.end_groups_of, process_id)
+
+    def _on_disclaim(self, notice: Request) -> None:
+        self._free(notice.head, notice.peer_id)
+
+    def _free(self, name: str, claimant: str) -> None:
+        """A process does not launch what it has claimed a name for."""
+        if self._claims.get(name) == claimant:
+            del self._claims[name]
+            self._session.directory.unregister_async(group_entry(name))
 
     def _answer_beside(self, request: Request, work: Callable[[], None]) -> None:
         self._beside(_answer, request, work)
@@ -233,9 +245,13 @@ class GroupDesk:
 
     def _on_claimed(self, request: Request, name: str) -> None:
         self._claims[name] = request.peer_id
-        if request.is_cancelled or request.peer_id in self._messenger.peers.lost:
-            self._on_peer_lost(request.peer_id)
-        request.reply(name)
+
+        def settled(taken: bool) -> None:
+            if not taken:
+                self._free(name, request.peer_id)
+
+        if not request.reply(name, settled=settled):
+            settled(False)
 
     def _launch(self, request: Request, given_up: Promise[None]) -> None:
         wanted: LaunchGroup = request.head

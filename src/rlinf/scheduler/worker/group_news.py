@@ -9,6 +9,8 @@ from rlinf.scheduler.worker.deaths import RankState, Verdict
 
 # Services of the keeper.
 CLAIM = "kept.claim"
+# A name that was claimed, and for which nothing is launched.
+DISCLAIM = "kept.disclaim"
 LAUNCH = "kept.launch"
 FOLLOW = "kept.follow"
 END = "kept.end"

@@ -21,6 +21,7 @@ from rlinf.scheduler.worker.deaths import Policy
 from rlinf.scheduler.worker.followed_group import FollowedGroup, FollowedGroups
 from rlinf.scheduler.worker.group_news import (
     CLAIM,
+    DISCLAIM,
     FOLLOW,
     LAUNCH,
     ClaimName,
@@ -69,12 +70,7 @@ def prepare_kept_launch(
     options = replace(options, sys_path=tuple(sys.path), log_level=level_to_forward())
     plan = pickle.dumps((tuple(placements), options, limit))
     of_class, of_factory = _frames(factory.worker_class), _frames(factory)
-    claim = ClaimName(name, factory.worker_class.__name__, len(placements))
-    claimed: str = (
-        session.messenger.request(session.home, CLAIM, claim, timeout_s=ANSWER_TIMEOUT_S, reply_type=str)
-        .result()
-        .head
-    )
+    claimed = _claim(session, ClaimName(name, factory.worker_class.__name__, len(placements)))
     head = LaunchGroup(claimed, on_failure, detached, len(of_class))
     # The keeper has the deadline, and says who is missing; its word may take a moment.
     limit_s = options.timeout_s + options.wait_s + ANSWER_TIMEOUT_S
@@ -119,6 +115,18 @@ def follow_group(session: Session, name: str, worker_class: type[T] | None) -> t
         problem = f"the class of its workers cannot be imported here: {error.__cause__ or error}"
         raise ClusterError(f"attach({name!r}): {problem}; attach(..., worker_class=) names it") from error
     return group, found
+
+
+def _claim(session: Session, wanted: ClaimName) -> str:
+    messenger = session.messenger
+    asked = messenger.request(session.home, CLAIM, wanted, timeout_s=ANSWER_TIMEOUT_S, reply_type=str)
+    try:
+        claimed: str = asked.result().head
+    except BaseException:
+        if not asked.cancel() and asked.exception(0) is None:  # interrupted as the answer came
+            messenger.notify(session.home, DISCLAIM, asked.result(0).head)
+        raise
+    return claimed
 
 
 def no_such_group(name: str, there: Sequence[str]) -> ClusterError:

@@ -184,7 +184,7 @@ def launch_ranks(
     topology = job_topology(session)
     processes = session.service(Processes)
     devices = devices_of(placements, topology.nodes)
-    give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s)
+    give_back = processes.reserve(recipe.name, devices, recipe.options.wait_s, given_up)
     launch = _Launch(session, placements, recipe)
     if given_up is not None:
         given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
@@ -194,9 +194,8 @@ def launch_ranks(
         launch.undo()
         give_back()
         raise
-    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
     recipe.give_back = give_back
-    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s))
+    session.bus.emit(GroupLaunched(recipe.name, len(ranks), launch.elapsed_s, recipe.seed))
     session.messenger.submit(session.service(LinkWatch).begin)
     return ranks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,9 +15,10 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
+from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
-from rlinf.scheduler.errors import DeviceHeld
+from rlinf.scheduler.errors import DeviceHeld, LaunchError
 from rlinf.scheduler.host.errand import (
     HostActor,
     KeptHostActor,
@@ -66,6 +68,8 @@ class Processes:
         # Ray knows the keeper's job by the driver that began it, and that may have others.
         job, holder = ("", "") if kept is None else (session.home.process_id, f"job '{kept.name}'")
         self._holds = DeviceHolds(job, holder)
+        # Held while some are taken or given back: what is about to go back counts as taken still.
+        self._changing = threading.Lock()
         # What each launch counts on, whoever of them took it.
         self._relied: list[set[tuple[str, str]]] = []
         # What was taken by launches that count on it no more, with the devices; others do.
@@ -84,16 +88,24 @@ class Processes:
     def _nodes(self) -> tuple[Node, ...]:
         return job_topology(self._session).nodes  # nodes may have joined
 
-    def reserve(self, group: str, devices: Mapping[int, Sequence[str]], wait_s: float) -> Callable[[], None]:
+    def reserve(
+        self,
+        group: str,
+        devices: Mapping[int, Sequence[str]],
+        wait_s: float,
+        given_up: Promise[None] | None = None,
+    ) -> Callable[[], None]:
         """Hold accelerators for the job until it ends; gives what gives them back before, once, from any thread.
 
         Args:
             group: for whom; its name is told to whoever is refused.
             devices: as the nodes name them, by the nodes' ranks.
             wait_s: how long to wait for those that others have, in seconds.
+            given_up: done when nobody wants them any more.
 
         Raises:
             DeviceHeld: others have some; the text says who.
+            LaunchError: nobody waits for them any more.
         """
         wanted = [
             NodeDevices(
@@ -104,7 +116,7 @@ class Processes:
         relied = {(each.node_id, name) for each in wanted for name in each.names}
         self._relied.append(relied)
         try:
-            taken = self._wait_for(group, [each for each in wanted if each.resource], wait_s)
+            taken = self._wait_for(group, [each for each in wanted if each.resource], wait_s, given_up)
         except BaseException:
             self._relied.remove(relied)
             raise
@@ -127,14 +139,17 @@ class Processes:
 
     def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
         """Give back what a launch took, as soon as no other group of the job counts on it."""
-        self._relied.remove(relied)
-        self._unused.append((taken, relied))
-        for each in list(self._unused):
-            if not any(each[1] & others for others in self._relied):
-                self._unused.remove(each)
-                self._holds.release(each[0])
+        with self._changing:
+            self._relied.remove(relied)
+            self._unused.append((taken, relied))
+            for each in list(self._unused):
+                if not any(each[1] & others for others in self._relied):
+                    self._unused.remove(each)
+                    self._holds.release(each[0])
 
-    def _wait_for(self, group: str, wanted: Sequence[NodeDevices], wait_s: float) -> list[PlacementGroup]:
+    def _wait_for(
+        self, group: str, wanted: Sequence[NodeDevices], wait_s: float, given_up: Promise[None] | None
+    ) -> list[PlacementGroup]:
         since, told, latest = time.monotonic(), False, 0.0
         while True:
             try:
@@ -151,13 +166,17 @@ class Processes:
                 told = True
                 _log.warning("group '%s' waits for devices: %s", group, "; ".join(details))
             # Every look that Ray has to answer stays in its tables.
-            time.sleep(min(_LATEST_LOOK_S, max(_LOOK_S, waited_s / 10)))
+            pause_s = min(_LATEST_LOOK_S, max(_LOOK_S, waited_s / 10))
+            if given_up is None:
+                time.sleep(pause_s)
+            elif given_up.wait(pause_s):
+                raise LaunchError(group, "it was ended while it waited for devices", details)
 
     def _take(self, wanted: Sequence[NodeDevices]) -> list[PlacementGroup]:
         if not wanted:
             return []
         # One process of the job at a time: Ray gives the first that are free, those that another one wants for it.
-        with DeviceLock(self._session, (_RESERVING,)):
+        with DeviceLock(self._session, (_RESERVING,)), self._changing:
             return self._holds.take(wanted)
 
     def _describe(self, taken: Taken) -> list[str]:

@@ -128,7 +128,8 @@ class Replay:
                 self._invoke(call)
         except ReplayEnded:
             raise
-        except Exception as error:
+        except BaseException as error:
+            # A call that was cancelled then is, too.
             if type(error).__qualname__ != then:
                 raise
             return f"{what}: raised {then}, as it did then"

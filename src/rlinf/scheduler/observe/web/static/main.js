@@ -62,7 +62,8 @@ function show() {
 }
 
 // A part a frame: all of them together would keep who scrolls or types waiting.
-const PARTS = [showHeading, showMap, showFlow, showTimeline, showLists];
+const MAP_PARTS = 2;
+const PARTS = [showHeading, (status) => map.show(status, 0, MAP_PARTS), (status) => map.show(status, 1, MAP_PARTS), showFlow, showTimeline, showLists];
 
 function showParts([first, ...others]) {
   first(page.shown);
@@ -81,8 +82,6 @@ function showHeading(status) {
   showLegend(ranks);
   details.show(status);
 }
-
-function showMap(status) { map.show(status); }
 
 function showFlow(status) { flow.show(status); }
 

@@ -13,17 +13,21 @@ class MapView {
     this.nodes = new Map();
     this.found = null;
     this.hues = new Map();
+    this.nextHue = 0;
     onChoice(container, onSelect);
     onChoice(legend, onSelect);
     roam(container, ".bar");
   }
 
-  show(status) {
+  // Show what the ranks of a part of the nodes are at; all of them, in one go, take a browser longer than a frame.
+  show(status, part = 0, parts = 1) {
     const shape = shapeOf(status);
     if (shape !== this.shape) { this.build(status); this.shape = shape; }
     for (const node of status.nodes) this.showNode(node);
     keepChildren(this.legend, status.groups.filter((group) => group.kind === "workers"), (group) => group.name, (group) => this.buildGroup(group), (item, group) => setText(item.count, amount(group.ranks.length)));
-    for (const group of status.groups) for (const rank of group.ranks) this.showRank(rank);
+    for (const group of status.groups) {
+      for (const rank of group.ranks) if ((rank.node_rank + 1) % parts === part) this.showRank(rank);
+    }
   }
 
   // Let only those stand out of whose texts one has these letters in it; none: let all.
@@ -46,7 +50,10 @@ class MapView {
 
   build(status) {
     // Who comes later changes no other's colour.
-    for (const group of status.groups) if (group.kind === "workers" && !this.hues.has(group.name)) this.hues.set(group.name, this.hues.size % HUES);
+    for (const { name, kind } of status.groups) {
+      if (kind !== "workers") this.hues.delete(name);
+      else if (!this.hues.has(name)) this.hues.set(name, this.nextHue++ % HUES);
+    }
     const byNode = ranksByNode(status);
     this.bars.clear();
     this.nodes.clear();

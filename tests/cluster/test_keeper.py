@@ -1,0 +1,48 @@
+"""The keeper of a job without a Ray: what it does as long as nothing is open."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from rlinf.scheduler import keeper
+from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Set when the keeper ends itself."""
+    told = threading.Event()
+    monkeypatch.setattr(keeper.ray, "get_runtime_context", lambda: SimpleNamespace(current_actor=None))
+    monkeypatch.setattr(keeper, "_end", lambda _actor: told.set())
+    monkeypatch.setattr(keeper, "UNOPENED_S", 0.01)
+    return told
+
+
+def test_a_keeper_that_nobody_has_had_opened_ends(ended):
+    assert JobKeeper().record() == b""
+    assert ended.wait(30)
+
+
+def test_a_keeper_that_cannot_be_opened_ends_when_it_has_tried(ended, monkeypatch):
+    early = []
+
+    def look(*_args):
+        early.append(ended.wait(0.2))
+        raise LookupError("too few nodes")
+
+    monkeypatch.setattr(keeper, "look_at_nodes", look)
+    monkeypatch.setattr(keeper, "UNOPENED_S", 0.05)
+    order = keeper.pickle.dumps(KeeperOrder("job", "program", 99, 1.0, None))
+    with pytest.raises(LookupError, match="too few nodes"):
+        JobKeeper().open(order)
+    assert early == [False]
+    assert ended.wait(30)
+
+
+def test_a_keeper_whose_job_ends_answers_nobody_any_more(ended, monkeypatch):
+    made = JobKeeper()
+    made._session = SimpleNamespace(closed=True)
+    monkeypatch.setattr(made, "wait_for_end", lambda: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        made.record()
