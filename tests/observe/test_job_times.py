@@ -58,8 +58,8 @@ def test_times_are_shares_of_what_ranks_lived():
 
 def test_a_step_says_what_it_waited_for():
     step = report_of(TIMES, "actor.update").step
-    assert (step.count, step.mean_s) == (10, pytest.approx(0.9))
-    assert step.headline == "70% of the step actor waits for trajectories of rollout"
+    assert (step.count, step.mean_s) == (10, pytest.approx(1.0))
+    assert step.headline == "63% of the step actor waits for trajectories of rollout"
     alone = JobTimes(
         (TimeSheet("actor:0", 10, (CallSum("update", 5, 10),), waits=(waited(6.3, "rollout:1"),)),)
     )
@@ -98,6 +98,22 @@ def test_steps_are_followed_through_processes():
     assert sum(part.share for part in path) == pytest.approx(1)
 
 
+def test_a_step_is_from_the_end_of_one_call_to_the_end_of_the_next():
+    spans = (
+        Span(CALL, 0, 2, "learn", 1, "driver"),
+        Span(CALL, 2, 5, "take", 1, "driver"),
+        Span(CALL, 6, 8, "learn", 1, "driver"),
+    )
+    calls = CallSum("learn", 2, 4.0), CallSum("take", 1, 3.0)
+    waits = (WaitSum("take", "", "channel", "get('groups')", "groups", "inference:0", 1, 2.0),)
+    step = report_of(
+        JobTimes((TimeSheet("actor:0", 8.0, calls, waits=waits, spans=spans),)), "actor.learn"
+    ).step
+    assert (step.count, step.mean_s) == (2, 4.0)
+    assert step.headline == "25% of the step actor waits for groups of inference:0"
+    assert {part.what: 2 * part.mean_s for part in step.path} == {"learn": 4, "take": 3, "idle": 1}
+
+
 def test_the_report_is_words_and_data():
     found = report_of(TIMES)
     assert json.loads(json.dumps(found.to_dict()))["groups"][0]["waiting"] == pytest.approx(0.63)
@@ -110,8 +126,8 @@ def test_the_report_is_words_and_data():
         "  publish()                        5%  1 call, 500 ms each",
         "rollout (2 ranks, 10.0 s): busy 85%, waits 0%, idle 15%",
         "  serve()                         85%  2 calls, 8.50 s each",
-        "a step, actor.update(), takes 900 ms; there were 10",
-        "  70% of the step actor waits for trajectories of rollout",
+        "a step, from one actor.update() to the next, takes 1.00 s; there were 10",
+        "  63% of the step actor waits for trajectories of rollout",
         "missing: rollout:2: killed by SIGKILL",
     ]
 

@@ -87,6 +87,10 @@ class Learner(Worker):
     async def wait_for_item(self):
         self.inputs.append(("awaited", await self.trajectories.get(async_op=True, timeout_s=DEADLINE_S)))
 
+    async def lease_in_a_task(self):
+        async with self.trajectories.lease(timeout_s=DEADLINE_S) as lease:
+            self.inputs.append(("lease", lease.item, lease.attempt))
+
     def fail(self):
         raise LookupError("nothing")
 

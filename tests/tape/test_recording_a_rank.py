@@ -109,6 +109,29 @@ def test_two_threads_that_read_two_channels_have_each_its_own(recorded):
         assert [item[1] for which, item in inputs if which == name] == [0, 1, 2]
 
 
+def test_what_a_task_leases_is_written_by_its_own_thread(recorded, monkeypatch):
+    """Not by the I/O thread, where everybody would wait for the disk."""
+    worker = make(recorded)
+    write, writers = recorded.tape.write, []
+
+    def noted(entry, frames=()):
+        writers.append((threading.get_ident(), sum(map(len, frames)) > 100_000))
+        write(entry, frames)
+
+    monkeypatch.setattr(recorded.tape, "write", noted)
+
+    async def lease():
+        leasing = asyncio.create_task(recorded.call_async("lease_in_a_task"))
+        await asyncio.sleep(0)  # it asks before there is anything
+        Channel.connect("trajectories").put(trajectory(1))
+        await leasing
+
+    asyncio.run(lease())
+    assert [who for who, has_items in writers if has_items] == [threading.get_ident()]
+    inputs, _, _ = inputs_of(recorded, check=True)
+    assert inputs == plain(worker.inputs)
+
+
 def test_what_it_asks_is_answered_as_then_and_what_it_is_asked_comes_again(recorded):
     worker = make(recorded)
     channel = Channel.create("questions")

@@ -8,7 +8,7 @@ import pytest
 from kept_workers import Failing, Outer, Steady, Stuck
 
 from kept_forked_job import KeptForkedJob
-from rlinf.scheduler import PackedPlacementStrategy
+from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
@@ -274,6 +274,17 @@ def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
         group.who()
 
 
+def test_a_keeper_that_has_to_leave_says_why_before_anything_ends(kept, driver):
+    group = launch(driver, "policy", placement=ONE, detached=True)
+    held = group.hold_on()
+    kept.session.leave("Ray's head is gone")
+    with pytest.raises(WorkerDied, match="job 'forked' has ended: Ray's head is gone"):
+        held.wait(60)
+    wait_until(lambda: driver.session.closed)
+    with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended: Ray's head is gone"):
+        group.who()
+
+
 def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, monkeypatch):
     monkeypatch.setattr("rlinf.scheduler.kept.wait_for_keeper_end", lambda name, timeout_s: True)
     launch(driver, "stays", detached=True)
@@ -283,6 +294,11 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, monkeypatch):
     wait_until(lambda: driver.session.closed)
     assert "the job was stopped by " in driver.session.failure
     wait_until(lambda: kept.session.closed)
+
+
+def test_a_config_that_simulates_has_no_job_that_outlives_its_driver():
+    with pytest.raises(ConfigError, match="simulated nodes end with this program"):
+        Cluster({"cluster": {"num_nodes": 2, "simulate": "2x4"}}, job="serving", detached=True)
 
 
 def test_a_group_can_be_detached_only_where_the_job_outlives_its_driver(forked_job):

@@ -13,7 +13,7 @@ from rlinf.cli.exits import readable_errors
 
 def report(
     step: Annotated[
-        str | None, typer.Option(help="The method whose calls are the job's steps, as group.method.")
+        str | None, typer.Option(help="The method with which each step of the job ends, as group.method.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
     job: Annotated[

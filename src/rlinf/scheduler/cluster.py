@@ -91,7 +91,7 @@ class Cluster:
         detached: bool = False,
     ) -> None:
         config = read_cluster_config(cluster_cfg) if cluster_cfg is not None else None
-        _check_job_options(job, simulate, detached=detached)
+        _check_job_options(job, simulate or (config and config.simulate), detached=detached)
         wanted_nodes = num_nodes if num_nodes is not None else (config.num_nodes if config else None)
         existing = current_or_none()
         shape = None if job else _simulated_shape(simulate, config, opening=existing is None)
@@ -355,8 +355,8 @@ class Cluster:
             print(cluster.report(step="actor.update"))
 
         Args:
-            step: the method whose calls are the job's steps, as "group.method"; None: of the methods that were called
-                more than once, the one that takes most of its group's time.
+            step: the method with which each step of the job ends, as "group.method"; None: of the methods that were
+                called more than once, the one that takes most of its group's time.
             within_s: how long the processes may take to answer, in seconds.
 
         Raises:
@@ -409,13 +409,11 @@ class Cluster:
     def web_url(self) -> str:
         """Where a browser on this machine sees the job live; the page is served from when this is first asked for.
 
-        It listens on the loopback address alone, and only who has this address is let in: whoever you give it to sees
-        the job, too. Nobody is asked anything while no browser has the page open.
+        It is served by this process, as long as that has the cluster. It listens on the loopback address alone, and
+        only who has this address is let in: whoever you give it to sees the job, too. Nobody is asked anything while no
+        browser has the page open.
 
             print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
-
-        Raises:
-            ClusterError: this process is not the driver.
         """
         # A server of HTTP takes a while to load, and most jobs have no page.
         from rlinf.scheduler.observe.web.job_page import page_url  # noqa: PLC0415
@@ -474,7 +472,7 @@ def _check_job_options(job: str | None, simulate: object, *, detached: bool) -> 
         return
     if not isinstance(job, str) or not job.isprintable() or not 0 < len(job) <= _MAX_JOB_NAME or "|" in job:
         raise ConfigError(f"job={job!r}: it is a name, a line of text without '|'")
-    if simulate is not None:
+    if simulate:
         problem = f"job={job!r} needs a Ray that runs by itself, and simulated nodes end with this program"
         raise ConfigError(problem, hint="`rlinf node start --head` begins one")
 

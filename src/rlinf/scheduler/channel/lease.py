@@ -323,8 +323,8 @@ class LeaseContext:
         origins = delivery.origins or ()
         lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
         self._lease = lease
-        lease.items = self._load(delivery)
         self._connection.note_moved(operation, delivery)
+        lease.items = self._load(delivery)
         if not self._takes_questions:
             try:
                 refuse_questions(self._connection.ref.spec.name, lease.items)

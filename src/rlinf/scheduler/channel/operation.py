@@ -18,6 +18,7 @@ from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.comm.timekeeping import Cause
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
+from rlinf.scheduler.tape.tape import Note
 from rlinf.scheduler.tape.work import current_step
 
 if TYPE_CHECKING:
@@ -303,9 +304,12 @@ class OperationPromise(Promise[Any]):
         owner: knows what is waited for, and gives it up.
         operation: which one.
         on_dropped: wakes the I/O thread once nobody has the promise any more.
+
+    Attributes:
+        note: of what it brings, where that is noted when it is taken.
     """
 
-    __slots__ = ("_operation", "_owner", "_wake")
+    __slots__ = ("_operation", "_owner", "_wake", "note")
 
     def __init__(
         self,
@@ -317,6 +321,7 @@ class OperationPromise(Promise[Any]):
         self._operation = operation
         self._owner = owner
         self._wake = None if on_dropped is None else Wake(on_dropped)
+        self.note: Note | None = None
 
     def awaits(self) -> Wait:
         """See `Promise`."""

@@ -57,7 +57,6 @@ class RecordedConnection:
     def __init__(self, connection: ChannelConnection, tape: Tape) -> None:
         self.connection = connection
         self._tape = tape
-        self._begun: dict[int, Note] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.connection, name)
@@ -91,21 +90,18 @@ class RecordedConnection:
         note.follow(promise)
         if encoded is not None or operation.kind == "set_version":
             promise.add_done_callback(lambda done: _took_nothing(note, done))
-        elif operation.lease is not None or operation.kind == "admit":
-            # Nobody says that it takes these.
-            promise.add_done_callback(lambda done: _took_end(note, done))
+        elif operation.kind == "admit":
+            promise.add_done_callback(lambda done: _took_end(note, done))  # nobody says that it takes a slot
         else:
-            self._begun[operation.ticket] = note
-            promise.add_done_callback(lambda done: self._forget_failed(operation.ticket, done))
+            promise.note = note
         return promise
 
-    def look_after(self, operation: Operation) -> None:
-        """See `ChannelConnection`: somebody is about to take the items of a handle."""
-        note = self._begun.pop(operation.ticket, None)
+    def note_moved(self, operation: Operation, items: Delivery) -> None:
+        """See `ChannelConnection`: somebody is about to take the items of a handle, or of a lease."""
         promise = operation.find_promise()
-        if note is not None and promise is not None:
-            _took_end(note, promise)
-        self.connection.look_after(operation)
+        if isinstance(promise, OperationPromise) and promise.note is not None:
+            _took(promise.note, items)
+        self.connection.note_moved(operation, items)
 
     def hold(self, operation: Operation) -> OperationPromise:
         """See `ChannelConnection`."""
@@ -161,10 +157,6 @@ class RecordedConnection:
         what = what_of(operation, self.connection.ref.spec.name)
         # A question has the number and the address of who asks in it: another one each time.
         return self._tape.begin(*what, None if operation.question else encoded)
-
-    def _forget_failed(self, ticket: int, promise: Promise[Any]) -> None:
-        if promise.cancelled() or promise.exception(0) is not None:
-            self._begun.pop(ticket, None)
 
     def _noted(self, what: str, answer: Promise[Any]) -> Promise[Any]:
         note = self._tape.begin(what, self.connection.ref.spec.name)

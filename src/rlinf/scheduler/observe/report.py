@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import msgspec
@@ -18,7 +17,14 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.observe.critical_path import critical_path
 from rlinf.scheduler.observe.time_desk import JobTimes, ask_times
 from rlinf.scheduler.observe.time_sheets import TimeSheet
-from rlinf.scheduler.observe.times import GroupTimes, MethodTimes, WaitTimes, group_of, group_times
+from rlinf.scheduler.observe.times import (
+    GroupTimes,
+    MethodTimes,
+    WaitTimes,
+    group_of,
+    group_times,
+    waits_of,
+)
 from rlinf.scheduler.observe.tracks import Track
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob
@@ -51,13 +57,13 @@ class PathPart:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The steps of a job, which are the calls of one method.
+    """The steps of a job: each lasts from the end of one call of a method to the end of the next.
 
     Attributes:
-        group, method: which.
-        count: how many there were, on all ranks together.
+        group, method: which method.
+        count: how many there were, of a rank.
         mean_s: how long one took, in seconds.
-        waits: what was waited for in them, the largest first; shares are of the steps' time.
+        waits: what the group waited for in them, the largest first; shares are of the steps' time.
         num_followed: so many of them, the last ones, were followed through all processes.
         path: their critical path: what they would be shorter by, the largest first.
     """
@@ -163,7 +169,7 @@ def _step_lines(step: StepTimes | None) -> Iterator[str]:
     if step is None:
         return
     what = f"{step.group}.{step.method}()"
-    yield f"a step, {what}, takes {_time(step.mean_s)}; there were {step.count}"
+    yield f"a step, from one {what} to the next, takes {_time(step.mean_s)}; there were {step.count}"
     if step.headline:
         yield f"  {step.headline}"
     if step.path:
@@ -219,26 +225,24 @@ def _step(times: JobTimes, group: GroupTimes, method: MethodTimes) -> StepTimes:
         (sheet.process, span)
         for sheet in times.sheets
         if group_of(sheet.process) == group.name
-        for span in _on_home_clock(sheet)
-        if span.kind == CALL and span.name == method.method
+        for span in _steps_in(sheet, method.method)
     ]
     steps.sort(key=lambda each: each[1].ended)
     cut = (track.begins for track in tracks.values() if track.is_cut)
     known = [each for each in steps if each[1].began >= max(cut, default=0.0)]
     last = known[-MAX_STEPS:] if len(known) >= MIN_STEPS else steps[-MIN_STEPS:]
-    of_steps = [_within(wait, method) for wait in method.waits]
-    mean_s = method.spent.mean_s * group.num_ranks / method.spent.count
-    path = _path(tracks, last)
-    about = group.name, method.method, method.spent.count, mean_s
-    return StepTimes(*about, tuple(of_steps), len(last), path)
+    count = max(1, round(method.spent.count / group.num_ranks))
+    about = group.name, method.method, count, group.lived_s / count
+    return StepTimes(*about, waits_of(group.name, times.sheets), len(last), _path(tracks, last))
 
 
-def _within(wait: WaitTimes, method: MethodTimes) -> WaitTimes:
-    """The same, its shares of the method's time."""
-    whole = method.spent.share or 1.0
-    ended_by = {name: share / whole for name, share in wait.ended_by.items()}
-    spent = dataclasses.replace(wait.spent, share=wait.spent.share / whole)
-    return dataclasses.replace(wait, spent=spent, ended_by=ended_by)
+def _steps_in(sheet: TimeSheet, method: str) -> Iterator[Span]:
+    """The steps of a rank, of which the first is its first call alone."""
+    calls = [span for span in _on_home_clock(sheet) if span.kind == CALL and span.name == method]
+    calls.sort(key=lambda call: call.ended)
+    for before, call in pairwise([None, *calls]):
+        if call is not None:
+            yield call if before is None else replace(call, began=min(call.began, before.ended))
 
 
 def tracks_of(sheets: Iterable[TimeSheet]) -> dict[str, Track]:

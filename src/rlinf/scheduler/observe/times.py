@@ -163,6 +163,11 @@ def group_times(sheets: Iterable[TimeSheet]) -> tuple[GroupTimes, ...]:
     return tuple(sorted(found, key=lambda group: (not group.is_called, group.name)))
 
 
+def waits_of(group: str, sheets: Iterable[TimeSheet]) -> tuple[WaitTimes, ...]:
+    """What the ranks of a group waited for in all of their calls, the largest first; shares are of their time."""
+    return _GroupSums([sheet for sheet in sheets if group_of(sheet.process) == group]).waits_in_calls()
+
+
 class _Ranks(NamedTuple):
     """How many there are, and for how many seconds they are looked at, together."""
 
@@ -203,13 +208,15 @@ class _GroupSums:
         phases = [each for each in self._phases if each[1].method == method]
         waits = [each for each in self._waits if each[1].method == method]
         found = [self._phase(name, of, waits) for name, of in _by(phases, lambda each: each.phase).items()]
+        phases_found = tuple(sorted(found, key=lambda each: -each.spent.mean_s))
+        return MethodTimes(method, self._ranks.spent(calls), phases_found, self._by_cause(waits))
+
+    def waits_in_calls(self) -> tuple[WaitTimes, ...]:
+        return self._by_cause([each for each in self._waits if each[1].method])
+
+    def _by_cause(self, waits: _Sums[WaitSum]) -> tuple[WaitTimes, ...]:
         causes = _by(waits, lambda each: (each.kind, each.operation, each.subject))
-        return MethodTimes(
-            method,
-            self._ranks.spent(calls),
-            tuple(sorted(found, key=lambda each: -each.spent.mean_s)),
-            tuple(sorted((self._wait(*of) for of in causes.items()), key=lambda each: -each.spent.mean_s)),
-        )
+        return tuple(sorted((self._wait(*of) for of in causes.items()), key=lambda each: -each.spent.mean_s))
 
     def _phase(self, name: str, phases: _Sums[PhaseSum], waits: _Sums[WaitSum]) -> PhaseTimes:
         inside = [each for each in waits if each[1].phase == name or each[1].phase.startswith(f"{name}/")]

@@ -57,7 +57,7 @@ class AttachedDriver:
         self._session = session
         self._messenger = session.messenger
         self.name = name
-        self._why_ending, self._is_stopping = "", False
+        self._is_stopping = False
         session.provide(KeptJob, KeptJob(name))
         session.service(Doings)
         session.service(VitalSigns)
@@ -103,12 +103,14 @@ class AttachedDriver:
         request.reply(None)
 
     def _on_ending(self, notice: Request) -> None:
-        self._why_ending = notice.head
+        self._leave_ended(notice.head)
 
     def _on_peer_lost(self, process_id: str) -> None:
-        is_home = process_id == self._session.home.process_id
-        if is_home and not (self._session.closed or self._is_stopping):
-            why = self._why_ending or f"its keeper is gone: {self._messenger.peers.why_lost(process_id)}"
+        if process_id == self._session.home.process_id:
+            self._leave_ended(f"its keeper is gone: {self._messenger.peers.why_lost(process_id)}")
+
+    def _leave_ended(self, why: str) -> None:
+        if not (self._session.closed or self._session.failure or self._is_stopping):
             self._session.leave(f"job '{self.name}' has ended: {why}")
 
     # -- the thread that closes the session ------------------------------------------------------

@@ -81,6 +81,7 @@ class DriverDesk:
         self._refresh = refresh
         self._groups = session.service(GroupDesk)
         self._drivers: dict[str, _Driver] = {}
+        self._why_ending = ""
         self._messenger.serve(ATTACH, self._on_attach, Attach)
         self._messenger.serve(LEAVE, self._on_leave, None)
         self._messenger.serve(DESCRIBE, self._on_describe, None)
@@ -88,8 +89,18 @@ class DriverDesk:
         self._messenger.serve(STOP, self._on_stop, StopJob)
         self._messenger.on_peer_lost(self._on_peer_lost)
         session.bus.subscribe(self._tell)
+        session.on_close_first(lambda: self._say_ending(session.failure or "its keeper has left it"))
+
+    def _say_ending(self, why: str) -> None:
+        """Tell all drivers, before they see what ends with the job; from any thread."""
+        if not self._why_ending:
+            self._why_ending = why
+            for process_id in list(self._drivers):
+                self._messenger.notify(Endpoint(process_id, "", "", ""), ENDING, why)
 
     def _on_attach(self, request: Request) -> None:
+        if self._why_ending:
+            raise ClusterError(f"the job ends: {self._why_ending}")
         wanted: Attach = request.head
         about = JobDriver(wanted.host, wanted.pid, wanted.program, time.time())
         self._drivers[request.peer_id] = _Driver(about)
@@ -144,9 +155,8 @@ class DriverDesk:
     def _stop(self, request: Request) -> None:
         wanted: StopJob = request.head
         why = f"the job was stopped by {wanted.who}"
+        self._say_ending(why)
         stop_groups(list(groups_of(self._session)), f"stop_job() of {wanted.who}")
-        for process_id in list(self._drivers):
-            self._messenger.notify(Endpoint(process_id, "", "", ""), ENDING, why)
 
         def close(_: bool) -> None:
             self._beside(self._session.close, why)

@@ -174,7 +174,10 @@ class _RecordAsked:
             self.answer.set_exception(error)
         else:
             found = reply.result(0)
-            self.answer.set_result((self._groups.take(found.head), found.frames))
+            group = self._groups.take(found.head)
+            self.answer.set_result((group, found.frames))
+            if self.answer.cancelled():  # it came before that was known here
+                group.stop_beside()
 
 
 def _frames(obj: object) -> list[Buffer]:
