@@ -1,5 +1,6 @@
 """A trace ends once, whoever ends it and whoever comes or goes meanwhile."""
 
+import errno
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ import pytest
 
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.host.timing import Stopwatch
+from rlinf.scheduler.observe import trace_desk
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.trace_desk import TraceDesk
 from rlinf.scheduler.session import current_session
@@ -39,6 +41,24 @@ def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
     assert first is second
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     assert "learn" in [event["name"] for event in events]
+
+
+def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ZeroDivisionError),
+        desk.begin(tmp_path / "a.json", MIB),
+    ):
+        patch.setattr(trace_desk, "_written", full)
+        raise ZeroDivisionError
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):  # noqa: SIM117
+        with desk.begin(tmp_path / "b.json", MIB) as trace:
+            patch.setattr(trace_desk, "_written", full)
+    # There is room again.
+    assert trace.stop().path == tmp_path / "b.json"
 
 
 def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, monkeypatch):

@@ -116,7 +116,13 @@ class JobTrace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except (OSError, SchedulerError):
+            if error is None:
+                raise
+            # What ended the block says more.
+            _log.exception("the trace could not be written to %s", self.path)
 
     def __repr__(self) -> str:
         return f"<JobTrace to {self.path}: {'goes on' if self.file is None else 'written'}>"
