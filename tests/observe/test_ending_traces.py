@@ -47,18 +47,21 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
     def full(*_):
         raise OSError(errno.ENOSPC, "no space left")
 
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(ZeroDivisionError),
-        desk.begin(tmp_path / "a.json", MIB),
-    ):
+    def trace_one(error):
+        with desk.begin(tmp_path / "run.json", MIB) as trace:
+            traces.append(trace)
+            if error is not None:
+                raise error
+
+    traces = []
+    with monkeypatch.context() as patch:
         patch.setattr(trace_desk, "_written", full)
-        raise ZeroDivisionError
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):  # noqa: SIM117
-        with desk.begin(tmp_path / "b.json", MIB) as trace:
-            patch.setattr(trace_desk, "_written", full)
+        with pytest.raises(ZeroDivisionError):
+            trace_one(ZeroDivisionError())
+        with pytest.raises(OSError, match="no space left"):
+            trace_one(None)
     # There is room again.
-    assert trace.stop().path == tmp_path / "b.json"
+    assert traces[-1].stop().path == tmp_path / "run.json"
 
 
 def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, monkeypatch):
