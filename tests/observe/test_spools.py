@@ -42,7 +42,7 @@ def test_only_its_user_can_read_it(tmp_path):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.integers(1, 400), max_size=20), st.integers(2000, 8000))
+@given(st.lists(st.integers(1, 200), max_size=8), st.integers(2000, 5000))
 def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     tmp_path_factory, batches, max_bytes
 ):
