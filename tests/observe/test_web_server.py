@@ -123,12 +123,19 @@ def test_nobody_but_this_machine_is_listened_to(browser):
     assert [address for address, port in local if int(port, 16) == browser.port] == ["0100007F"]
 
 
-def test_a_page_is_of_the_driver_alone(job):
-    with (
-        LocalRuntime(job.address, own_name="actor:1") as other,
-        pytest.raises(ClusterError, match="rlinf web"),
-    ):
-        page_url(other)
+def test_any_process_of_the_job_may_serve_its_page(job):
+    with LocalRuntime(job.address, own_name="actor:1") as other:
+        assert Browser(page_url(other)).json("/status.json")["driver_pid"] == os.getpid()
+
+
+@pytest.mark.ray
+def test_a_cluster_has_a_page_with_its_nodes(ray_cluster):
+    browser = Browser(ray_cluster.web_url)
+    nodes = browser.json("/status.json")["nodes"]
+    assert [len(node["devices"]) for node in nodes] == [
+        node.num_accelerators for node in ray_cluster.topology.nodes
+    ]
+    assert Browser(ray_cluster.web_url).port == browser.port
 
 
 def test_the_page_ends_with_the_job():

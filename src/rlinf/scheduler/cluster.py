@@ -409,13 +409,11 @@ class Cluster:
     def web_url(self) -> str:
         """Where a browser on this machine sees the job live; the page is served from when this is first asked for.
 
-        It listens on the loopback address alone, and only who has this address is let in: whoever you give it to sees
-        the job, too. Nobody is asked anything while no browser has the page open.
+        It is served by this process, as long as that has the cluster. It listens on the loopback address alone, and
+        only who has this address is let in: whoever you give it to sees the job, too. Nobody is asked anything while no
+        browser has the page open.
 
             print(cluster.web_url)      # http://127.0.0.1:40123/?token=...
-
-        Raises:
-            ClusterError: this process is not the driver.
         """
         # A server of HTTP takes a while to load, and most jobs have no page.
         from rlinf.scheduler.observe.web.job_page import page_url  # noqa: PLC0415

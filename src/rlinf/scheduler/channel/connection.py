@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.batch import Delivery, last_of
+from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
@@ -42,7 +42,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
-from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, cause_at
+from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -120,6 +120,10 @@ class ChannelConnection:
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
         return operation.awaits(self.ref.spec.name, self.held_by)
+
+    def cause(self, operation: Operation) -> Cause:
+        """What a wait for the end of an operation is counted as."""
+        return self._causes[operation.kind]
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself."""
@@ -414,7 +418,7 @@ class ChannelConnection:
         began = time.monotonic()
         answer = self._answer_by(shortcut, call, operation)
         said = None if answer is None else answer.answer
-        by = last_of(said.origins) if type(said) is wire.Delivered else ""
+        by = said.by if type(said) is wire.Delivered else ""
         TIMES.note_wait(began, self._causes[operation.kind], by)
         if answer is None:
             self._hand_over(shell.recall, operation)

@@ -99,7 +99,7 @@ class RecordedConnection:
     def note_moved(self, operation: Operation, items: Delivery) -> None:
         """See `ChannelConnection`: somebody is about to take the items of a handle, or of a lease."""
         promise = operation.find_promise()
-        if promise is not None and promise.note is not None:
+        if isinstance(promise, OperationPromise) and promise.note is not None:
             _took(promise.note, items)
         self.connection.note_moved(operation, items)
 

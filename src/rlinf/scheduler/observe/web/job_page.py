@@ -40,15 +40,7 @@ def serve_job(session: Session, port: int = 0) -> WebServer:
 
 
 def page_url(session: Session) -> str:
-    """Where the page of the job is that the driver serves, from the first time that somebody asks.
-
-    Raises:
-        ClusterError: this process is not the driver.
-    """
-    if session.home.process_id != session.messenger.endpoint.process_id:
-        raise ClusterError(
-            "the driver serves the job's page: use `cluster.web_url` there, or `rlinf web` on its machine"
-        )
+    """Where the page of the job is that this process serves, from the first time that somebody asks."""
     with _first_asked:
         server = session.fact(WebServer)
         if server is None:

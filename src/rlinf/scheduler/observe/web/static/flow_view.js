@@ -2,7 +2,7 @@
 // The data flow as a picture: groups, channels with their items, weights with their versions, and rates on the edges.
 
 const BOX = { group: [112, 50], channel: [126, 58], weights: [112, 50] };
-const LONG_NAME = 15;
+const LONG_NAME = 13;
 // Less is not to be read; then layers go downwards.
 const LEAST_SCALE = 0.8;
 

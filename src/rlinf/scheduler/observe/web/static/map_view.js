@@ -120,8 +120,10 @@ class MapView {
     Object.assign(element, { type: "button", tabIndex: -1 });
     Object.assign(element.dataset, { kind: "rank", id: address });
     if (hue !== undefined) element.dataset.hue = hue;
-    element.parts = { sign: make("i", "sign"), name: make("b", "", address), at: make("span", "at") };
-    element.append(element.parts.sign, element.parts.name, element.parts.at);
+    element.parts = { sign: make("i", "sign"), at: make("span", "at") };
+    const name = make("b"), group = groupOf(address);
+    name.append(make("span", "", group), address.slice(group.length));
+    element.append(element.parts.sign, name, element.parts.at);
     if (!this.bars.has(address)) this.bars.set(address, []);
     this.bars.get(address).push(element);
     return element;
