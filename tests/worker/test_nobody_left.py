@@ -12,7 +12,13 @@ import pytest
 from ray_workers import Probe
 
 from forked_job import ForkedJob
-from orphaned_ranks import BehindRaylets, BehindRayletsAndScripts, BehindScripts, LastingProcesses, ProcessesOutOfReach
+from orphaned_ranks import (
+    BehindRaylets,
+    BehindRayletsAndScripts,
+    BehindScripts,
+    LastingProcesses,
+    ProcessesOutOfReach,
+)
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.events import NodeLost
