@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.batch import Delivery, last_of
+from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
@@ -418,7 +418,7 @@ class ChannelConnection:
         began = time.monotonic()
         answer = self._answer_by(shortcut, call, operation)
         said = None if answer is None else answer.answer
-        by = last_of(said.origins) if type(said) is wire.Delivered else ""
+        by = said.by if type(said) is wire.Delivered else ""
         TIMES.note_wait(began, self._causes[operation.kind], by)
         if answer is None:
             self._hand_over(shell.recall, operation)
