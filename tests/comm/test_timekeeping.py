@@ -1,6 +1,7 @@
 """What is counted of calls, phases and waits, and what is kept as spans."""
 
 import asyncio
+import signal
 import threading
 import time
 
@@ -108,6 +109,23 @@ def test_a_describer_that_fails_costs_nothing_but_its_words(times):
 
     stand_here(Promise())
     assert len(times.waits) == 1
+
+
+@pytest.mark.interrupted
+def test_a_signal_handler_that_raises_is_heard_while_a_wait_is_described(times):
+    def on_alarm(_number, _frame):
+        raise TimeoutError("the user's alarm")
+
+    @awaited(lambda _local: signal.raise_signal(signal.SIGUSR1))
+    def stand_here(promise):
+        promise.wait(DEADLINE_S)
+
+    before = signal.signal(signal.SIGUSR1, on_alarm)
+    try:
+        with pytest.raises(TimeoutError, match="alarm"):
+            stand_here(Promise())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_who_holds_a_channel_is_not_who_ended_a_wait_there():

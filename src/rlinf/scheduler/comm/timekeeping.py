@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
 
@@ -236,7 +237,9 @@ def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun 
         if describe is not None:
             try:
                 return begin_wait(describe(frame.f_locals))
-            except Exception:  # noqa: BLE001 - not all of its variables are there yet
+            except Exception as error:  # not all of its variables are there yet
+                if raised_by_signal_handler(error):
+                    raise
                 break
         frame = frame.f_back
     name = "" if caller is None else caller.f_code.co_qualname
