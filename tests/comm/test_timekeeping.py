@@ -200,3 +200,22 @@ def test_every_span_goes_to_the_spool_while_there_is_one(times):
     times.note_wait(time.monotonic(), Cause(OTHER, "a moment"), "")
     times.note_moved(PUT, time.monotonic(), "put", "tasks", (("env:0", 4),))
     assert [(span.kind, span.items) for span in spooled] == [(WAIT, ()), (PUT, (("env:0", 3),))]
+
+
+class Known(Request):
+    """It is known what it is counted as; putting a wait for it in words costs more than all the rest."""
+
+    def cause(self):
+        return Cause(CHANNEL, "get('tasks')", "tasks")
+
+    def awaits(self):
+        raise AssertionError("nobody asked what is waited for")
+
+
+@pytest.mark.parametrize("in_a_task", [False, True])
+def test_a_wait_whose_cause_is_known_is_counted_without_words(times, in_a_task):
+    promise = Known()
+    complete_when_waited_for(promise, "rollout:0")
+    handle = AsyncHandle(promise)
+    assert (asyncio.run(handle.async_wait()) if in_a_task else handle.wait()) == "done"
+    assert [key[1:] for key in times.waits] == [(promise.cause(), "rollout:0")]

@@ -42,7 +42,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
-from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, cause_at
+from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -120,6 +120,10 @@ class ChannelConnection:
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
         return operation.awaits(self.ref.spec.name, self.held_by)
+
+    def cause(self, operation: Operation) -> Cause:
+        """What a wait for the end of an operation is counted as."""
+        return self._causes[operation.kind]
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself."""

@@ -219,8 +219,15 @@ def begin_wait(wait: Wait | None) -> Begun | None:
     return Begun(monotonic(), cause_of(wait), peer)
 
 
-def begin_wait_in(frame: FrameType | None) -> Begun | None:
-    """The same of a thread that waits in `frame`: what for is read off its stack."""
+def begin_wait_for(cause: Cause) -> Begun:
+    """A wait begins that is known to be for that: nothing has to be put in words."""
+    return Begun(monotonic(), cause, "")
+
+
+def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun | None:
+    """The same of a thread that waits in `frame`: what for is read off its stack, unless that is known."""
+    if cause is not None:
+        return begin_wait_for(cause)
     caller = frame
     for _ in range(_NEAR):
         if frame is None:
