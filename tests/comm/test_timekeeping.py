@@ -20,6 +20,7 @@ from rlinf.scheduler.comm.timekeeping import (
     Cause,
     Site,
     begin_wait,
+    cause_at,
     cause_of,
 )
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, RESULT, WEIGHTS, Wait, awaited
@@ -65,6 +66,16 @@ def test_a_wait_is_counted_by_what_it_was_for_and_who_ended_it(times):
         threading.get_ident(),
     )
     assert span.ended - span.began == pytest.approx(seconds)
+
+
+def test_waits_at_a_channel_that_is_no_more_are_counted_without_its_name(times):
+    for subject in ("short", "short", "kept"):
+        times.note_wait(time.monotonic(), cause_at(CHANNEL, "get", subject), "rollout:0")
+    times.count_as_others("short")
+    assert {cause.operation: spent[0] for (_, cause, _), spent in times.waits.items()} == {
+        "others": 2,
+        "get('kept')": 1,
+    }
 
 
 def test_what_is_done_already_is_no_wait(times):

@@ -21,7 +21,7 @@ from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
-from rlinf.scheduler.channel.operation import ANSWER_S, KINDS, Operation, OperationPromise
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import ClientShell
 from rlinf.scheduler.channel.shortcut import (
@@ -103,8 +103,6 @@ class ChannelConnection:
         self._drain = self._shell.drain
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
-        name = ref.spec.name
-        self._causes = {kind: cause_at(CHANNEL, kind, name) for kind in KINDS}
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
 
     @property
@@ -123,7 +121,7 @@ class ChannelConnection:
 
     def cause(self, operation: Operation) -> Cause:
         """What a wait for the end of an operation is counted as."""
-        return self._causes[operation.kind]
+        return cause_at(CHANNEL, operation.kind, self.ref.spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself."""
@@ -419,7 +417,7 @@ class ChannelConnection:
         answer = self._answer_by(shortcut, call, operation)
         said = None if answer is None else answer.answer
         by = said.by if type(said) is wire.Delivered else ""
-        TIMES.note_wait(began, self._causes[operation.kind], by)
+        TIMES.note_wait(began, self.cause(operation), by)
         if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)

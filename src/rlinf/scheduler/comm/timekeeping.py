@@ -45,6 +45,8 @@ MAX_SUMS = 2000
 # What a wait is for is said within so many frames of it.
 _NEAR = 6
 OTHERS = "others"
+# So many causes are kept that are not to be written anew.
+_NUM_CAUSES = 128
 
 
 class Site(NamedTuple):
@@ -141,6 +143,16 @@ class Timekeeper:
         if ended - began >= self.short_s:
             self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
 
+    def count_as_others(self, subject: str) -> None:
+        """Sums of a channel that is no more have no names of their own any longer: many may come and go."""
+        for key in [key for key in list(self.waits) if key[1].subject == subject]:
+            where, cause, by = key
+            spent = self.waits.pop(key, None)
+            if spent is not None:
+                others = self.waits.setdefault((where, Cause(cause.kind, OTHERS), by), [0, 0.0])
+                others[0] += spent[0]
+                others[1] += spent[1]
+
     def note_phase(self, where: Site, began: float, ended: float) -> None:
         """A phase is over."""
         spent = self.phases.get(where) or _new_sum(self.phases, where, Site("", OTHERS))
@@ -193,7 +205,7 @@ def cause_of(wait: Wait) -> Cause:
     return Cause(wait.kind, wait.operation, wait.subject)
 
 
-@lru_cache(maxsize=MAX_SUMS)
+@lru_cache(maxsize=_NUM_CAUSES)
 def cause_at(kind: str, what: str, subject: str) -> Cause:
     """The cause of a wait in an operation on a channel or on weights."""
     return Cause(kind, f"{what}('{subject}')", subject)
