@@ -86,7 +86,12 @@ def culprit_of(*doing, **more):
 def test_nobody_waits():
     found = why(waits("driver"), idle("actor:0"), works("actor:1"))
     assert found.culprit is None
-    assert str(found) == "nobody waits for anybody"
+    assert str(found).splitlines() == [
+        "nobody waits for anybody",
+        "at work:",
+        "  actor:1 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+    ]
+    assert str(why(idle("actor:0"))) == "nobody waits for anybody"
 
 
 def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
@@ -160,6 +165,40 @@ def test_a_ring_is_no_deadlock_while_one_goes_on_for_whom_it_waits_by_others(at_
 
 def test_it_is_one_once_none_of_them_goes_on():
     assert "deadlock" in str(why(*pipeline(waits("c:0", recv("b:0", 0.8)))))
+
+
+def fetches_ahead(main_frames=REWARD):
+    """A rank whose main thread is somewhere while another thread of it waits for items."""
+    main, ahead = (
+        Stack("MainThread", main_frames, None, 40.0),
+        Stack("fetches ahead", REWARD, get(since_s=20.0)),
+    )
+    return Doing(
+        "a:0", 1, "node0", (RunningCall("train", 40.0, "driver"),), (main, ahead), weights={"policy": 1}
+    )
+
+
+def test_who_waits_for_items_beside_its_work_is_at_work():
+    queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
+    new = Wait(WEIGHTS, "fetch_weights('policy')", 9.0, subject="policy", needs=2)
+    found = why(waits("driver", result("a:0")), fetches_ahead(), waits("b:0", new), channel(queue))
+    assert found.headline.startswith(
+        "a:0 stands in reward.py:31 (time.sleep) since 40 s, in train(); for it "
+    )
+    assert "deadlock" not in str(found)
+
+
+def test_who_stands_by_for_a_thread_that_waits_is_not():
+    queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
+    joins = (Frame("/lib/python3.11/threading.py", 1139, "_wait_for_tstate_lock", is_library=True), *REWARD)
+    found = why(fetches_ahead(joins), waits("b:0", recv("a:0")), channel(queue))
+    assert set(found.culprit.cycle) == {"a:0", "b:0"}
+
+
+def test_two_threads_of_one_process_are_one():
+    stacks = tuple(Stack(f"reads {number}", REWARD, get()) for number in range(2))
+    found = why(Doing("a:0", 1, "node0", (RunningCall("read", 50.0, "driver"),), stacks), channel())
+    assert found.headline.startswith("a:0 waits 41 s in get('rollouts')")
 
 
 def test_what_is_on_its_way_to_who_waits_is_nothing_to_wait_for():

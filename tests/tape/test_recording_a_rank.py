@@ -11,7 +11,14 @@ import pytest
 from recorded_workers import Changed, Learner
 
 from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import ChannelNotFound, PeerNotFound, RecordingError, ReplayDiffers, ReplayEnded
+from rlinf.scheduler.errors import (
+    ChannelNotFound,
+    ConfigError,
+    PeerNotFound,
+    RecordingError,
+    ReplayDiffers,
+    ReplayEnded,
+)
 from rlinf.scheduler.tape import rank_tape
 from rlinf.scheduler.tape.recorded_rank import RecordedRank
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
@@ -306,6 +313,9 @@ def test_a_recording_that_is_full_says_so_and_nobody_fails(recorded, monkeypatch
 def test_the_bound_is_said_by_a_variable(monkeypatch):
     monkeypatch.setenv("RLINF_RECORD_MIB", "3")
     assert rank_tape.limit_bytes() == 3 << 20
+    monkeypatch.setenv("RLINF_RECORD_MIB", "3GiB")
+    with pytest.raises(ConfigError, match="RLINF_RECORD_MIB is '3GiB'; it takes a whole number of MiB"):
+        rank_tape.limit_bytes()
 
 
 def test_a_disk_that_is_full_ends_the_recording_and_not_the_rank(recorded, monkeypatch, caplog):

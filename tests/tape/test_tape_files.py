@@ -40,6 +40,26 @@ def test_what_is_whole_is_read_wherever_the_file_was_cut(tmp_path_factory, recor
     assert contents(path) == (records[:num_whole], cut_at - ends[num_whole])
 
 
+def test_a_forked_child_writes_nothing_into_its_parents_file(tmp_path):
+    """It would write over what its parent has written since."""
+    file = TapeFile(str(tmp_path / "a.rec"))
+    file.append([b"before"])
+    may_write, has_asked = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(may_write, 1)
+        file.append([b"of the child's"])
+        os._exit(0)
+    file.append([b"after"])
+    os.write(has_asked, b"x")
+    os.waitpid(child, 0)
+    file.append([b"at the end"])
+    file.close()
+    assert contents(tmp_path / "a.rec") == ([[b"before"], [b"after"], [b"at the end"]], 0)
+    os.close(may_write)
+    os.close(has_asked)
+
+
 def test_a_damaged_record_is_named(tmp_path):
     path = tmp_path / "a.rec"
     file = TapeFile(str(path))

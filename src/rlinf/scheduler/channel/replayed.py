@@ -17,6 +17,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.timekeeping import Cause, cause_of
 from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.tape.player import Player
@@ -91,6 +92,10 @@ class ReplayedConnection:
     def awaits(self, operation: Operation) -> Wait:
         """See `ChannelConnection`."""
         return operation.awaits(self._name, "")
+
+    def cause(self, operation: Operation) -> Cause:
+        """See `ChannelConnection`."""
+        return cause_of(self.awaits(operation))
 
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         """See `ChannelConnection`; it is over."""

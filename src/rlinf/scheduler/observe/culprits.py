@@ -65,7 +65,7 @@ def _roots(graph: WaitGraph) -> list[Culprit]:
         ]
         if hopeless:
             found.append(_waiting(graph, max(hopeless, key=lambda each: each.wait.since_s)))
-        elif name in awaited and name not in graph.blocked:
+        if name in awaited and (name not in graph.blocked or graph.is_at_work(name)):
             found.append(_at(graph, name))
     return found
 

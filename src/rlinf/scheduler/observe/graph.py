@@ -22,11 +22,14 @@ from rlinf.scheduler.comm.waits import (
 )
 from rlinf.scheduler.observe.notes import ChannelNote, Doing, JobLook, Silent, Stack
 from rlinf.scheduler.observe.queue_waits import Ends, of_queue, some_names
-from rlinf.scheduler.observe.stacks import MAIN
+from rlinf.scheduler.observe.stacks import CALL_THREADS, MAIN
 from rlinf.scheduler.wording import name_list, nearest_name
 
 # How the names of processes begin that only look at the job: the commands' (`rlinf why`, `rlinf channels`, ...).
 LOOKERS = ("rlinf-why", "rlinf-channels", "rlinf-top", "rlinf-metrics", "rlinf-report", "rlinf-web")
+
+# Where Python's own waits stand: of a thread for another one, a queue, or a socket.
+_STANDS_BY = ("/threading.py", "/queue.py", "/selectors.py", "/subprocess.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,10 @@ class WaitGraph:
         return tuple(found)
 
     def is_at_work(self, process: str) -> bool:
-        """Whether it answers, runs something, and waits for nobody."""
-        return process in self.doing and process not in self.blocked and not is_idle(self.doing[process])
+        """Whether it answers, and runs something that waits for nobody, whatever other threads of it wait for."""
+        if process not in self.doing or is_idle(self.doing[process]):
+            return False
+        return process not in self.blocked or any(map(_runs, self.doing[process].stacks))
 
     @cached_property
     def members(self) -> dict[str, CollectiveMembers]:
@@ -138,6 +143,12 @@ def is_idle(doing: Doing) -> bool:
     """Whether a rank has no call to run: its main thread waits for one, and is not told of."""
     is_running = any(call.since_s is not None for call in doing.calls or ())
     return doing.calls is not None and not is_running and all(stack.name != MAIN for stack in doing.stacks)
+
+
+def _runs(stack: Stack) -> bool:
+    """Whether it is of a thread that runs calls, or the program, and neither waits nor stands by for another thread."""
+    is_parked = bool(stack.frames) and stack.frames[0].file.endswith(_STANDS_BY)
+    return stack.name.startswith((MAIN, CALL_THREADS)) and stack.wait is None and not is_parked
 
 
 def graph_of(look: JobLook) -> WaitGraph:

@@ -28,7 +28,7 @@ _EVENT_LOOP = "asyncio/base_events.py"
 MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
-_CALL_THREADS = "rlinf-call-"
+CALL_THREADS = "rlinf-call-"
 # Threads of this library's own, and of Ray's, say nothing about the job.
 _OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "rlinf-web", "ray_", "AsyncIO Thread")
 
@@ -93,7 +93,7 @@ def longest_wait() -> Wait | None:
     main = threading.main_thread().ident
     waits = []
     for ident, frame in sys._current_frames().items():
-        if ident == main or names.get(ident, "").startswith(_CALL_THREADS):
+        if ident == main or names.get(ident, "").startswith(CALL_THREADS):
             wait = _wait_in(list(islice(_outwards(frame), MAX_FRAMES)))
             if wait is not None and wait.kind != IDLE:
                 waits.append(wait)
@@ -110,7 +110,11 @@ def _tasks_in(frames: Iterable[FrameType]) -> Iterator[Stack]:
             except RuntimeError:  # too many come and go
                 return
             stacks = (stack_of(TASK, reversed(list(_inwards(task.get_coro())))) for task in tasks)
-            yield from (stack for stack in stacks if not all(each.is_library for each in stack.frames))
+            yield from (each for each in stacks if each.wait is not None or not _is_of_library(each))
+
+
+def _is_of_library(stack: Stack) -> bool:
+    return all(frame.is_library for frame in stack.frames)
 
 
 def stack_of(name: str, frames: Iterable[FrameType], same_for_s: float = 0.0) -> Stack:

@@ -90,7 +90,20 @@ class Why:
         return data
 
     def __str__(self) -> str:
-        return "\n".join([self.headline, *self._others(), *self._waits(), *self._stacks()])
+        found = [*self._others(), *self._waits(), *self._stacks()] if self.culprit else [*self._at_work()]
+        return "\n".join([self.headline, *found])
+
+    def _at_work(self) -> Iterator[str]:
+        """Where those are who wait for nobody: what they stand at may be a wait that is not this library's."""
+        names = [
+            name for name, each in self.graph.doing.items() if each.stacks and self.graph.is_at_work(name)
+        ]
+        if names:
+            yield "at work:"
+        for name in names[:_MAX_WAITS]:
+            yield f"  {state_text(self.graph, name)}"
+        if len(names) > _MAX_WAITS:
+            yield f"  and {len(names) - _MAX_WAITS} more"
 
     def _others(self) -> Iterator[str]:
         for each in self.culprits[1:]:

@@ -14,19 +14,21 @@ STANDS_S = 1.0
 
 def wait_text(graph: WaitGraph, *waits: Blocked) -> str:
     """Waits in the same call, in words: who, for how long, in what, and what there is to say of it."""
-    names = some_names(each.process for each in waits)
+    processes = dict.fromkeys(each.process for each in waits)
     since_s = max(each.wait.since_s for each in waits)
     since = f" {since_s:.0f} s" if since_s >= 1 else ""
-    return f"{names} wait{'s' if len(waits) == 1 else ''}{since} {call_text(graph, waits[0])}"
+    verb = "waits" if len(processes) == 1 else "wait"
+    return f"{some_names(processes)} {verb}{since} {call_text(graph, waits[0])}"
 
 
 def call_text(graph: WaitGraph, blocked: Blocked) -> str:
     """In what somebody waits, what there is to say of it, and what those are at who could end it."""
     ends = blocked.ends
     others = [f"{name} has ended" for name in ends.gone]
-    others += [at_text(graph, name)[2] for name in ends.processes if name not in graph.blocked]
+    waiting = [name for name in ends.processes if name in graph.blocked and not graph.is_at_work(name)]
+    others += [at_text(graph, name)[2] for name in ends.processes if name not in waiting]
     if ends.title:  # of the others only who they are: what they wait for is told by themselves
-        others += [f"{name} waits itself" for name in ends.processes if name in graph.blocked]
+        others += [f"{name} waits itself" for name in waiting]
     told = ", ".join(others[:MAX_ENDS])
     if len(others) > MAX_ENDS:
         told += f" and {len(others) - MAX_ENDS} more"
@@ -45,14 +47,14 @@ def state_text(graph: WaitGraph, name: str) -> str:
 
 
 def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
-    """What a process that waits for nobody is at: that, since when in seconds, and all of it in words."""
+    """What a process is at, apart from what it waits for: that, since when in seconds, and all of it in words."""
     if name in graph.silent:
         return _silent_text(graph, name)
     doing = graph.doing[name]
     if is_idle(doing):
         return "idle", 0.0, f"{name} is idle: no call runs there"
     running = [call for call in doing.calls or () if call.since_s is not None]
-    stack = doing.stacks[0] if doing.stacks else None
+    stack = next((each for each in doing.stacks if each.wait is None), None)
     where = place_of(stack) if stack is not None else ""
     same_for_s = stack.same_for_s if stack is not None else 0.0
     call = f"{running[0].method}()" if running else ""

@@ -49,6 +49,8 @@ class TapeFile:
         # A thread may come here again, by a signal handler.
         self._lock = threading.RLock()
         self._is_busy = self._is_torn = self._is_closed = False
+        # A child that is forked has the file too, and would write over what its parent writes.
+        self._pid = os.getpid()
         self._late: list[bytes] = []
         self._write([MAGIC])
 
@@ -82,7 +84,7 @@ class TapeFile:
                 os.close(self._file)
 
     def _write(self, pieces: list[Buffer]) -> None:
-        if self._is_closed:
+        if self._is_closed or os.getpid() != self._pid:
             return
         if self._is_torn:  # somebody was interrupted here
             os.ftruncate(self._file, self.size_bytes)

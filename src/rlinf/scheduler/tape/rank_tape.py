@@ -19,6 +19,7 @@ from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.tape.entries import (
     Began,
     CallBegan,
@@ -185,6 +186,12 @@ def recording_path(folder: str, group: str, rank: int, num_restarts: int) -> str
 
 
 def limit_bytes() -> int:
-    """How large a rank's recording may become, as RLINF_RECORD_MIB says it."""
-    text = os.environ.get(LIMIT_VARIABLE, "")
-    return (int(text) if text.isdecimal() else DEFAULT_LIMIT_MIB) << 20
+    """How large a rank's recording may become, as RLINF_RECORD_MIB says it.
+
+    Raises:
+        ConfigError: that is no whole number.
+    """
+    text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_MIB)
+    if not text.isdecimal():
+        raise ConfigError(f"{LIMIT_VARIABLE} is {text!r}; it takes a whole number of MiB")
+    return int(text) << 20
