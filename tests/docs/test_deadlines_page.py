@@ -21,6 +21,7 @@ from rlinf.scheduler.engine.guard import LEFT_GRACE_S
 from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
+from rlinf.scheduler.keeper import UNOPENED_S
 from rlinf.scheduler.observe import why
 from rlinf.scheduler.observe.reasons import INTERRUPTED_S
 from rlinf.scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
@@ -29,6 +30,7 @@ from rlinf.scheduler.observe.web.server import PATIENCE_S
 from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
+from rlinf.scheduler.worker.followed_group import END_WITHIN_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
 from rlinf.scheduler.worker.group_calls import UNREAD_GRACE_S
 from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
@@ -89,6 +91,8 @@ def test_fixed_waits_are_those_of_the_code():
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
         "a Ray that does not answer where `rlinf devices` or `rlinf jobs` asks for it": devices.ANSWER_S,
         "a keeper that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
+        "a keeper that does not say that a group has ended, beyond what `shutdown` gives its calls": END_WITHIN_S,
+        "a keeper that nobody has had opened, or that could not be, ends": UNOPENED_S,
         "a kept job that does not end when it is stopped": STOP_WITHIN_S,
         "a node whose raylet does not answer is told of": TOLD_AFTER_S,
         "a node whose raylet does not answer is gone": GRACE_S,

@@ -14,6 +14,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import (
     ClusterError,
     CommError,
+    CommTimeout,
     ConfigError,
     GroupExists,
     LaunchError,
@@ -24,7 +25,7 @@ from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerLost, Work
 from rlinf.scheduler.kept import attach, end_job, nodes_of
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.session import set_current
-from rlinf.scheduler.worker import kept_job
+from rlinf.scheduler.worker import followed_group, kept_job
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
 from rlinf.scheduler.worker.supervision import groups_of
@@ -236,6 +237,20 @@ def slow(driver, errors, worker_class=Stuck):
         worker_class.create_group().launch(driver, ONE, name="stuck", detached=True)
     except Exception as error:  # noqa: BLE001 - looked at by the test
         errors.append(error)
+
+
+def test_who_ends_a_group_does_not_wait_for_ever_for_a_keeper_that_is_stuck(kept, driver, monkeypatch):
+    group = launch(driver, "policy", placement=ONE)
+    monkeypatch.setattr(followed_group, "END_WITHIN_S", 0.1)
+    busy = Promise()
+    kept.session.messenger.submit(lambda: busy.wait(60))
+    try:
+        for end in (group.terminate, lambda: group.shutdown(timeout_s=0.0)):
+            with pytest.raises(CommTimeout, match="waiting for its answer"):
+                end()
+    finally:
+        busy.set_result(None)
+    wait_until(lambda: names(kept) == set())
 
 
 def test_a_worker_of_such_a_job_launches_by_the_keeper_and_its_groups_end_with_it(kept, driver):

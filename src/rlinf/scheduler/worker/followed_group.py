@@ -27,6 +27,9 @@ from rlinf.scheduler.worker.group_news import (
     RestartRank,
 )
 
+# Beyond what its calls are given: processes that do not end in order are killed meanwhile.
+END_WITHIN_S = 30.0
+
 
 @dataclass(eq=False)
 class FollowedRank:
@@ -112,7 +115,9 @@ class FollowedGroup(GroupCalls[FollowedRank]):
 
     def _end(self, *, finishes: bool, timeout_s: float | None) -> None:
         ended = Promise[None]()
-        self._ask(END, EndGroup(self.number, finishes, timeout_s), None)
+        has_no_limit = finishes and timeout_s is None
+        limit_s = None if has_no_limit else (timeout_s or 0.0) + END_WITHIN_S
+        self._ask(END, EndGroup(self.number, finishes, timeout_s), limit_s)
         # The keeper's news came before its answer.
         self.session.messenger.submit(lambda: ended.set_result(None))
         ended.wait(ANSWER_TIMEOUT_S)
@@ -121,7 +126,7 @@ class FollowedGroup(GroupCalls[FollowedRank]):
         asked = self.session.messenger.request(
             self.session.home, service, head, timeout_s=timeout_s, reply_type=None
         )
-        asked.result(timeout_s)
+        asked.result()
 
 
 class FollowedGroups:
