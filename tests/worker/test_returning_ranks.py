@@ -132,6 +132,20 @@ def test_a_rank_for_which_no_other_node_has_room_is_given_up_and_it_says_what_wa
     assert missing in given_up[0].reason
 
 
+def test_devices_on_a_node_that_is_lost_as_well_go_back(forked_job, monkeypatch):
+    given_back, watch = queue.SimpleQueue(), forked_job.session.service(NodeWatch)
+    launch(forked_job, "unlucky", restart_on="any")
+
+    def reserve(group, _devices, _wait_s):
+        watch.lose("second", "its raylet ended")
+        wait_until(lambda: 1 in watch.states.lost)
+        return lambda: given_back.put(group)
+
+    monkeypatch.setattr(forked_job.processes, "reserve", reserve)
+    watch.lose("first", "its raylet ended")
+    assert given_back.get(timeout=60) == "unlucky"
+
+
 def test_streams_and_scattered_calls_wait_for_the_successor_too(forked_job):
     group = launch(forked_job, "streams")
     kill(group, 1)

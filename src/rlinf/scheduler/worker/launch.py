@@ -226,17 +226,25 @@ def launch_successor(
         placement = moves.begin(recipe.name, placement, topology)
         if placement.rank == 0:  # where the group meets from now on
             recipe.master_address = ""
-    watch.check({placement.node_rank})
+    try:
+        watch.check({placement.node_rank})
+        return _launch_there(session, recipe, before, placement, given_up)
+    except BaseException:
+        moves.give_up(recipe.name, placement)
+        raise
+
+
+def _launch_there(
+    session: Session, recipe: Recipe, before: LaunchedRank, placement: Placement, given_up: Promise[None]
+) -> LaunchedRank:
     node_id = job_topology(session).nodes[placement.node_rank].node_id
-    placements = [replace(placement, node_id=node_id)]
-    launch = _Launch(session, placements, recipe, before.num_restarts + 1)
+    launch = _Launch(session, [replace(placement, node_id=node_id)], recipe, before.num_restarts + 1)
     given_up.add_done_callback(lambda _: session.messenger.submit(launch.abort))
     try:
         (rank,) = launch.run()
     except BaseException:
         launch.undo()
         launch.declare_dead()  # before there is another one
-        moves.give_up(recipe.name, placement)
         raise
     return rank
 
