@@ -182,6 +182,8 @@ def test_a_launch_of_a_driver_that_leaves_is_given_up(kept, driver):
     thread = threading.Thread(target=slow, args=(driver, errors))
     thread.start()
     wait_until(lambda: kept.living == 2)
+    with pytest.raises(ClusterError, match="group 'stuck' is being launched"):
+        attach(driver.session, "stuck", None)
     driver.session.close()
     thread.join(60)
     assert isinstance(errors[0], (CommError, LaunchError))

@@ -185,6 +185,10 @@ class GroupDesk:
         there = {
             kept.supervision.name: kept for kept in self.groups.values() if not kept.supervision.stopping
         }
+        if wanted.name in self._launching:
+            raise ClusterError(
+                f"group '{wanted.name}' is being launched: it can be attached to when that is done"
+            )
         if wanted.name not in there:
             raise no_such_group(wanted.name, sorted(there))
         kept = there[wanted.name]
