@@ -45,7 +45,7 @@ def count_nothing(nothing: bool) -> None:
     """Let this process count where its time goes, or not."""
     for name, note in _KEPT.items():
         setattr(Timekeeper, name, (lambda *_: None) if nothing else note)
-    promise.begin_wait_in = (lambda _frame: None) if nothing else timekeeping.begin_wait_in
+    promise.begin_wait_in = (lambda *_: None) if nothing else timekeeping.begin_wait_in
 
 
 class Rank(Worker):

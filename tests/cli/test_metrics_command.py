@@ -2,15 +2,18 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
 
 from rlinf.cli.main import app
+from rlinf.cli.metrics import _server
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 
@@ -68,3 +71,16 @@ def test_what_cannot_be_served_is_refused_and_why(arguments, told):
         done = CliRunner().invoke(app, ["metrics", "--job", str(os.getpid()), *arguments])
     assert done.exit_code == 2
     assert told in done.stderr
+
+
+def has_version_6():
+    with socket.socket(socket.AF_INET6) as tried, suppress(OSError):
+        tried.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_version_6(), reason="this machine has no addresses of version 6")
+def test_they_are_served_at_addresses_of_version_6():
+    with _server("::1", 0, lambda *_: []) as server:
+        assert server.socket.getsockname()[:2] == ("::1", server.server_port)

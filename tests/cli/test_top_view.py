@@ -15,6 +15,7 @@ from rlinf.scheduler.observe.status import (
     ChannelStatus,
     JobStatus,
     NodeStatus,
+    WeightsStatus,
 )
 from status_cases import group_of, large_job, with_rank
 
@@ -105,6 +106,19 @@ def test_what_a_rank_waits_for_is_told_with_its_call_and_since_when():
 def test_names_steer_no_terminal():
     channel = ChannelStatus("evil\x1b[2J", "Channels:0")
     assert "\x1b" not in shown(JobStatus(0.0, "x\x1b]0;", 1, channels=(channel,)), 80, 24)
+
+
+@pytest.mark.parametrize("name", ["obs[train]", "a[/]b", "[bold]"])
+def test_brackets_in_names_are_shown_and_are_no_markup(name):
+    status = JobStatus(
+        0.0,
+        "",
+        1,
+        groups=(group_of(name, 2),),
+        channels=(ChannelStatus(name, ""),),
+        weights=(WeightsStatus(name, 1, ""),),
+    )
+    assert shown(status, 120, 30).count(name) == 5
 
 
 def test_a_node_that_is_not_well_is_in_the_first_line():

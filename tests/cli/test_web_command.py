@@ -6,6 +6,9 @@ import subprocess
 import sys
 import urllib.request
 
+from typer.testing import CliRunner
+
+from rlinf.cli.main import app
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 
@@ -30,6 +33,6 @@ def test_another_terminal_serves_the_page_until_the_job_ends():
 
 
 def test_a_job_that_is_not_there_is_a_wrong_question():
-    done = subprocess.run([*COMMAND, "1"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["web", "--job", "1"])
+    assert done.exit_code == 2
     assert done.stderr.startswith("rlinf: no job's driver is process 1 of this machine")

@@ -1,6 +1,7 @@
 """What is counted of calls, phases and waits, and what is kept as spans."""
 
 import asyncio
+import signal
 import threading
 import time
 
@@ -19,6 +20,7 @@ from rlinf.scheduler.comm.timekeeping import (
     Cause,
     Site,
     begin_wait,
+    cause_at,
     cause_of,
 )
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, RESULT, WEIGHTS, Wait, awaited
@@ -66,6 +68,16 @@ def test_a_wait_is_counted_by_what_it_was_for_and_who_ended_it(times):
     assert span.ended - span.began == pytest.approx(seconds)
 
 
+def test_waits_at_a_channel_that_is_no_more_are_counted_without_its_name(times):
+    for subject in ("short", "short", "kept"):
+        times.note_wait(time.monotonic(), cause_at(CHANNEL, "get", subject), "rollout:0")
+    times.count_as_others("short")
+    assert {cause.operation: spent[0] for (_, cause, _), spent in times.waits.items()} == {
+        "others": 2,
+        "get('kept')": 1,
+    }
+
+
 def test_what_is_done_already_is_no_wait(times):
     assert AsyncHandle.completed(1).wait() == 1
     assert times.waits == {}
@@ -108,6 +120,23 @@ def test_a_describer_that_fails_costs_nothing_but_its_words(times):
 
     stand_here(Promise())
     assert len(times.waits) == 1
+
+
+@pytest.mark.interrupted
+def test_a_signal_handler_that_raises_is_heard_while_a_wait_is_described(times):
+    def on_alarm(_number, _frame):
+        raise TimeoutError("the user's alarm")
+
+    @awaited(lambda _local: signal.raise_signal(signal.SIGUSR1))
+    def stand_here(promise):
+        promise.wait(DEADLINE_S)
+
+    before = signal.signal(signal.SIGUSR1, on_alarm)
+    try:
+        with pytest.raises(TimeoutError, match="alarm"):
+            stand_here(Promise())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_who_holds_a_channel_is_not_who_ended_a_wait_there():
@@ -200,3 +229,22 @@ def test_every_span_goes_to_the_spool_while_there_is_one(times):
     times.note_wait(time.monotonic(), Cause(OTHER, "a moment"), "")
     times.note_moved(PUT, time.monotonic(), "put", "tasks", (("env:0", 4),))
     assert [(span.kind, span.items) for span in spooled] == [(WAIT, ()), (PUT, (("env:0", 3),))]
+
+
+class Known(Request):
+    """It is known what it is counted as; putting a wait for it in words costs more than all the rest."""
+
+    def cause(self):
+        return Cause(CHANNEL, "get('tasks')", "tasks")
+
+    def awaits(self):
+        raise AssertionError("nobody asked what is waited for")
+
+
+@pytest.mark.parametrize("in_a_task", [False, True])
+def test_a_wait_whose_cause_is_known_is_counted_without_words(times, in_a_task):
+    promise = Known()
+    complete_when_waited_for(promise, "rollout:0")
+    handle = AsyncHandle(promise)
+    assert (asyncio.run(handle.async_wait()) if in_a_task else handle.wait()) == "done"
+    assert [key[1:] for key in times.waits] == [(promise.cause(), "rollout:0")]

@@ -1,18 +1,23 @@
 """What is made of the sums of ranks: shares, waits by who ended them, and the words of the report."""
 
 import json
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span
+from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span, Timekeeper
+from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.observe.notes import RunningCall
 from rlinf.scheduler.observe.report import report_of
-from rlinf.scheduler.observe.time_desk import JobTimes
-from rlinf.scheduler.observe.time_sheets import CallSum, PhaseSum, TimeSheet, WaitSum
+from rlinf.scheduler.observe.time_desk import MAX_LEFT_SPANS, JobTimes, TimeDesk, ask_times
+from rlinf.scheduler.observe.time_sheets import LEFT_SPANS, CallSum, PhaseSum, TimeSheet, WaitSum, sheet_of
 from rlinf.scheduler.observe.times import group_times
+from rlinf.scheduler.session import current_session
+from rlinf.testing import LocalRuntime
 
 
 def waited(seconds, by, method="update", phase="", count=10):
@@ -166,3 +171,40 @@ def test_nothing_that_was_counted_is_lost_or_counted_twice(found):
         known_s = sum(wait.seconds for sheet in of_group for wait in sheet.waits if wait.by)
         assert ended_s == pytest.approx(known_s, abs=1e-6)
     assert str(report_of(JobTimes(tuple(found))))
+
+
+def test_of_those_that_have_left_all_sums_are_kept_and_the_last_spans():
+    def leave(number):
+        head = TimeSheet(
+            f"eval-{number}:0",
+            1.0,
+            (CallSum("run", 1, 0.5),),
+            spans=(Span(CALL, 0.0, 0.5, "run", 1),) * LEFT_SPANS,
+        )
+        desk._on_left(SimpleNamespace(peer_name=head.process, peer_id=str(number), head=head))
+
+    with LocalRuntime():
+        session = current_session()
+        desk = session.service(TimeDesk)
+        for number in range(2 * MAX_LEFT_SPANS // LEFT_SPANS):
+            leave(number)
+        sheets = [sheet for sheet in ask_times(session, 30.0).sheets if sheet.process.startswith("eval-")]
+    assert len(sheets) == 2 * MAX_LEFT_SPANS // LEFT_SPANS
+    assert all(sheet.calls for sheet in sheets)
+    assert sum(len(sheet.spans) for sheet in sheets) == MAX_LEFT_SPANS
+    assert sheets[-1].spans
+
+
+def test_who_is_stuck_waits_and_is_not_busy():
+    stuck = Wait(CHANNEL, "get('tasks', 'q7')", 40.0, subject="tasks", detail="get")
+    sheet = sheet_of(
+        Timekeeper(),
+        "actor:0",
+        0.0,
+        50.0,
+        running=[RunningCall("train", 50.0, "driver"), RunningCall("more", None, "driver")],
+        waiting=lambda: stuck,
+    )
+    ((method, _, _, operation, *_, count, seconds),) = map(msgspec.structs.astuple, sheet.waits)
+    assert (method, operation, count, seconds) == ("train", "get('tasks')", 1, 40.0)
+    assert "busy 20%, waits 80%" in str(report_of(JobTimes((sheet,))))

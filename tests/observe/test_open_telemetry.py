@@ -7,6 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.observe import open_telemetry
 from rlinf.scheduler.observe.metrics import FAMILIES
 from rlinf.scheduler.observe.open_telemetry import dotted, observe_with_opentelemetry
 from rlinf.scheduler.observe.status import ChannelStatus, GroupStatus, JobStatus, RankStatus
@@ -49,6 +50,28 @@ def test_a_reader_collects_what_the_job_does():
     assert (cpu.value, dict(cpu.attributes)) == (12.5, {"group": "actor", "rank": "0"})
     assert found["rlinf.rank.cpu"].data.is_monotonic
     provider.shutdown()
+
+
+class SilentJob:
+    """Its driver does not answer; to find that out takes a while."""
+
+    def __init__(self):
+        self.num_looks = 0
+
+    def status(self):
+        self.num_looks += 1
+        raise ClusterError("the job's driver does not answer")
+
+
+def test_a_collection_looks_once_at_a_job_that_does_not_answer(caplog, monkeypatch):
+    monkeypatch.setattr(open_telemetry, "LOOK_S", 60.0)
+    job, reader = SilentJob(), InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    observe_with_opentelemetry(job, provider.get_meter("test"))
+    reader.get_metrics_data()
+    provider.shutdown()
+    assert job.num_looks == 1
+    assert "does not answer" in caplog.text
 
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch):

@@ -290,6 +290,23 @@ def test_history_keeps_what_was_seen_and_leaves_out_what_was_not(in_node):
     }
 
 
+def test_history_goes_on_where_the_clock_was_set_back(in_node):
+    assert in_node("""(() => {
+      const past = new StateHistory(6);
+      past.add(5000, [["a", "running"]]);
+      past.add(1400, [["a", "lost"]]);
+      past.add(1401, [["a", "idle"]]);
+      return [...past.copy("a", new Uint8Array(6))];
+    })()""") == [0, 0, 0, 0, 6, 3]
+
+
+def test_who_is_refused_hears_that_it_is_not_tried_again(text):
+    # Whatever calls it, also whether the stream was refused.
+    (handed,) = re.findall(r"follow\(\(signal\) => .*, onEvent, (.+)\);", text)
+    assert handed == "broken"
+    assert "function broken(text, isRefused = false)" in text
+
+
 def test_events_of_the_stream_come_in_any_pieces(in_node):
     pieces = ["event: sta", 'tus\ndata: {"a"', ": 1}\n", '\nevent: trouble\ndata: "x"\n\nevent: e']
     expression = f"""(() => {{

@@ -42,7 +42,7 @@ def test_only_its_user_can_read_it(tmp_path):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.integers(1, 40), max_size=40), st.integers(500, 4000))
+@given(st.lists(st.integers(1, 200), max_size=8), st.integers(2000, 5000))
 def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     tmp_path_factory, batches, max_bytes
 ):
@@ -57,10 +57,18 @@ def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     # The last ones, without a gap, and all others counted.
     assert content.spans == spans(written - len(content.spans), len(content.spans))
     assert content.head.num_dropped == writer.num_dropped == written - len(content.spans)
-    largest = 40 * 40
     assert sum(segment(path, place).stat().st_size for place in (0, 1) if segment(path, place).exists()) <= (
-        max_bytes + 2 * largest + 200
+        max_bytes + 200
     )
+
+
+def test_a_span_that_has_no_room_is_dropped_and_counted(tmp_path):
+    writer = SpoolWriter(tmp_path / "p", HEAD, 2000)
+    items = tuple(("rollout:1", number) for number in range(4096))
+    writer.write([*spans(0, 1), Span(CALL, 1, 2, "large", 1, items=items), *spans(1, 1)])
+    writer.close()
+    assert read(tmp_path / "p").spans == spans(0, 2)
+    assert writer.num_dropped == 1
 
 
 @settings(max_examples=40)

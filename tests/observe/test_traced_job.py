@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 
 import jsonschema
@@ -12,14 +13,15 @@ from timed_workers import CHANNEL, Collector, Learner
 from forked_job import ForkedJob
 from job_processes import THERE, Job, stay
 from rlinf.scheduler import Channel, PackedPlacementStrategy
-from rlinf.scheduler.comm.timekeeping import CALL, TIMES
+from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.observe.report import ask_report, thing_text
 from rlinf.scheduler.observe.spool import read_spool
 from rlinf.scheduler.observe.trace_desk import TraceDesk
-from rlinf.scheduler.observe.tracing import folder_of, spools_in
+from rlinf.scheduler.observe.tracing import TraceOn, Tracer, folder_of, spools_in
 from rlinf.scheduler.session import set_current
+from rlinf.testing import LocalRuntime
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -263,3 +265,26 @@ def test_spools_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_
     error_us = 2e6 * written.clock_error_s["env:0"]
     for put, get in zip(puts, gets, strict=True):
         assert put["ts"] <= get["ts"] + get["dur"] + error_us
+
+
+def test_a_process_whose_spool_is_gone_goes_on_without_it():
+    with LocalRuntime() as runtime:
+        tracer = runtime.service(Tracer)
+        machine = runtime.messenger.endpoint.machine_id
+        tracer.begin(TraceOn("a0", 4000))
+        folder = folder_of("a0", machine)
+        shutil.rmtree(folder)
+        try:
+
+            def is_given_up():
+                # Until another segment begins.
+                for _ in range(100):
+                    TIMES.note_moved(PUT, 0.0, "put", "items")
+                return TIMES.spool is None
+
+            wait_until(is_given_up)
+            assert not folder.exists()
+        finally:
+            TIMES.trace(None)
+    with LocalRuntime():
+        assert Channel.create("items").empty()

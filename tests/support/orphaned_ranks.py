@@ -46,6 +46,12 @@ def raylet_with_script(pipe, env_vars):
     os.read(os.pipe()[0], 1)
 
 
+def lasting(pipe, env_vars):
+    """As an actor of Ray's: what it hosted has ended, and it has not."""
+    host(pipe, env_vars)
+    os.read(os.pipe()[0], 1)
+
+
 class BehindARaylet(ForkedProcess):
     target = raylet
 
@@ -56,6 +62,14 @@ class BehindAScript(ForkedProcess):
 
 class BehindARayletAndAScript(ForkedProcess):
     target = raylet_with_script
+
+
+class Lasting(ForkedProcess):
+    target = lasting
+
+
+class LastingProcesses(ForkedProcesses):
+    process_class = Lasting
 
 
 class BehindRaylets(ForkedProcesses):

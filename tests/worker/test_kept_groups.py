@@ -25,6 +25,7 @@ from rlinf.scheduler.kept import attach, end_job, nodes_of
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker import kept_job
+from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
@@ -210,7 +211,9 @@ def test_a_launch_that_is_given_up_as_it_is_done_leaves_no_group(kept, driver, m
     launch(driver, "stuck", placement=ONE)
 
 
-def test_a_name_that_was_claimed_too_late_is_free_and_the_drivers_groups_go_on(kept, driver):
+def test_a_name_that_was_claimed_too_late_is_free_and_the_drivers_groups_go_on(kept, driver, monkeypatch):
+    freed, free = queue.SimpleQueue(), GroupDesk._free
+    monkeypatch.setattr(GroupDesk, "_free", lambda *args: (free(*args), freed.put(args[1])))
     group = launch(driver, "lives", placement=ONE)
     messenger, home = driver.session.messenger, driver.session.home
     busy, sent = Promise(), Promise()
@@ -222,6 +225,7 @@ def test_a_name_that_was_claimed_too_late_is_free_and_the_drivers_groups_go_on(k
     busy.set_result(None)
     taken = messenger.request(home, CLAIM, ClaimName("taken", "Steady", 1), reply_type=str).result(60).head
     messenger.notify(home, DISCLAIM, taken)
+    assert {freed.get(timeout=60), freed.get(timeout=60)} == {"late", "taken"}  # in either order
     for name in ("late", "taken"):
         launch(driver, name, placement=ONE)
     assert len(group.who().wait(60)) == 1

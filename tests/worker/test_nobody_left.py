@@ -12,10 +12,17 @@ import pytest
 from ray_workers import Probe
 
 from forked_job import ForkedJob
-from orphaned_ranks import BehindRaylets, BehindRayletsAndScripts, BehindScripts, ProcessesOutOfReach
+from orphaned_ranks import (
+    BehindRaylets,
+    BehindRayletsAndScripts,
+    BehindScripts,
+    LastingProcesses,
+    ProcessesOutOfReach,
+)
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.events import NodeLost
+from rlinf.scheduler.worker.node_watch import NodeWatch
 from waits import wait_until
 
 # It takes a second; on a busy machine more.
@@ -191,3 +198,12 @@ def test_descendants_are_ended_and_the_process_itself_is_not():
     status, grandchild = done.stdout.split()
     assert status == str(-signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{grandchild}").exists())
+
+
+def test_where_rays_head_is_gone_ranks_end_themselves_when_their_home_leaves():
+    with job_of(LastingProcesses()) as job:
+        _, _, pids = launch_two(job, busy=False)
+        job.session.service(NodeWatch).headless = "Ray's head has not answered for 30 s"
+        with watching(pids) as descriptors:
+            job.session.leave("Ray's head is gone")
+            assert_all_end(descriptors)

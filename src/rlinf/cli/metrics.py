@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from contextlib import suppress
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Annotated
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import typer
 
@@ -16,6 +13,8 @@ from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from rlinf.scheduler.observe.prometheus import WsgiApp
     from rlinf.scheduler.session import Session
 
@@ -75,26 +74,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Quiet(WSGIRequestHandler):
-    # One that connects and says nothing is not waited for.
-    timeout = 10
-
-    def log_message(self, *_args: object) -> None:
-        """What is read every few seconds is not worth a line."""
-
-
 def _server(host: str, port: int, app: WsgiApp) -> WSGIServer:
     from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
+    from rlinf.scheduler.observe.web.server import ThreadedServer  # noqa: PLC0415
 
     try:
-        return make_server(host, port, app, server_class=_Server, handler_class=_Quiet)
+        server = ThreadedServer(host, port)
     except OSError as error:
-        problem = f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}"
-        raise ClusterError(problem) from error
+        raise ClusterError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+    server.set_app(app)
+    return server
 
 
 def _end_with_job(session: Session, server: WSGIServer) -> None:

@@ -145,7 +145,7 @@ def _ranks(groups: Sequence[GroupStatus], num_lines: int, width: int) -> list[Re
 def _group_row(shown: ShownGroup, width: int, *, has_devices: bool) -> Iterator[RenderableType]:
     ranks = shown.group.ranks
     nodes = sorted({rank.node_rank for rank in ranks if rank.node_rank >= 0})
-    yield Text(shown.group.name, style="bold")
+    yield Text(printable(shown.group.name), style="bold")
     yield ranges_text(nodes) if nodes else ""
     yield counted(len(ranks), "rank")
     yield _strip(ranks, width - 60)
@@ -170,7 +170,7 @@ def _strip(ranks: Sequence[RankStatus], room: int) -> Text:
 
 
 def _rank_row(rank: RankStatus, indent: str, *, has_devices: bool) -> Iterator[RenderableType]:
-    yield f"{indent}{rank.address}"
+    yield Text(f"{indent}{printable(rank.address)}")
     devices = f":{ranges_text(rank.devices)}" if rank.devices else ""
     yield f"{rank.node_rank}{devices}" if rank.node_rank >= 0 else ""
     restarts = f" ↻{rank.restarts}" if rank.restarts else ""
@@ -209,8 +209,8 @@ def _channels(channels: Sequence[ChannelStatus], num_lines: int, width: int) -> 
     heads += [("bytes/s", True, 0), ("oldest", True, 0), ("leased", True, 0)] if width >= _NARROW else []
     table = _section([*heads, ("waits", False, 1)])
     for channel in sorted(channels, key=_business)[:num_lines]:
-        numbers = [
-            printable(channel.name),
+        numbers: list[RenderableType] = [
+            Text(printable(channel.name)),
             f"{channel.depth:,}",
             size_text(channel.bytes),
             rate_text(channel.puts_per_s),
@@ -254,7 +254,7 @@ def _weights(weights: Sequence[WeightsStatus], num_lines: int) -> list[Renderabl
     for each in sorted(weights, key=lambda one: -one.lag)[:num_lines]:
         version = "" if each.version < 0 else str(each.version)
         table.add_row(
-            printable(each.name),
+            Text(printable(each.name)),
             version,
             _memory(each.bytes),
             str(each.lag) if each.readers else "",

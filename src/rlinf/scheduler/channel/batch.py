@@ -88,12 +88,6 @@ class ShardBatch(Batch):
         return runs
 
 
-def last_of(origins: Sequence[tuple[str, int] | None] | None) -> str:
-    """Who put the last of some items; "" where that is not known."""
-    last = origins[-1] if origins else None
-    return "" if last is None else last[0]
-
-
 class Delivery(list[Arrived]):
     """The items of a batch as they came."""
 
@@ -108,6 +102,7 @@ class Delivery(list[Arrived]):
         versions: Sequence[int | None] | None = None,
         ids: Sequence[wire.ItemId] | None = None,
         origins: Sequence[tuple[str, int] | None] | None = None,
+        by: str = "",
     ) -> None:
         super().__init__(items)
         self.complete = complete
@@ -118,11 +113,7 @@ class Delivery(list[Arrived]):
         self.versions = versions
         self.ids = ids
         self.origins = origins
-
-    @property
-    def by(self) -> str:
-        """Who put the last item; "" where that is not known."""
-        return last_of(self.origins)
+        self.by = by
 
     @classmethod
     def of(cls, answer: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
@@ -135,6 +126,7 @@ class Delivery(list[Arrived]):
             answer.versions,
             answer.ids,
             answer.origins,
+            answer.by,
         )
         return cls(items, answer.complete, *about)
 

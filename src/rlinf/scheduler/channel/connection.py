@@ -17,11 +17,11 @@ from itertools import islice
 from typing import Any
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.batch import Delivery, last_of
+from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
-from rlinf.scheduler.channel.operation import ANSWER_S, KINDS, Operation, OperationPromise
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
 from rlinf.scheduler.channel.refusals import ending_error
 from rlinf.scheduler.channel.shell import ClientShell
 from rlinf.scheduler.channel.shortcut import (
@@ -42,7 +42,7 @@ from rlinf.scheduler.comm.framing import Buffer, flat
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
-from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, cause_at
+from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
 from rlinf.scheduler.errors import (
     ChannelError,
@@ -103,8 +103,6 @@ class ChannelConnection:
         self._drain = self._shell.drain
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
-        name = ref.spec.name
-        self._causes = {kind: cause_at(CHANNEL, kind, name) for kind in KINDS}
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
 
     @property
@@ -120,6 +118,10 @@ class ChannelConnection:
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
         return operation.awaits(self.ref.spec.name, self.held_by)
+
+    def cause(self, operation: Operation) -> Cause:
+        """What a wait for the end of an operation is counted as."""
+        return cause_at(CHANNEL, operation.kind, self.ref.spec.name)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """Add to what ended a wait for it why it did not end by itself."""
@@ -414,8 +416,8 @@ class ChannelConnection:
         began = time.monotonic()
         answer = self._answer_by(shortcut, call, operation)
         said = None if answer is None else answer.answer
-        by = last_of(said.origins) if type(said) is wire.Delivered else ""
-        TIMES.note_wait(began, self._causes[operation.kind], by)
+        by = said.by if type(said) is wire.Delivered else ""
+        TIMES.note_wait(began, self.cause(operation), by)
         if answer is None:
             self._hand_over(shell.recall, operation)
             return self._wait_for_recalled(operation)

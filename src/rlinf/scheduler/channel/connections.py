@@ -12,6 +12,7 @@ from rlinf.scheduler.channel.line import DirectLine
 from rlinf.scheduler.channel.recorded import RecordedConnection
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.forking import FORKED
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.tape.tape import tape_of
 
@@ -84,5 +85,6 @@ class ChannelConnections:
     def _forget(self, connection: ChannelConnection) -> None:
         if self._by_id.get(connection.ref.spec.channel_id) is connection:
             del self._by_id[connection.ref.spec.channel_id]
+        TIMES.count_as_others(connection.ref.spec.name)
         for callback in self._on_lost:
             callback(connection)

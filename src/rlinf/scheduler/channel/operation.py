@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
+from rlinf.scheduler.comm.timekeeping import Cause
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
 from rlinf.scheduler.tape.tape import Note
@@ -286,6 +287,9 @@ class PromiseOwner(Protocol):
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of one waits for; from any thread."""
 
+    def cause(self, operation: Operation) -> Cause:
+        """What that wait is counted as."""
+
     def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
         """Give one up."""
 
@@ -322,6 +326,10 @@ class OperationPromise(Promise[Any]):
     def awaits(self) -> Wait:
         """See `Promise`."""
         return self._owner.awaits(self._operation)
+
+    def cause(self) -> Cause:
+        """See `Promise`: of many small operations, putting each in words would be what costs most."""
+        return self._owner.cause(self._operation)
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
         """See `Promise`."""

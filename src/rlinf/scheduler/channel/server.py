@@ -675,8 +675,10 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
     if any(item.version is not None for item in items):
         delivered.versions = [item.version for item in items]
     if items:
-        told = items[-1:] if TIMES.spool is None else items
-        delivered.origins = [item.payload.origin for item in told]
+        last = items[-1].payload.origin
+        delivered.by = "" if last is None else last[0]
+        if TIMES.spool is not None:
+            delivered.origins = [item.payload.origin for item in items]
     return delivered
 
 

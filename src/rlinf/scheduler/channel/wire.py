@@ -193,8 +193,9 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     """The items of a get: the number of frames of each; and whether a batch is what was asked for, or what was left.
 
     `group` is the one that they belong to, where a group was asked for; `versions` are those that the items were made
-    with, where anybody said so; `ids` say which items they are, where the channel is recorded; `origins` say who put
-    the last one, and its ticket there, or so of all while the job is traced.
+    with, where anybody said so; `ids` say which items they are, where the channel is recorded;
+    `by` has put the last one, as far as that is known; `origins` say who put each, and its ticket there, while the job
+    is traced.
     """
 
     ticket: int
@@ -207,6 +208,7 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     versions: list[int | None] | None = None
     ids: list[ItemId] | None = None
     origins: list[tuple[str, int] | None] | None = None
+    by: str = ""
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):

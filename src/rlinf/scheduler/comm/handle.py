@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Fate, Promise
-from rlinf.scheduler.comm.timekeeping import begin_wait
+from rlinf.scheduler.comm.timekeeping import begin_wait, begin_wait_for
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 
@@ -172,7 +172,8 @@ class AsyncHandle(Generic[T]):
             self._check_process()
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
-            begun = begin_wait(self.awaits())
+            cause = self.settled.cause()
+            begun = begin_wait(self.awaits()) if cause is None else begin_wait_for(cause)
 
             def wake(_source: Any) -> None:
                 try:

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.timekeeping import begin_wait_in
+from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in
 from rlinf.scheduler.comm.waits import Wait
 
 logger = Reporter(__name__)
@@ -137,7 +137,7 @@ class Promise(Generic[T]):
         """
         if self._outcome:
             return True
-        begun = None if timeout_s == 0 else begin_wait_in(sys._getframe(1))
+        begun = None if timeout_s == 0 else begin_wait_in(sys._getframe(1), self.cause())
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
@@ -170,6 +170,10 @@ class Promise(Generic[T]):
 
     def awaits(self) -> Wait | None:
         """What whoever waits for it waits for; None where that is not known here. From any thread."""
+        return None
+
+    def cause(self) -> Cause | None:
+        """What a wait for it is counted as; None: as what whoever waits says that it waits for."""
         return None
 
     def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
 
@@ -44,6 +45,8 @@ MAX_SUMS = 2000
 # What a wait is for is said within so many frames of it.
 _NEAR = 6
 OTHERS = "others"
+# So many causes are kept that are not to be written anew.
+_NUM_CAUSES = 128
 
 
 class Site(NamedTuple):
@@ -140,6 +143,16 @@ class Timekeeper:
         if ended - began >= self.short_s:
             self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
 
+    def count_as_others(self, subject: str) -> None:
+        """Sums of a channel that is no more have no names of their own any longer: many may come and go."""
+        for key in [key for key in list(self.waits) if key[1].subject == subject]:
+            where, cause, by = key
+            spent = self.waits.pop(key, None)
+            if spent is not None:
+                others = self.waits.setdefault((where, Cause(cause.kind, OTHERS), by), [0, 0.0])
+                others[0] += spent[0]
+                others[1] += spent[1]
+
     def note_phase(self, where: Site, began: float, ended: float) -> None:
         """A phase is over."""
         spent = self.phases.get(where) or _new_sum(self.phases, where, Site("", OTHERS))
@@ -192,7 +205,7 @@ def cause_of(wait: Wait) -> Cause:
     return Cause(wait.kind, wait.operation, wait.subject)
 
 
-@lru_cache(maxsize=MAX_SUMS)
+@lru_cache(maxsize=_NUM_CAUSES)
 def cause_at(kind: str, what: str, subject: str) -> Cause:
     """The cause of a wait in an operation on a channel or on weights."""
     return Cause(kind, f"{what}('{subject}')", subject)
@@ -219,8 +232,15 @@ def begin_wait(wait: Wait | None) -> Begun | None:
     return Begun(monotonic(), cause_of(wait), peer)
 
 
-def begin_wait_in(frame: FrameType | None) -> Begun | None:
-    """The same of a thread that waits in `frame`: what for is read off its stack."""
+def begin_wait_for(cause: Cause) -> Begun:
+    """A wait begins that is known to be for that: nothing has to be put in words."""
+    return Begun(monotonic(), cause, "")
+
+
+def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun | None:
+    """The same of a thread that waits in `frame`: what for is read off its stack, unless that is known."""
+    if cause is not None:
+        return begin_wait_for(cause)
     caller = frame
     for _ in range(_NEAR):
         if frame is None:
@@ -229,7 +249,9 @@ def begin_wait_in(frame: FrameType | None) -> Begun | None:
         if describe is not None:
             try:
                 return begin_wait(describe(frame.f_locals))
-            except Exception:  # noqa: BLE001 - not all of its variables are there yet
+            except Exception as error:  # not all of its variables are there yet
+                if raised_by_signal_handler(error):
+                    raise
                 break
         frame = frame.f_back
     name = "" if caller is None else caller.f_code.co_qualname

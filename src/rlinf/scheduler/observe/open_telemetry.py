@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.errors import ClusterError, SchedulerError
 from rlinf.scheduler.observe.metrics import COUNTER, FAMILIES, MetricFamily
 from rlinf.scheduler.observe.status import JobStatus
 
@@ -16,6 +18,8 @@ MISSING = (
     "metrics for OpenTelemetry need the package opentelemetry-api, which is not installed: "
     "pip install opentelemetry-sdk, and an exporter"
 )
+# What was found is told for so long.
+LOOK_S = 1.0
 # As the Unified Code for Units of Measure has them.
 _UNITS = {"seconds": "s", "bytes": "By", "": "1"}
 
@@ -45,11 +49,38 @@ def observe_with_opentelemetry(cluster: Observable, meter: Meter | None = None) 
         from opentelemetry import metrics  # noqa: PLC0415 - optional
     except ImportError as error:
         raise ClusterError(MISSING) from error
-    used = meter or metrics.get_meter("rlinf")
+    used, look = meter or metrics.get_meter("rlinf"), _OneLook(cluster)
     for family in FAMILIES:
         make: Any = used.create_observable_counter if family.kind == COUNTER else used.create_observable_gauge
-        callback = _observing(cluster, family)
+        callback = _observing(look, family)
         make(dotted(family), [callback], unit=_UNITS[family.unit], description=family.help)
+
+
+class _OneLook:
+    """One look at the job for all instruments of a collection: each asks, and a look may take seconds.
+
+    Args:
+        cluster: the job's.
+    """
+
+    def __init__(self, cluster: Observable) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._found: JobStatus | SchedulerError | None = None
+        self._until = 0.0
+
+    def status(self) -> JobStatus:
+        """What the job does, as of the last look if that ended less than `LOOK_S` ago, also if it failed."""
+        with self._lock:
+            if self._found is None or time.monotonic() >= self._until:
+                try:
+                    self._found = self._cluster.status()
+                except SchedulerError as error:
+                    self._found = error
+                self._until = time.monotonic() + LOOK_S
+            if isinstance(self._found, SchedulerError):
+                raise self._found
+            return self._found
 
 
 def dotted(family: MetricFamily) -> str:
@@ -63,15 +94,13 @@ def dotted(family: MetricFamily) -> str:
     return ".".join(filter(None, (prefix, subject, rest)))
 
 
-def _observing(
-    cluster: Observable, family: MetricFamily
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observing(look: _OneLook, family: MetricFamily) -> Callable[[CallbackOptions], Iterable[Observation]]:
     from opentelemetry.metrics import Observation  # noqa: PLC0415 - optional
 
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
         return [
             Observation(value, dict(zip(family.labels, labels, strict=True)))
-            for labels, value in family.samples(cluster.status())
+            for labels, value in family.samples(look.status())
         ]
 
     return observe

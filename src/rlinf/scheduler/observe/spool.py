@@ -23,6 +23,8 @@ from rlinf.scheduler.comm.timekeeping import Span
 
 _SIZE = struct.Struct("<I")
 NUM_SEGMENTS = 2
+# What is written at once is no larger than such a part of the bound: else a segment would hold that alone, or more.
+NUM_PIECES = 8
 
 
 class SpoolHead(msgspec.Struct, tag=0, frozen=True, array_like=True):
@@ -95,8 +97,13 @@ class SpoolWriter:
 
     def write(self, spans: list[Span]) -> None:
         """Write spans; the oldest ones go where there is no room."""
-        if spans and self._append(Spans(spans)):
+        data, limit = _encode(Spans(spans)), self.max_bytes // NUM_PIECES
+        if len(data) <= limit and self._append(data):
             self._num_spans[self._number % NUM_SEGMENTS] += len(spans)
+        elif len(data) > limit and len(spans) > 1:
+            size = max(1, len(spans) * limit // (2 * len(data)))
+            for first in range(0, len(spans), size):
+                self.write(spans[first : first + size])
         else:
             self.num_dropped += len(spans)
 
@@ -104,19 +111,18 @@ class SpoolWriter:
         """Threads are called so."""
         if names.items() - self._threads.items():
             self._threads.update(names)
-            self._append(ThreadNames(self._threads))
+            self._append(_encode(ThreadNames(self._threads)))
 
     def note_clock(self, note: ClockNote) -> None:
         """The clock differs by so much from now on."""
         self._clock = note
-        self._append(note)
+        self._append(_encode(note))
 
     def close(self) -> None:
         """Write no more."""
         self._file.close()
 
-    def _append(self, frame: Frame) -> bool:
-        data = _encode(frame)
+    def _append(self, data: bytes) -> bool:
         room = self.max_bytes // NUM_SEGMENTS
         if self._file.tell() + _SIZE.size + len(data) > room and self._num_spans[self._number % NUM_SEGMENTS]:
             self._file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from functools import partial
@@ -60,7 +61,8 @@ class StatusDesk:
         self._roll_call = session.service(RollCall)
         self._vital_signs = session.service(VitalSigns)
         self._log = EventLog()
-        self._base: JobVitals | None = None
+        # What rates are from, and when that was on the monotonic clock: the other one may jump.
+        self._base: tuple[JobVitals, float] | None = None
         self._earlier: dict[str, tuple[Vitals, float]] = {}
         # The last answer, or the one that is on its way; and when that was asked for.
         self._present: Promise[JobStatus] | None = None
@@ -71,8 +73,9 @@ class StatusDesk:
     def ask(self, max_age_s: float = MAX_AGE_S) -> Promise[JobStatus]:
         """What the job does, as of so many seconds ago at most; on the I/O thread."""
         now = time.monotonic()
-        present = self._present
-        if present is None or (present.done() and now - self._asked_at > max_age_s):
+        present, age_s = self._present, now - self._asked_at
+        # One that is on its way for longer than anybody waits does not come: a look has failed.
+        if present is None or age_s > (max_age_s if present.done() else TIMEOUT_S):
             present = self._present = Promise()
             self._asked_at = now
             self._look(present)
@@ -91,10 +94,11 @@ class StatusDesk:
         at_s = time.time()
         vitals: dict[str, Vitals] = {each.process: each for each in found.answers}
         look = JobVitals(at_s, vitals, found.silent, self._roll_call.gone, found.took_s)
-        before = self._base
-        if before is None or look.at_s - before.at_s >= FIRST_SPAN_S:
-            self._base = look  # else rates would be of a moment
-        if before is None or look.at_s - before.at_s > BASE_AGE_S:
+        now = time.monotonic()
+        before, base_at = self._base or (look, -math.inf)
+        if now - base_at >= FIRST_SPAN_S:
+            self._base = look, now  # else rates would be of a moment
+        if now - base_at > BASE_AGE_S:
             self._messenger.call_later(FIRST_SPAN_S, partial(self._look, wanted))
             return
         self._remember(look)

@@ -175,7 +175,7 @@ def _lost(look: JobVitals, facts: JobFacts) -> Iterator[tuple[str, RankStatus]]:
     for name, lost in facts.lost.items():
         if name not in look.vitals:
             known, _ = facts.earlier.get(name, (Vitals(name, 0, "", 0.0), 0.0))
-            yield _away(known, LOST, lost.reason, look.at_s - lost.at_s)
+            yield _away(known, LOST, lost.reason, max(0.0, look.at_s - lost.at_s))
 
 
 def _away(known: Vitals, state: str, detail: str, silent_s: float) -> tuple[str, RankStatus]:

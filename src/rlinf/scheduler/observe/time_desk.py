@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 
@@ -30,8 +30,8 @@ from rlinf.scheduler.session import Session
 ALL_TIMES = "job.all_times"
 # Of all processes together so many spans are asked for, and of each at least as many as of one that leaves.
 MAX_SPANS = 200_000
-# So many that have left are remembered.
-MAX_LEFT = 4096
+# So many that have left are remembered, and so many spans of them, the last ones': all of them would be 400 MB.
+MAX_LEFT, MAX_LEFT_SPANS = 4096, 1 << 15
 
 
 class JobTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -73,6 +73,9 @@ class TimeDesk:
         self._roll_call = session.service(RollCall)
         self._own = session.service(TimeSheets)
         self._left: OrderedDict[tuple[str, str], TimeSheet] = OrderedDict()
+        # Those of them with spans, the oldest first, and how many spans these have.
+        self._with_spans: deque[tuple[str, str]] = deque()
+        self._num_spans = 0
         messenger.serve(TIMES_LEFT, self._on_left, TimeSheet)
         messenger.serve(ALL_TIMES, self._on_ask, AskAllTimes)
 
@@ -108,7 +111,14 @@ class TimeDesk:
         return sheet.now - (answered.asked_at + answered.answered_at) / 2
 
     def _on_left(self, notice: Request) -> None:
-        self._left[notice.peer_name, notice.peer_id] = notice.head
+        key, sheet = (notice.peer_name, notice.peer_id), notice.head
+        self._left[key] = sheet
+        self._with_spans.append(key)
+        self._num_spans += len(sheet.spans)
+        while self._num_spans > MAX_LEFT_SPANS or len(self._with_spans) > MAX_LEFT:
+            oldest = self._with_spans.popleft()
+            self._num_spans -= len(self._left[oldest].spans)
+            self._left[oldest] = replace(self._left[oldest], spans=())
         while len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.timekeeping import TIMES, Span, Timekeeper
+from rlinf.scheduler.comm.timekeeping import TIMES, Span, Timekeeper, cause_of
+from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.observe.notes import RunningCall
+from rlinf.scheduler.observe.stacks import longest_wait
 from rlinf.scheduler.session import Session
 
 # A service of every process of a job.
@@ -62,7 +64,8 @@ class TimeSheet(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         process: its name.
         lived_s: for how long it is looked at: since its first call, or where none has come, since it takes part.
-        calls, phases, waits: what has ended, added up; the calls that run are added to those that have ended.
+        calls, phases, waits: what has ended, added up; the calls that run, and the longest wait that goes on, are added
+            to those that have ended.
         running: those.
         spans: the last ones that took a while, by the process's clock.
         now: when this was said, on that clock.
@@ -95,6 +98,7 @@ def sheet_of(
     now: float,
     *,
     running: Collection[RunningCall] = (),
+    waiting: Callable[[], Wait | None] = lambda: None,
     max_spans: int = 0,
 ) -> TimeSheet:
     """The sheet of a process.
@@ -105,12 +109,19 @@ def sheet_of(
         began: since when it takes part, on the monotonic clock.
         now: the present moment, on that clock.
         running: the calls that it runs.
+        waiting: says what it waits for now, which is added to what it has waited: else who is stuck looks busy.
         max_spans: at most so many spans, the last ones.
     """
     calls = {method: (count, seconds) for method, (count, seconds) in times.calls.copy().items()}
     for call in running:
         count, seconds = calls.get(call.method, (0, 0.0))
         calls[call.method] = count + 1, seconds + (call.since_s or 0.0)
+    # First those that are over: one that ends in between is left out, not counted twice.
+    waits = [WaitSum(*where, *cause, by, *s) for (where, cause, by), s in times.waits.copy().items()]
+    present = waiting()
+    if present is not None:
+        method = max(running, key=lambda call: call.since_s or 0.0).method if running else ""
+        waits.append(WaitSum(method, "", *cause_of(present), "", 1, present.since_s))
     recent = tuple(times.recent.copy())
     spans = recent[len(recent) - max_spans :] if max_spans < len(recent) else recent
     return TimeSheet(
@@ -118,7 +129,7 @@ def sheet_of(
         now - (began if times.since is None else max(began, times.since)),
         tuple(CallSum(method, *spent) for method, spent in calls.items()),
         tuple(PhaseSum(*where, *spent) for where, spent in times.phases.copy().items()),
-        tuple(WaitSum(*where, *cause, by, *s) for (where, cause, by), s in times.waits.copy().items()),
+        tuple(waits),
         tuple(running),
         spans,
         now,
@@ -147,7 +158,15 @@ class TimeSheets:
     def now(self, max_spans: int) -> TimeSheet:
         """The sheet of now."""
         name, now = self._session.name, time.monotonic()
-        return sheet_of(TIMES, name, self._began, now, running=self.running(), max_spans=max_spans)
+        return sheet_of(
+            TIMES,
+            name,
+            self._began,
+            now,
+            running=self.running(),
+            waiting=longest_wait,
+            max_spans=max_spans,
+        )
 
     def _on_ask(self, request: Request) -> None:
         request.reply(self.now(request.head.max_spans))

@@ -93,6 +93,8 @@ class JobTrace:
         self.file: TraceFile | None = None
         self._desk = desk
         self._max_bytes = max_bytes
+        # Of several who end it, as a thread and the job's end, one does; again for a signal handler of that one.
+        self._stopping = threading.RLock()
 
     def stop(self, timeout_s: float = FETCH_TIMEOUT_S) -> TraceFile:
         """End it, fetch what all processes wrote, and write the file; a second call gives the same.
@@ -103,9 +105,10 @@ class JobTrace:
         Raises:
             OSError: the file cannot be written.
         """
-        if self.file is None:
-            self.file = self._desk.finish(self.path, self._max_bytes, timeout_s)
-        return self.file
+        with self._stopping:
+            if self.file is None:
+                self.file = self._desk.finish(self.path, self._max_bytes, timeout_s)
+            return self.file
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +116,13 @@ class JobTrace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except (OSError, SchedulerError):
+            if error is None:
+                raise
+            # What ended the block says more.
+            _log.exception("the trace could not be written to %s", self.path)
 
     def __repr__(self) -> str:
         return f"<JobTrace to {self.path}: {'goes on' if self.file is None else 'written'}>"
@@ -137,7 +146,7 @@ class TraceDesk:
         self._told_share = 0
         self._refused: dict[str, str] = {}
         self._gone_before: set[str] = set()
-        self._finishing = threading.Lock()
+        self._is_ending = False
         self._roll_call.on_enlisted.append(self._on_enlisted)
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
@@ -155,8 +164,8 @@ class TraceDesk:
         with file.open("wb"):  # now, and not when all is over
             pass
         self._trace = trace = JobTrace(self, file, max_bytes)
-        self._refused = {}
-        self._gone_before = set(self._roll_call.departed)
+        self._refused, self._is_ending = {}, False
+        self._gone_before = set(self._on_io_thread(lambda: self._roll_call.departed))
         self._trace_id, self._spool_bytes = secrets.token_hex(8), max_bytes // _TEXT_TO_SPOOL
         self._session.bus.subscribe(self._on_event)
         self._session.on_close_first(self._stop_at_close)
@@ -170,22 +179,19 @@ class TraceDesk:
     def finish(self, path: Path, max_bytes: int, timeout_s: float) -> TraceFile:
         """End the trace that goes on, and write its file."""
         deadline = time.monotonic() + timeout_s
-        with self._finishing:
-            trace_id = self._trace_id
-            members = self._on_io_thread(lambda: self._roll_call.members)
-            told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
-            _, silent = self._ask(told, TRACE, TraceOff(trace_id), TOLD_S)
-            self._on_io_thread(self._tracer.end)
-            self._give_up()
-            spools, missing = self._fetch(trace_id, told, deadline)
-            contents = [each for each in map(read_spool, spools.values()) if each is not None]
-            reasons = {**self._gone(), **silent, **missing, **self._refused}
-            known = {content.head.process for content in contents}
-            result = _written(
-                path, max_bytes, contents, {n: why for n, why in reasons.items() if n not in known}
-            )
-            self._drop(trace_id, told)
-            return result
+        trace_id = self._trace_id
+        members = self._on_io_thread(self._end_telling)
+        told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
+        _, silent = self._ask(told, TRACE, TraceOff(trace_id), TOLD_S)
+        self._on_io_thread(self._tracer.end)
+        self._give_up()
+        spools, missing = self._fetch(trace_id, told, deadline)
+        contents = [each for each in map(read_spool, spools.values()) if each is not None]
+        reasons = {**self._on_io_thread(self._gone), **silent, **missing, **self._refused}
+        known = {content.head.process for content in contents}
+        result = _written(path, max_bytes, contents, {n: why for n, why in reasons.items() if n not in known})
+        self._drop(trace_id, told)
+        return result
 
     def _gone(self) -> dict[str, str]:
         """Who was traced and is gone; what it wrote is mostly there."""
@@ -217,8 +223,13 @@ class TraceDesk:
         num_processes = 1 + len(self._roll_call.members)
         return self._spool_bytes // (1 << num_processes.bit_length())
 
+    def _end_telling(self) -> dict[str, tuple[str, Enlist]]:
+        """Who is to be told that it is over; who comes now is not told that there is a trace."""
+        self._is_ending = True
+        return self._roll_call.members
+
     def _on_enlisted(self, name: str, known: Enlist) -> None:
-        if self._trace is None:
+        if self._trace is None or self._is_ending:
             return
         if self._share < self._told_share:
             self._tell_all()

@@ -171,8 +171,15 @@ class Tracer:
             return
         # Not `threading.enumerate`: this thread would wait for a lock that an interrupted thread may hold.
         named = dict(threading._active)  # type: ignore[attr-defined]
-        writer.note_threads({span.thread: named[span.thread].name for span in spans if span.thread in named})
-        writer.write(spans)
+        try:
+            writer.note_threads(
+                {span.thread: named[span.thread].name for span in spans if span.thread in named}
+            )
+            writer.write(spans)
+        except OSError as error:  # its folder is gone, say: nobody has waited for it at the end of the trace
+            _log.warning("'%s' is not traced any more: %s", self._session.name, error)
+            TIMES.trace(None)
+            self._writer = None
 
     # -- clocks ----------------------------------------------------------------------------------
 
@@ -198,7 +205,8 @@ class Tracer:
         if len(trips) < NUM_TRIPS:
             self._ask_time(trips)
         else:
-            self._writer.note_clock(ClockNote(now, *offset_of(trips)))
+            with suppress(OSError):  # the next spans tell of it
+                self._writer.note_clock(ClockNote(now, *offset_of(trips)))
 
     def _folder(self, trace_id: str) -> Path:
         return folder_of(trace_id, self._messenger.endpoint.machine_id)

@@ -228,6 +228,9 @@ class Supervision(GroupCalls[LaunchedRank]):
             _log.warning("%s of group '%s' ended by force: %s", who, self.name, "; ".join(each))
 
     def _ask_to_end(self, how: str) -> None:
+        if self._node_watch.headless and self.session.closed:
+            # Ray would have to end what then has nothing to do any more; without this process they end themselves.
+            return
         for rank in self._living():
             if rank.endpoint is not None:
                 self.session.messenger.notify(rank.endpoint, how, None)

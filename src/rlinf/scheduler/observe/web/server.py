@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import secrets
+import socket
 import socketserver
 import sys
 import threading
@@ -59,7 +60,7 @@ class WebServer:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         self._app = WebApp(token, SharedLook(status, STATUS_EVERY_S), SharedLook(why, WHY_EVERY_S), metrics)
         try:
-            self._server = _LoopbackServer(port)
+            self._server = ThreadedServer(LOOPBACK, port)
         except (OSError, OverflowError) as error:
             raise ClusterError(
                 f"the page cannot listen on port {port} of {LOOPBACK}: {error}; port 0 takes any that is free"
@@ -82,25 +83,32 @@ class WebServer:
         self._server.server_close()
 
 
-class _LoopbackServer(ThreadingMixIn, WSGIServer):
-    """A thread for each connection; more than `MAX_CONNECTIONS` are closed at once."""
+class ThreadedServer(ThreadingMixIn, WSGIServer):
+    """A thread for each connection; more than `MAX_CONNECTIONS` are closed at once.
+
+    Args:
+        host: the address to listen on, of version 4 or 6 of the protocol.
+        port: 0: any that is free.
+    """
 
     # Else the kernel lets who comes sixth wait for a second.
     request_queue_size = MAX_CONNECTIONS
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__((LOOPBACK, port), _Handler)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        # Without HTTPServer's, which asks the resolver for this machine's name.
+        """Take the port; HTTPServer's own asks the resolver for this machine's name, which may take long."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = LOOPBACK, self.socket.getsockname()[1]
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there is a place."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -111,6 +119,7 @@ class _LoopbackServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer; in that thread."""
         threading.current_thread().name = f"{THREADS}-answer"
         try:
             super().process_request_thread(request, client_address)

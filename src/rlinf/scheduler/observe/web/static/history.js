@@ -13,6 +13,7 @@ class StateHistory {
   // Add what was seen at a moment: pairs of a rank and its state.
   add(atS, states) {
     const second = Math.floor(atS);
+    if (this.newest !== null && second < this.newest - 1) this._forget(); // the clock was set back
     const passed = this.newest === null ? 1 : second - this.newest;
     if (passed <= 0) return; // two looks in one second: the first one counts
     // Looks are a second apart, and a little: a second may have none, and then belongs to the one before.
@@ -52,6 +53,8 @@ class StateHistory {
     const seen = counts.slice(1).reduce((sum, count) => sum + count, 0);
     return STATES.map((state, number) => [state, counts[number + 1] / seen]).filter(([, share]) => share > 0);
   }
+
+  _forget() { this.newest = null; this.bands.clear(); }
 
   _slot(second) { return ((second % this.seconds) + this.seconds) % this.seconds; }
 }

@@ -149,4 +149,4 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("visibilitychange", requestShow);
 addEventListener("resize", requestShow);
 setInterval(() => { if (page.brokenAt !== null) requestShow(); }, 1000);
-follow((signal) => ask("events", signal), onEvent, (text) => broken(text));
+follow((signal) => ask("events", signal), onEvent, broken);

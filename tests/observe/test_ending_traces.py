@@ -1,0 +1,80 @@
+"""A trace ends once, whoever ends it and whoever comes or goes meanwhile."""
+
+import errno
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rlinf.scheduler.comm.timekeeping import TIMES
+from rlinf.scheduler.host.timing import Stopwatch
+from rlinf.scheduler.observe import trace_desk
+from rlinf.scheduler.observe.notes import Enlist
+from rlinf.scheduler.observe.trace_desk import TraceDesk
+from rlinf.scheduler.session import current_session
+from rlinf.testing import LocalRuntime
+
+MIB = 1 << 20
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def desk():
+    with LocalRuntime():
+        yield current_session().service(TraceDesk)
+    TIMES.clear()
+
+
+def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
+    trace = desk.begin(tmp_path / "run.json", MIB)
+    with Stopwatch("learn"):
+        pass
+    both = threading.Barrier(2)
+
+    def stop():
+        both.wait(DEADLINE_S)
+        return trace.stop()
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = [each.result(DEADLINE_S) for each in [threads.submit(stop), threads.submit(stop)]]
+    assert first is second
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert "learn" in [event["name"] for event in events]
+
+
+def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def trace_one(error):
+        with desk.begin(tmp_path / "run.json", MIB) as trace:
+            traces.append(trace)
+            if error is not None:
+                raise error
+
+    traces = []
+    with monkeypatch.context() as patch:
+        patch.setattr(trace_desk, "_written", full)
+        with pytest.raises(ZeroDivisionError):
+            trace_one(ZeroDivisionError())
+        with pytest.raises(OSError, match="no space left"):
+            trace_one(None)
+    # There is room again.
+    assert traces[-1].stop().path == tmp_path / "run.json"
+
+
+def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, monkeypatch):
+    late, told = Enlist(current_session().messenger.endpoint, 1, 0), []
+    monkeypatch.setattr(desk, "_tell", lambda name, *_: told.append(name))
+    ask = desk._ask
+
+    def come_late(*arguments):
+        desk._on_io_thread(lambda: desk._on_enlisted("late:0", late))
+        return ask(*arguments)
+
+    monkeypatch.setattr(desk, "_ask", come_late)
+    trace = desk.begin(tmp_path / "run.json", MIB)
+    desk._on_io_thread(lambda: desk._on_enlisted("early:0", late))
+    trace.stop()
+    assert told == ["early:0"]
