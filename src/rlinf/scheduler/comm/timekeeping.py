@@ -144,7 +144,12 @@ class Timekeeper:
             self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
 
     def count_as_others(self, channel: str) -> None:
-        """Sums of a channel that is no more have no names of their own any longer: many may come and go."""
+        """Sums of a channel that is no more make room, where there are many: channels may come and go.
+
+        Where there are not, they keep its name: it is gone, too, when this process leaves and tells what it counted.
+        """
+        if len(self.waits) < MAX_SUMS // 2:
+            return
         for key in list(self.waits):
             where, cause, by = key
             if (cause.kind, cause.subject) != (CHANNEL, channel):
