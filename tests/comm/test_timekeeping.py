@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from rlinf.scheduler.comm import timekeeping
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.timekeeping import (
@@ -68,13 +69,18 @@ def test_a_wait_is_counted_by_what_it_was_for_and_who_ended_it(times):
     assert span.ended - span.began == pytest.approx(seconds)
 
 
-def test_waits_at_a_channel_that_is_no_more_are_counted_without_its_name(times):
+def test_waits_at_a_channel_that_is_no_more_make_room_where_there_are_many(times, monkeypatch):
     for subject in ("short", "short", "kept"):
         times.note_wait(time.monotonic(), cause_at(CHANNEL, "get", subject), "rollout:0")
+    times.note_wait(time.monotonic(), cause_at(WEIGHTS, "fetch_weights", "short"), "actor:0")
+    times.count_as_others("short")
+    assert len(times.waits) == 3
+    monkeypatch.setattr(timekeeping, "MAX_SUMS", 6)
     times.count_as_others("short")
     assert {cause.operation: spent[0] for (_, cause, _), spent in times.waits.items()} == {
         "others": 2,
         "get('kept')": 1,
+        "fetch_weights('short')": 1,
     }
 
 

@@ -1,11 +1,14 @@
 """What threads and tasks are at, read off their stacks."""
 
 import asyncio
+import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +16,7 @@ from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.rundir import STACKS_NAME
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf.scheduler.observe import stack_file
 from rlinf.scheduler.observe.notes import Enlist, Stack
 from rlinf.scheduler.observe.outside import birth_of, look_at
 from rlinf.scheduler.observe.stacks import Threads, callee_of, stack_of
@@ -148,3 +152,20 @@ def test_a_process_that_has_ended_is_gone_and_another_ones_number_is_no_sign():
 @pytest.mark.parametrize("pid", [0, 2**22 + 1])
 def test_a_number_that_no_process_has(pid):
     assert birth_of(pid) == 0
+
+
+def test_who_is_asked_for_its_stacks_again_and_again_fills_no_disk(tmp_path):
+    number, path = signal.SIGRTMAX - 7, tmp_path / STACKS_NAME
+    first = f"{threading.main_thread().ident:x}\n".encode()
+    path.write_bytes(first + b"x" * stack_file.MAX_BYTES)
+    endpoint = SimpleNamespace(unix_path=str(tmp_path / "socket"))
+    with path.open("ab") as file:
+        faulthandler.register(number, file, all_threads=True)
+        try:
+            stacks = stack_file.stacks_by_signal(endpoint, os.getpid(), number, DEADLINE_S)
+        finally:
+            faulthandler.unregister(number)
+    assert [stack.name for stack in stacks][:1] == ["MainThread"]
+    data = path.read_bytes()
+    assert data.startswith(first)
+    assert len(data) < stack_file.MAX_BYTES

@@ -224,6 +224,10 @@ def test_what_a_group_did_that_has_ended_is_in_the_report(job):
     actor.shutdown(DEADLINE_S)
     after = {group.name: group for group in ask_report(job.session).groups}
     assert after["actor"].methods[0].spent.count == before["actor"].methods[0].spent.count
+    # Also what it has waited for, by name; and for its leaving.
+    assert {wait.operation for method in after["actor"].methods for wait in method.waits} >= {
+        wait.operation for method in before["actor"].methods for wait in method.waits
+    }
     assert "actor:0" not in ask_report(job.session).missing
 
 

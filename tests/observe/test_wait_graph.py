@@ -403,6 +403,12 @@ def test_nobody_stands_in_a_call_for_longer_than_it_runs():
     assert "b:0 stands in reward.py:31 (time.sleep) since 3 s" in longer.headline
 
 
+def test_names_that_would_move_a_cursor_do_not():
+    told = str(why(waits("a:0", recv("two\nlines\x1b[2J:0")), works("b:0")))
+    assert "two lines" in told
+    assert "\x1b" not in told
+
+
 def test_it_is_data_too():
     data = json.loads(json.dumps(why(waits("a:0", recv("b:0")), works("b:0")).to_dict()))
     assert data["culprits"][0]["address"] == "b:0"

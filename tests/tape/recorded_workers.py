@@ -3,11 +3,12 @@
 import asyncio
 import random
 import threading
+import time
 
 import numpy as np
 
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.errors import ChannelTimeout
+from rlinf.scheduler.errors import ChannelTimeout, ResultTimeout
 
 DEADLINE_S = 60.0
 
@@ -75,6 +76,27 @@ class Learner(Worker):
     def take_tensors(self, buffer):
         self.inputs.append(("tensor", self.trajectories.get(timeout_s=DEADLINE_S)))
         self.inputs.append(("filled", self.recv_tensor(buffer, "actor", 0, timeout_s=DEADLINE_S).clone()))
+
+    def look_whether_it_came(self):
+        """Does something else until what it has asked for has come, which takes its time."""
+        later = self.metrics.get(async_op=True, timeout_s=DEADLINE_S)
+        for _ in range(2):
+            self.inputs.append(("meanwhile", self.trajectories.get(timeout_s=DEADLINE_S), later.done()))
+        try:
+            later.wait(timeout_s=0.01)
+        except ResultTimeout:
+            self.inputs.append(("not yet", later.done()))
+        self.metrics.put("what came")
+        while not later.done():
+            time.sleep(0.001)
+        self.inputs.append(("came", later.wait(timeout_s=DEADLINE_S)))
+        never = self.metrics.get(async_op=True)
+        self.inputs.append(("afterwards", self.trajectories.get(timeout_s=DEADLINE_S), never.done()))
+
+    def look_for_ever(self):
+        never = self.metrics.get(async_op=True)
+        while not never.done():
+            self.inputs.append(("looked", None))
 
     def draw(self):
         self.inputs.append(("drawn", self.seed, random.random(), float(np.random.random())))

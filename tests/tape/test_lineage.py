@@ -322,6 +322,17 @@ def test_an_item_is_shown_in_one_line_whatever_it_says_of_itself(tmp_path, recor
     assert shown == ["", "two lines\N{REPLACEMENT CHARACTER}[2J", "array([[0., 0.], [0., 0.]])"]
 
 
+def test_names_that_would_move_a_cursor_do_not(channels, tmp_path, recordings):
+    prompts, _ = channels
+    with Worker.at_step(1):
+        prompts.put(1, queue_name="two\nlines\x1b[2J")
+        prompts.get("two\nlines\x1b[2J")
+    end(*channels)
+    told = str(recordings().step(1))
+    assert len(told.splitlines()) == 3
+    assert "\x1b" not in told
+
+
 def test_recordings_of_ranks_beside_them_are_not_kept_open(tmp_path, recordings):
     chain(tmp_path / "channel.rec", 1)
     for number in range(3):

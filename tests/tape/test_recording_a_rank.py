@@ -139,6 +139,31 @@ def test_what_a_task_leases_is_written_by_its_own_thread(recorded, monkeypatch):
     assert inputs == plain(worker.inputs)
 
 
+def test_what_had_not_come_yet_has_not_come_yet_again(recorded):
+    worker = make(recorded)
+    for number in range(3):
+        Channel.connect("trajectories").put(number)
+    recorded.call("look_whether_it_came")
+    inputs, _, _ = inputs_of(recorded, check=True)
+    assert inputs == plain(worker.inputs)
+    assert inputs[:4] == [
+        ["meanwhile", 0, False],
+        ["meanwhile", 1, False],
+        ["not yet", False],
+        ["came", "what came"],
+    ]
+
+
+def test_who_only_looks_whether_something_comes_that_never_came_is_told(recorded, monkeypatch):
+    make(recorded)
+    recorded.call("draw")
+    recorded.close()
+    monkeypatch.setattr(Learner, "draw", Learner.look_for_ever)
+    told = r"call 1, draw\(\): get 1 of metrics 'default': it had none of these"
+    with Replay(recorded.folder) as replay, pytest.raises(ReplayEnded, match=told):
+        list(replay.run())
+
+
 def test_what_it_asks_is_answered_as_then_and_what_it_is_asked_comes_again(recorded):
     worker = make(recorded)
     channel = Channel.create("questions")

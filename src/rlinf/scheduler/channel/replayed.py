@@ -8,7 +8,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
-from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.recorded import AboutDelivery, what_of
 from rlinf.scheduler.channel.spec import ChannelRef
@@ -17,8 +17,6 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.timekeeping import Cause, cause_of
-from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.tape.player import Player
 
@@ -69,41 +67,20 @@ class ReplayedConnection:
         if load is None:
             self._player.give(*what, _comparable(operation, encoded))
             return None
-        return load(_delivery(*self._player.take(*what)))
+        return load(_delivery(self._player.take(*what)))
 
-    def start(self, operation: Operation, encoded: Encoded | None = None) -> OperationPromise:
+    def start(self, operation: Operation, encoded: Encoded | None = None) -> Promise[Any]:
         """See `ChannelConnection`."""
         what = what_of(operation, self._name)
-        promise = OperationPromise(self, operation)
-        operation.promise_to(promise)
-        source: Promise[Any]
+        promise: Promise[Any]
         if encoded is not None or operation.kind == "set_version":
-            source = self._player.given(*what, _comparable(operation, encoded))
+            promise = self._player.given(*what, _comparable(operation, encoded))
         else:
-            source = self._player.promised(*what)
-        error = source.exception(0)
-        if error is not None:
-            promise.set_exception(error)
-        else:
-            value = source.result(0)
-            promise.set_result(value if value is None else _delivery(*value))
+            promise = self._player.promised(*what, _delivery, now=operation.kind == "admit")
+        operation.promise_to(promise)
         return promise
 
-    def awaits(self, operation: Operation) -> Wait:
-        """See `ChannelConnection`."""
-        return operation.awaits(self._name, "")
-
-    def cause(self, operation: Operation) -> Cause:
-        """See `ChannelConnection`."""
-        return cause_of(self.awaits(operation))
-
-    def withdraw(self, operation: Operation, promise: OperationPromise) -> None:
-        """See `ChannelConnection`; it is over."""
-
-    def explain(self, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-        """See `ChannelConnection`; nobody can be asked."""
-
-    def hold(self, operation: Operation) -> OperationPromise:
+    def hold(self, operation: Operation) -> Promise[Any]:
         """See `ChannelConnection`."""
         return self.start(operation)
 
@@ -160,15 +137,9 @@ class ReplayedConnection:
         """See `ChannelConnection`."""
 
     def _replied(self, what: str) -> Promise[Any]:
-        reply: Promise[Any] = Promise()
-        answer = self._player.promised(what, self._name)
-        error = answer.exception(0)
-        if error is not None:
-            reply.set_exception(error)
-        else:
-            head, frames = answer.result(0)
-            reply.set_result(SimpleNamespace(head=head, frames=frames))
-        return reply
+        return self._player.promised(
+            what, self._name, lambda brought: SimpleNamespace(head=brought[0], frames=brought[1]), now=True
+        )
 
 
 class ReplayedAsking:
@@ -207,5 +178,6 @@ def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], E
     return None if encoded is None or operation.question else lambda: encoded
 
 
-def _delivery(about: tuple[Any, ...], frames: list[bytearray]) -> Delivery:
+def _delivery(brought: tuple[tuple[Any, ...], list[bytearray]]) -> Delivery:
+    about, frames = brought
     return AboutDelivery(*about).delivery(frames)

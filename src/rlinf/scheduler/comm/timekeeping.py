@@ -143,10 +143,17 @@ class Timekeeper:
         if ended - began >= self.short_s:
             self._keep(Span(WAIT, began, ended, cause.operation, threading.get_ident(), by, cause.subject))
 
-    def count_as_others(self, subject: str) -> None:
-        """Sums of a channel that is no more have no names of their own any longer: many may come and go."""
-        for key in [key for key in list(self.waits) if key[1].subject == subject]:
+    def count_as_others(self, channel: str) -> None:
+        """Sums of a channel that is no more make room, where there are many: channels may come and go.
+
+        Where there are not, they keep its name: it is gone, too, when this process leaves and tells what it counted.
+        """
+        if len(self.waits) < MAX_SUMS // 2:
+            return
+        for key in list(self.waits):
             where, cause, by = key
+            if (cause.kind, cause.subject) != (CHANNEL, channel):
+                continue
             spent = self.waits.pop(key, None)
             if spent is not None:
                 others = self.waits.setdefault((where, Cause(cause.kind, OTHERS), by), [0, 0.0])

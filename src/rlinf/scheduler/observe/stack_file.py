@@ -57,7 +57,7 @@ def stacks_by_signal(endpoint: Endpoint, pid: int, number: int, within_s: float)
     """The stacks of another process of this machine, its main thread's first; none if it writes none in time."""
     path = Path(endpoint.unix_path).parent / STACKS_NAME
     try:
-        begin = path.stat().st_size
+        begin = _begin_of_next(path)
         os.kill(pid, number)
         text = _grown(path, begin, within_s)
         with path.open("rb") as file:
@@ -65,6 +65,17 @@ def stacks_by_signal(endpoint: Endpoint, pid: int, number: int, within_s: float)
     except (OSError, ValueError):
         return []
     return parsed(text, main)
+
+
+def _begin_of_next(path: Path) -> int:
+    """Where what is written next will begin; who asks often, for as long as a process hangs, does not fill the disk."""
+    size = path.stat().st_size
+    if size <= MAX_BYTES:
+        return size
+    with path.open("rb") as file:
+        begin = len(file.readline())  # which thread is the main one
+    os.truncate(path, begin)
+    return begin
 
 
 def _grown(path: Path, begin: int, within_s: float) -> str:

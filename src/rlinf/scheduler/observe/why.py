@@ -23,6 +23,7 @@ from rlinf.scheduler.observe.roll_call import ROLL_CALL, CallRoll
 from rlinf.scheduler.observe.stack_file import STACK_SIGNAL
 from rlinf.scheduler.observe.stacks import MAIN, TASK
 from rlinf.scheduler.observe.words import call_text, state_text, wait_text
+from rlinf.scheduler.planning.caret import printable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob
 
@@ -91,7 +92,8 @@ class Why:
 
     def __str__(self) -> str:
         found = [*self._others(), *self._waits(), *self._stacks()] if self.culprit else [*self._at_work()]
-        return "\n".join([self.headline, *found])
+        # Names of channels and files are the users' own.
+        return "\n".join(map(printable, [self.headline, *found]))
 
     def _at_work(self) -> Iterator[str]:
         """Where those are who wait for nobody: what they stand at may be a wait that is not this library's."""

@@ -146,7 +146,8 @@ class StepLineage:
             lines.append(f"  {batch.consumer} took {what} of '{batch.channel}' at {when}")
             for item in batch.items:
                 lines.extend(item.lines("    "))
-        return "\n".join(lines)
+        # Names of channels, queues and ranks are the users' own.
+        return "\n".join(map(printable, lines))
 
 
 @dataclass(eq=False, slots=True)

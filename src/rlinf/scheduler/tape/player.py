@@ -9,12 +9,17 @@ from typing import Any, TypeVar
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ReplayDiffers, ReplayEnded
+from rlinf.scheduler.tape.order import Order, ReplayedPromise
 from rlinf.scheduler.tape.rank_tape import digest_of
 from rlinf.scheduler.tape.recorded_rank import RecordedCall, RecordedOperation, RecordedRank, describe_call
 from rlinf.scheduler.tape.tape import YIELDED, Tape
 from rlinf.scheduler.tape.work import Places, Work, current_work, working_at
 
 T = TypeVar("T")
+
+
+def _as_it_is(brought: T) -> T:
+    return brought
 
 
 class Player(Tape):
@@ -34,6 +39,7 @@ class Player(Tape):
         self._places = Places()
         # How many of each were asked for, in the lane that is checked at its end.
         self._asked: dict[tuple[str, str, str], int] = {}
+        self._orders: dict[str, Order] = {}
 
     def take(self, operation: str, subject: str) -> tuple[Any, list[bytearray]]:
         """What the operation brought: what is said of it, and its bytes.
@@ -42,14 +48,32 @@ class Player(Tape):
             ReplayEnded: nothing was recorded of it.
             BaseException: what it had raised.
         """
-        return self.recorded.brought(self._next(operation, subject))
+        found = self._next(operation, subject)
+        self._order().leave(found.place.number)
+        return self.recorded.brought(found)
 
-    def promised(self, operation: str, subject: str) -> Promise[tuple[Any, list[bytearray]]]:
-        """The end of an operation, which is over: what `take` returns, or raises."""
-        promise: Promise[tuple[Any, list[bytearray]]] = Promise()
+    def promised(
+        self, operation: str, subject: str, load: Callable[[Any], Any] = _as_it_is, *, now: bool = False
+    ) -> Promise[Any]:
+        """The end of an operation that was begun: what `load` makes of what `take` returns, or what that raises.
+
+        Args:
+            operation: such as "get".
+            subject: of what.
+            load: see above.
+            now: it counts as had at once: nobody says that it is taken.
+        """
+        order = self._order()
         try:
-            promise.set_result(self.take(operation, subject))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+            found = self._next(operation, subject)
+        except ReplayEnded as error:
+            return _ended(ReplayedPromise(order, None), error)
+        promise: ReplayedPromise[Any] = ReplayedPromise(order, found.place.number)
+        if now or found.noted.failed:
+            order.leave(found.place.number)
+        try:
+            promise.set_result(load(self.recorded.brought(found)))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
             promise.set_exception(error)
         return promise
 
@@ -61,13 +85,16 @@ class Player(Tape):
         Raises:
             ReplayDiffers: at once.
         """
-        promise: Promise[None] = Promise()
+        order = self._order()
         try:
-            self.give(operation, subject, given)
+            then = self._give(operation, subject, given)
+        except ReplayEnded as error:
+            return _ended(ReplayedPromise(order, None), error)
+        promise: ReplayedPromise[None] = ReplayedPromise(order, then.place.number)
+        try:
+            self.recorded.brought(then)
             promise.set_result(None)
-        except ReplayDiffers:
-            raise
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
             promise.set_exception(error)
         return promise
 
@@ -84,7 +111,11 @@ class Player(Tape):
             ReplayEnded: nothing was recorded of it.
             BaseException: what it had raised.
         """
+        self.recorded.brought(self._give(operation, subject, given))
+
+    def _give(self, operation: str, subject: str, given: Callable[[], Encoded] | None) -> RecordedOperation:
         then = self._next(operation, subject)
+        self._order().leave(then.place.number)
         wanted = then.noted.digest
         if self._checks and given is not None and wanted is not None:
             found = digest_of(given())
@@ -92,7 +123,7 @@ class Player(Tape):
                 number = then.noted.place + 1
                 problem = f"it gives {_described(found)} where it gave {_described(wanted)}"
                 raise ReplayDiffers(f"{self._where()}: {operation} {number} to {subject}", problem)
-        self.recorded.brought(then)
+        return then
 
     def run(self, operation: str, subject: str, function: Callable[[], T]) -> T:
         """See `Tape`: what it returned then."""
@@ -128,6 +159,18 @@ class Player(Tape):
             raise ReplayEnded(f"{self._where()}: {operation} {place + 1} of {subject}", there)
         return found
 
+    def _order(self) -> Order:
+        """Of the lane of this thread or task."""
+        lane = current_work().lane
+        if lane not in self._orders:
+            kinds = self.recorded.operations(lane).items()
+            # Values of streams are asked for by nobody here.
+            numbers = (
+                each.place.number for what, known in kinds if what != YIELDED for each in known.values()
+            )
+            self._orders[lane] = Order(numbers)
+        return self._orders[lane]
+
     def _what_else(self, operation: str, lane: str) -> str:
         others = sorted(
             f"{name} of {subject}" for name, subject in self.recorded.operations(lane) if name == operation
@@ -148,6 +191,11 @@ class Player(Tape):
             if call.began.lane == lane:
                 return describe_call(call.began)
         return lane
+
+
+def _ended(promise: ReplayedPromise[T], error: ReplayEnded) -> ReplayedPromise[T]:
+    promise.set_exception(error)
+    return promise
 
 
 def _described(digest: tuple[int, int]) -> str:
