@@ -60,6 +60,7 @@ def pytest_configure():
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
 def pytest_collection_modifyitems(items):
     """Let tests of Ray run in two processes, beside all others in a third."""
+    items.sort(key=lambda item: not _is_first(item))
     for item in items:
         if ray := item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group(OWN_RAYS if ray.kwargs.get("own") else SHARED_RAY))
@@ -73,6 +74,11 @@ def pytest_collection_modifyitems(items):
         elif item.get_closest_marker("interrupted"):
             # The usual way to end a test that takes too long needs the signal that these tests use.
             item.add_marker(pytest.mark.timeout(INTERRUPTED_LIMIT_S, method="thread"))
+
+
+def _is_first(item):
+    ray = item.get_closest_marker("ray")
+    return ray is not None and ray.kwargs.get("first", False)
 
 
 def pytest_collection_finish(session):

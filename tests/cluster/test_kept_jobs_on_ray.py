@@ -31,7 +31,8 @@ KILLED = """
         os.kill(os.getpid(), 9)
 """
 
-pytestmark = pytest.mark.ray
+# Other tests keep devices; here it is looked whether all are free again.
+pytestmark = pytest.mark.ray(first=True)
 
 
 class Alive(Worker):

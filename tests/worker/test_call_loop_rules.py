@@ -82,7 +82,11 @@ class Callers:
         def reply(answer, frames=(), **_options):
             self.answers.setdefault((caller, head.number), []).append((answer, frames))
 
-        self._services[service](SimpleNamespace(peer_id=caller, head=head, frames=list(frames), reply=reply))
+        self._services[service](
+            SimpleNamespace(
+                peer_id=caller, peer_name=str(caller), head=head, frames=list(frames), reply=reply
+            )
+        )
 
     def kinds(self, caller, number):
         return [type(answer) for answer, _ in self.answers.get((caller, number), [])]

@@ -4,6 +4,7 @@ import os
 import queue
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -130,7 +131,7 @@ def test_without_a_ray_nothing_is_taken_back_and_nothing_raised(ray_cluster, mon
     withdraw_all("01000000")
     withdraw_of_dead_jobs()
     with pytest.raises(ClusterError, match="not connected to Ray"):
-        errand.leave("a rank", None)
+        errand.leave("a rank", SimpleNamespace(kept_job=""))
 
 
 def test_ranks_copy_large_memory_around_the_cache(all_visible):
