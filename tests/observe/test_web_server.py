@@ -19,6 +19,7 @@ from rlinf.scheduler.observe.web.app import CLOSED
 from rlinf.scheduler.observe.web.job_page import page_url, serve_job
 from rlinf.scheduler.observe.web.server import MAX_CONNECTIONS, WebServer
 from rlinf.testing import LocalRuntime
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
@@ -98,10 +99,12 @@ def test_the_page_follows_the_job_and_says_why_it_waits(browser):
 
 def test_metrics_are_beside_the_page_and_as_secret(browser):
     pytest.importorskip("prometheus_client")
-    with browser.ask("/metrics") as answer:
-        assert (
-            'rlinf_channel_got_items_total{channel="trajectories"} 1.0' in answer.read().decode().splitlines()
-        )
+
+    def told():
+        with browser.ask("/metrics") as answer:
+            return answer.read().decode().splitlines()
+
+    wait_until(lambda: 'rlinf_channel_got_items_total{channel="trajectories"} 1.0' in told())
     with browser.ask("/metrics", "wrong") as answer:
         assert answer.status == 403
 
