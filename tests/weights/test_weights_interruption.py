@@ -9,7 +9,8 @@ import pytest
 
 from alarms import Interrupted
 from rlinf.scheduler.comm.directory import DirectoryClient
-from rlinf.scheduler.errors import NameTaken, WeightsError
+from rlinf.scheduler.errors import NameTaken, WeightsError, WeightsMismatch
+from rlinf.scheduler.weights.fetch import FetchedWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
 from weights_job import DEADLINE_S, parked, wait_until
 from weights_peers import numbers_in, state
@@ -55,6 +56,37 @@ def test_a_second_interruption_while_a_version_is_copied_leaves_a_handle_that_co
     assert len(numbers_in(into)) == 2
     assert handle.wait() == 1
     assert numbers_in(into) == {1}
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_an_interruption_after_a_version_was_written_leaves_a_handle_that_ends_as_it_did(
+    job, monkeypatch, fits
+):
+    actor, rollout = job.member("actor:0"), job.member("rollout:0")
+    actor.publish("policy", state(1), 1)
+    into, write, num_written = state(-1), FetchedWeights.write, 0
+    if not fits:
+        into["unpublished"] = into[next(iter(into))]
+
+    def interrupted(delivery, writer):
+        nonlocal num_written
+        num_written += 1
+        try:
+            return write(delivery, writer)
+        finally:
+            if num_written == 1:
+                raise Interrupted
+
+    monkeypatch.setattr(FetchedWeights, "write", interrupted)
+    handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
+    with pytest.raises(Interrupted):
+        handle.wait()
+    if fits:
+        assert handle.wait() == 1
+    else:
+        with pytest.raises(WeightsMismatch, match="unpublished"):
+            handle.wait()
+    assert num_written == 2
 
 
 def test_an_interrupted_publish_arrives_as_a_whole_or_not_at_all(job, alarms):

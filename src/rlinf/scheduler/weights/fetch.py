@@ -33,11 +33,12 @@ class FetchedWeights:
         version: which one.
     """
 
-    __slots__ = ("_arrived", "version")
+    __slots__ = ("_arrived", "_unfit", "version")
 
     def __init__(self, version: int, arrived: Arrived) -> None:
         self.version = version
         self._arrived: Arrived | None = arrived
+        self._unfit: tuple[Any, ...] | None = None
 
     def frames(self) -> list[Buffer]:
         """Its bytes, to be noted; nothing once it was written."""
@@ -47,25 +48,30 @@ class FetchedWeights:
         """Write it to its place and give its memory back; the version.
 
         An interruption (Ctrl-C, a signal handler that raises) does not leave a part of it there: it is written as a
-        whole before that is raised, unless another interruption comes. It may be called again after either.
+        whole before that is raised, unless another interruption comes. It may be called again after either, and after
+        its end, and then ends as it did.
 
         Raises:
             WeightsMismatch: it does not fit; nothing was written.
         """
+        if self._unfit is not None:
+            raise WeightsMismatch(*self._unfit)
+        if self._arrived is None:
+            return self.version
         try:
-            self._write(writer)
-        except WeightsMismatch:
+            self._write(writer, self._arrived)
+        except WeightsMismatch as error:
+            self._unfit = error.args
             self._arrived = None
             raise
         except BaseException:
-            self._write(writer)
+            self._write(writer, self._arrived)
             raise
         self._arrived = None
         return self.version
 
-    def _write(self, writer: StateDictWriter) -> None:
-        arrived = self._arrived
-        frames = [] if arrived is None else list(arrived.frames())
+    def _write(self, writer: StateDictWriter, arrived: Arrived) -> None:
+        frames = list(arrived.frames())
         try:
             writer.write(self.version, frames)
         finally:
