@@ -1,4 +1,4 @@
-"""Weights on pretend devices, and what other processes do with them; each function runs in one started by `Job.start`."""
+"""Weights on pretend devices, and what other processes do with them; functions that `Job.start` runs in one each."""
 
 import contextlib
 import time

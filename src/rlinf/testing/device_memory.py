@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf.scheduler.comm.device.driver import DeviceMemory, DeviceUnusable
+from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceUnusable
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.maps import map_array
 
@@ -51,25 +51,25 @@ class PretendDevice:
     def trim(self, device: str) -> None:
         """See `DeviceDriver`."""
 
-    def allocate(self, device: str, size_bytes: int) -> DeviceMemory:
+    def allocate(self, device: str, size_bytes: int) -> BucketMemory:
         """See `DeviceDriver`."""
         if self.used_bytes + size_bytes > self._total_bytes:
             raise DeviceUnusable(f"{device} has no {size_bytes} bytes free")
         fd = kernel.create(size_bytes)
         self.used_bytes += size_bytes
-        return DeviceMemory(device, _tensor(fd, size_bytes), (fd, size_bytes))
+        return BucketMemory(device, _tensor(fd, size_bytes), (fd, size_bytes))
 
-    def handle(self, memory: DeviceMemory) -> bytes:
+    def handle(self, memory: BucketMemory) -> bytes:
         """See `DeviceDriver`."""
         return msgspec.msgpack.encode((os.getpid(), memory.token[0]))
 
-    def free(self, memory: DeviceMemory) -> None:
+    def free(self, memory: BucketMemory) -> None:
         """See `DeviceDriver`."""
         fd, size_bytes = memory.token
         os.close(fd)
         self.used_bytes -= size_bytes
 
-    def open(self, device: str, size_bytes: int, handle: bytes) -> DeviceMemory:
+    def open(self, device: str, size_bytes: int, handle: bytes) -> BucketMemory:
         """See `DeviceDriver`."""
         if not self._opens:
             raise DeviceUnusable("this device opens nothing of others")
@@ -80,9 +80,9 @@ class PretendDevice:
             raise DeviceUnusable(f"process {pid} shares nothing (any more): {error}") from error
         self.num_opened += 1
         self.num_open += 1
-        return DeviceMemory(device, _tensor(fd, size_bytes), fd)
+        return BucketMemory(device, _tensor(fd, size_bytes), fd)
 
-    def close(self, memory: DeviceMemory) -> None:
+    def close(self, memory: BucketMemory) -> None:
         """See `DeviceDriver`."""
         os.close(memory.token)
         self.num_open -= 1

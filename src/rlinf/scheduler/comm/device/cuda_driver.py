@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlinf.scheduler.comm.device.cuda_api import HANDLE_BYTES, CudaApi
-from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceMemory, DeviceUnusable
+from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.reports import Reporter
 
 logger = Reporter(__name__)
@@ -67,20 +67,20 @@ class CudaDriver:
         with self._torch.cuda.device(self._index(device)):
             self._torch.cuda.empty_cache()
 
-    def allocate(self, device: str, size_bytes: int) -> DeviceMemory:
+    def allocate(self, device: str, size_bytes: int) -> BucketMemory:
         """See `DeviceDriver`."""
         address = self._api.allocate(self._index(device), size_bytes)
         return self._memory(device, address, size_bytes)
 
-    def handle(self, memory: DeviceMemory) -> bytes:
+    def handle(self, memory: BucketMemory) -> bytes:
         """See `DeviceDriver`."""
         return self._api.handle(self._index(memory.device), memory.token)
 
-    def free(self, memory: DeviceMemory) -> None:
+    def free(self, memory: BucketMemory) -> None:
         """See `DeviceDriver`."""
         self._api.free(self._index(memory.device), memory.token)
 
-    def open(self, device: str, size_bytes: int, handle: bytes) -> DeviceMemory:
+    def open(self, device: str, size_bytes: int, handle: bytes) -> BucketMemory:
         """See `DeviceDriver`."""
         if len(handle) != HANDLE_BYTES:
             raise DeviceUnusable(f"a handle of CUDA has {HANDLE_BYTES} bytes, not {len(handle)}")
@@ -90,7 +90,7 @@ class CudaDriver:
             raise DeviceUnusable(f"{error}; {_IN_CONTAINERS}") from error
         return self._memory(device, address, size_bytes)
 
-    def close(self, memory: DeviceMemory) -> None:
+    def close(self, memory: BucketMemory) -> None:
         """See `DeviceDriver`."""
         self._api.close(self._index(memory.device), memory.token)
 
@@ -118,11 +118,11 @@ class CudaDriver:
             finally:
                 stream.synchronize()
 
-    def _memory(self, device: str, address: int, size_bytes: int) -> DeviceMemory:
+    def _memory(self, device: str, address: int, size_bytes: int) -> BucketMemory:
         index = self._index(device)
         with self._torch.cuda.device(index):
             data = self._torch.as_tensor(_Interface(address, size_bytes), device=f"cuda:{index}")
-        return DeviceMemory(device, data, address)
+        return BucketMemory(device, data, address)
 
     def _index(self, device: str) -> int:
         for index in range(self._torch.cuda.device_count()):

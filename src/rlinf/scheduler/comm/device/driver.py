@@ -12,7 +12,7 @@ class DeviceUnusable(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class DeviceMemory:
+class BucketMemory:
     """A stretch of memory on a device, this process's own or opened.
 
     Attributes:
@@ -41,31 +41,31 @@ class DeviceDriver(Protocol):
     def trim(self, device: str) -> None:
         """Give back what torch keeps of a device and does not use."""
 
-    def allocate(self, device: str, size_bytes: int) -> DeviceMemory:
+    def allocate(self, device: str, size_bytes: int) -> BucketMemory:
         """Memory that other processes can open.
 
         Raises:
             DeviceUnusable: there is none.
         """
 
-    def handle(self, memory: DeviceMemory) -> bytes:
+    def handle(self, memory: BucketMemory) -> bytes:
         """What another process opens memory of this one by.
 
         Raises:
             DeviceUnusable: nobody can.
         """
 
-    def free(self, memory: DeviceMemory) -> None:
+    def free(self, memory: BucketMemory) -> None:
         """Give memory of this process back."""
 
-    def open(self, device: str, size_bytes: int, handle: bytes) -> DeviceMemory:
+    def open(self, device: str, size_bytes: int, handle: bytes) -> BucketMemory:
         """Memory of another process.
 
         Raises:
             DeviceUnusable: it cannot be opened here.
         """
 
-    def close(self, memory: DeviceMemory) -> None:
+    def close(self, memory: BucketMemory) -> None:
         """Undo `open`; nothing reads or writes the memory."""
 
     def mark(self, device: str) -> Any:

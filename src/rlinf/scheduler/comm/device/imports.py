@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceMemory, DeviceUnusable
+from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.open_buckets import BucketKey, OpenBuckets
 from rlinf.scheduler.comm.device.records import BucketRecord, OnDevice
 from rlinf.scheduler.comm.device.thread import DeviceThread
@@ -30,7 +30,7 @@ class BucketUse:
 
     __slots__ = ("__weakref__", "_wake", "memory", "places")
 
-    def __init__(self, memory: DeviceMemory, where: OnDevice, wake: Wake | None) -> None:
+    def __init__(self, memory: BucketMemory, where: OnDevice, wake: Wake | None) -> None:
         self.memory = memory
         self.places = where.places
         self._wake = wake
@@ -67,7 +67,7 @@ class BucketImports:
         self._thread = thread
         self._buckets = OpenBuckets()
         # With what holds the block that stands for the bucket.
-        self._open: dict[BucketKey, tuple[DeviceDriver, DeviceMemory, Arrived]] = {}
+        self._open: dict[BucketKey, tuple[DeviceDriver, BucketMemory, Arrived]] = {}
         self._refs: set[UseRef] = set()
         self._dropped: deque[weakref.ref[BucketUse]] = deque()
 
@@ -123,7 +123,7 @@ class BucketImports:
     def _on_drop(self) -> None:
         self._thread.put(self.sweep)
 
-    def _opened(self, driver: DeviceDriver, where: OnDevice) -> tuple[DeviceDriver, DeviceMemory, Arrived]:
+    def _opened(self, driver: DeviceDriver, where: OnDevice) -> tuple[DeviceDriver, BucketMemory, Arrived]:
         try:
             arrived = self._parcels.receive([where.bucket])
             record = msgspec.msgpack.decode(arrived.frames()[0], type=BucketRecord)

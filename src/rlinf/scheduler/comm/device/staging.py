@@ -17,7 +17,7 @@ import msgspec
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedTensor
-from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceMemory, DeviceUnusable
+from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.pool import BucketPool, bucket_bytes
 from rlinf.scheduler.comm.device.records import RETIRE, BucketRecord, OnDevice, Retire
 from rlinf.scheduler.comm.device.thread import DeviceThread
@@ -43,7 +43,7 @@ class DeviceBucket:
 
     __slots__ = ("memory", "parcel", "readers")
 
-    def __init__(self, memory: DeviceMemory, parcel: Parcel) -> None:
+    def __init__(self, memory: BucketMemory, parcel: Parcel) -> None:
         self.memory = memory
         self.parcel: Parcel | None = parcel
         self.readers: dict[str, Endpoint] = {}
@@ -139,7 +139,7 @@ class Staging:
         parcel.when_free(partial(self._unread.append, number))
         return Staged(bucket, parcel, where, encoded)
 
-    def memory_of(self, where: OnDevice) -> DeviceMemory | None:
+    def memory_of(self, where: OnDevice) -> BucketMemory | None:
         """The memory of a bucket of this process; None if it was given up."""
         return next(
             (each.memory for each in self._buckets.values() if _descriptor(each) == where.bucket), None
@@ -247,7 +247,7 @@ def _descriptor(bucket: DeviceBucket) -> bytes:
 
 def _copy(
     driver: DeviceDriver,
-    memory: DeviceMemory,
+    memory: BucketMemory,
     parts: Sequence[BytePart],
     offsets: Sequence[int],
     mark: object,
