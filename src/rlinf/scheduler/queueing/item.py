@@ -72,7 +72,12 @@ class Item:
     def for_subscription(self) -> Item:
         """The same payload as another item, which has a fate of its own; nobody answers it."""
         twin = Item(self.payload, 0, self.size_bytes, self.priority, self.group)
-        twin.weight, twin.since, twin.version, twin.origin = self.weight, self.since, self.version, self.origin
+        twin.weight, twin.since, twin.version, twin.origin = (
+            self.weight,
+            self.since,
+            self.version,
+            self.origin,
+        )
         self.shared = twin.shared = True
         return twin
 
