@@ -272,6 +272,16 @@ def variables_lacking() -> dict[str, Mapping[str, str]]:
     }
 
 
+def cores_of_machines() -> dict[str, float]:
+    """How many cores Ray was told that each machine has, by its address."""
+    cores: dict[str, float] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            address = node["NodeManagerAddress"]
+            cores[address] = cores.get(address, 0.0) + node["Resources"].get("CPU", 0.0)
+    return cores
+
+
 def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
     """Ray's way to say: on this node and no other."""
     return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
