@@ -26,7 +26,7 @@ from rlinf.scheduler.host.errand import (
     leave,
     withdraw,
     withdraw_all,
-    withdraw_of_dead_jobs,
+    withdraw_of_the_dead,
 )
 from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import KeptJob, job_topology
@@ -80,10 +80,9 @@ class Processes:
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
-            if kept is not None:
-                return
-            withdraw_of_dead_jobs()
-            session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
+            withdraw_of_the_dead()
+            if kept is None:
+                session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 
     @property
     def _nodes(self) -> tuple[Node, ...]:
