@@ -99,7 +99,9 @@ def test_with_its_keeper_stopped_or_not_all_of_a_job_ends_and_its_devices_and_na
     try:
         (kept,) = json.loads(rlinf("--json"))["kept"]
         os.kill(kept["pid"], signal.SIGSTOP)
-        with pytest.raises(ClusterTimeout, match="`rlinf jobs stop fragile --force` kills it, and ends its job"):
+        with pytest.raises(
+            ClusterTimeout, match="`rlinf jobs stop fragile --force` kills it, and ends its job"
+        ):
             record_of("fragile", 0.1)
         assert rlinf("stop", "fragile", "--force") == "job 'fragile' has ended\n"
         assert select.select([descriptor], [], [], DEADLINE_S)[0]

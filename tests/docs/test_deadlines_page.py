@@ -33,8 +33,7 @@ from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.followed_group import END_WITHIN_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
 from rlinf.scheduler.worker.group_calls import UNREAD_GRACE_S
-from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
-from rlinf.scheduler.worker.node_states import REFUSED_FOR_S
+from rlinf.scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
 from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
 from rlinf.scheduler.worker.profile import SENDING_S
 from rlinf.scheduler.worker.successors import ENDED_WITHIN_S

@@ -45,6 +45,12 @@ def open_channels(
     return requests, groups
 
 
+def end_recordings() -> None:
+    """Record no more; what was recorded is on disk then."""
+    for name in channels.ALL:
+        Channel.connect(name).record(None)
+
+
 def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) -> Parts:
     """Start all groups and channels side by side, because each takes seconds to import what it needs.
 

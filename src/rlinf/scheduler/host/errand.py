@@ -150,7 +150,8 @@ def _own_actor() -> str:
 
 def _is_there(actor_id: str) -> bool:
     """Whether Ray has an actor, or is about to have it."""
-    return actors(actor_id).get("State", _DEAD) != _DEAD
+    state: str = actors(actor_id).get("State", _DEAD)
+    return state != _DEAD
 
 
 def _job_key(job_id: str) -> bytes:
