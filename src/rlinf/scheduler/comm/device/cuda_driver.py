@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,7 +70,7 @@ class CudaDriver:
     def allocate(self, device: str, size_bytes: int) -> BucketMemory:
         """See `DeviceDriver`."""
         address = self._api.allocate(self._index(device), size_bytes)
-        return self._memory(device, address, size_bytes)
+        return self._memory(device, address, size_bytes, self._api.free)
 
     def handle(self, memory: BucketMemory) -> bytes:
         """See `DeviceDriver`."""
@@ -88,7 +88,7 @@ class CudaDriver:
             address = self._api.open(self._index(device), handle)
         except DeviceUnusable as error:
             raise DeviceUnusable(f"{error}; {_IN_CONTAINERS}") from error
-        return self._memory(device, address, size_bytes)
+        return self._memory(device, address, size_bytes, self._api.close)
 
     def close(self, memory: BucketMemory) -> None:
         """See `DeviceDriver`."""
@@ -118,10 +118,16 @@ class CudaDriver:
             finally:
                 stream.synchronize()
 
-    def _memory(self, device: str, address: int, size_bytes: int) -> BucketMemory:
+    def _memory(
+        self, device: str, address: int, size_bytes: int, undo: Callable[[int, int], None]
+    ) -> BucketMemory:
         index = self._index(device)
-        with self._torch.cuda.device(index):
-            data = self._torch.as_tensor(_Interface(address, size_bytes), device=f"cuda:{index}")
+        try:
+            with self._torch.cuda.device(index):
+                data = self._torch.as_tensor(_Interface(address, size_bytes), device=f"cuda:{index}")
+        except (RuntimeError, TypeError, ValueError) as error:
+            undo(index, address)
+            raise DeviceUnusable(f"torch makes no tensor of memory of CUDA's: {error}") from error
         return BucketMemory(device, data, address)
 
     def _index(self, device: str) -> int:
@@ -133,7 +139,11 @@ class CudaDriver:
     def _uuid(self, index: int) -> str:
         known = self._uuids.get(index)
         if known is None:
-            own, whole = self._api.uuids(index)
+            try:
+                own, whole = self._api.uuids(index)
+            except DeviceUnusable as error:
+                logger.warning("what ranks of cuda:%d exchange goes through host memory: %s", index, error)
+                own = whole = ""
             if own != whole:
                 logger.warning(
                     "cuda:%d is a part (MIG) of %s, which shares no memory between processes here: what its ranks "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -26,9 +27,12 @@ class DeviceThread:
         # Its methods are one step each, and may be called in a signal handler while they run.
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._starting = threading.Lock()
+        self._pid = os.getpid()
 
     def put(self, step: Callable[[], None]) -> None:
-        """Run `step` soon; its mistake is reported. From any thread."""
+        """Run `step` soon; its mistake is reported. From any thread; in a forked child, which has no device, never."""
+        if os.getpid() != self._pid:
+            return
         self._todo.put(step)
         if self._starting.acquire(blocking=False):
             try:
