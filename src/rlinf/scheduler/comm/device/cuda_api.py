@@ -58,7 +58,9 @@ class CudaApi:
         device = self._device(index)
         own, whole = ctypes.create_string_buffer(_UUID_BYTES), ctypes.create_string_buffer(_UUID_BYTES)
         self._check("cuDeviceGetUuid_v2", self._library.cuDeviceGetUuid_v2(own, device))
-        self._check("cuDeviceGetUuid", self._library.cuDeviceGetUuid(whole, device))
+        # Of drivers that no longer have the older call there is nothing to compare.
+        older = getattr(self._library, "cuDeviceGetUuid", self._library.cuDeviceGetUuid_v2)
+        self._check("cuDeviceGetUuid", older(whole, device))
         return f"GPU-{uuid.UUID(bytes=own.raw)}", f"GPU-{uuid.UUID(bytes=whole.raw)}"
 
     def memory(self, index: int) -> tuple[int, int]:
