@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -176,6 +177,28 @@ def test_an_interrupted_fetch_leaves_no_half_version(job, alarms):
 def settle_copies(weights):
     """Return when what was asked of the device is done."""
     weights._devices._thread.ask(lambda: None).result(DEADLINE_S)
+
+
+@pytest.mark.interrupted
+def test_an_interrupted_publication_is_a_version_or_none_and_leaves_no_bucket_behind(
+    job, alarms, monkeypatch
+):
+    # What is raised where Python drops it is kept until the test ends, with all that its frames refer to.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _raised: None)
+    device = PretendDevice(DEVICE)
+    actor, into = job.member("actor:0", device=device), tensors(-1)
+    actor.publish("policy", tensors(0), 0)
+    alarm, newest = alarms(2, max_delay_s=0.002), 0
+    for version in range(1, 60):
+        weights = tensors(version)
+        if alarm.interrupt(lambda: actor.publish("policy", weights, version)):  # noqa: B023 - called at once
+            newest = version
+        got = fetched(actor, into)
+        assert newest <= got <= version
+        assert values_in(into) == {got}
+        newest = got
+    assert alarm.num_raised > 5
+    wait_until(lambda: idle_bytes(actor) == device.used_bytes - BUCKET_BYTES, job.messengers["actor:0"])
 
 
 # -- room -----------------------------------------------------------------------------------------

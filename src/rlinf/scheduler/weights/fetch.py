@@ -197,10 +197,9 @@ class Fetch(Transfer):
 
     def _done(self, key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
         if key is not None and arrived is not None:
-            frames = arrived.frames()
-            if is_staged(frames):
+            if is_staged(arrived.frames()):
                 opened = partial(self._opened, key, arrived)
-                self._devices.open(f"weights '{self._name}'", self._from.process_id, frames, opened)
+                self._devices.open(f"weights '{self._name}'", self._from.process_id, arrived, opened)
             else:
                 self._arrived(key, arrived, None)
         elif isinstance(error, PeerDied):

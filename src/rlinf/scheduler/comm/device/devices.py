@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -16,12 +17,11 @@ from rlinf.scheduler.comm.device.open_buckets import BucketKey
 from rlinf.scheduler.comm.device.records import RETIRE, OnDevice, Retire
 from rlinf.scheduler.comm.device.staging import Staged, Staging
 from rlinf.scheduler.comm.device.thread import DeviceThread
-from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, WAIT_S
 from rlinf.scheduler.errors import CommError, CommTimeout
 
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 # A copy comes after what its thread had asked of the device before, which may be a whole step of training.
 COPY_TIMEOUT_S = 600.0
+# Who could not open a bucket tries it again after so long.
+BARRED_S = 60.0
 
 
 class Devices:
@@ -58,8 +60,8 @@ class Devices:
         self._thread = DeviceThread()
         self._staging = Staging(messenger, self._thread, self._limit_bytes)
         self._imports = BucketImports(messenger.parcels, self._thread)
-        # Whose buckets cannot be opened here.
-        self._barred: set[str] = set()
+        # Whose buckets could not be opened here, and until when that is not tried again.
+        self._barred: dict[str, float] = {}
         self._said: set[str] = set()
         messenger.serve(RETIRE, self._on_retire, Retire)
         messenger.on_peer_lost(self._on_peer_lost)
@@ -153,32 +155,30 @@ class Devices:
 
     def readable_from(self, process_id: str, devices: tuple[str, ...]) -> tuple[str, ...]:
         """Those of some devices on which this process can read what another one has staged."""
-        return () if process_id in self._barred else devices
+        return () if time.monotonic() < self._barred.get(process_id, 0.0) else devices
 
     def open(
-        self, what: str, owner_id: str, frames: list[Buffer], then: Callable[[BucketUse | None], None]
+        self, what: str, owner_id: str, arrived: Arrived, then: Callable[[BucketUse | None], None]
     ) -> None:
         """Open the bucket in which an object lies.
 
         Args:
             what: the object, for messages.
             owner_id: whose bucket it is.
-            frames: what was sent; they keep the object.
+            arrived: what was sent.
             then: called on the I/O thread with the bucket, or with None if it cannot be opened here.
         """
 
         def done(answer: Promise[BucketUse]) -> None:
             error = answer.exception()
             if error is not None:
-                self._barred.add(owner_id)
+                self._barred[owner_id] = time.monotonic() + BARRED_S
                 peer = self._messenger.peer_name(owner_id)
                 self._say(f"open {owner_id}", "%s of '%s' comes through host memory: %s", what, peer, error)
             use = None if error is not None else answer.result()
             self._messenger.submit(lambda: then(use))
 
-        self._thread.ask(partial(self._open, OnDevice.from_frame(frames[0]), owner_id)).add_done_callback(
-            done
-        )
+        self._thread.ask(partial(self._open, arrived, owner_id)).add_done_callback(done)
 
     def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
         """Copy an object to host memory.
@@ -204,7 +204,7 @@ class Devices:
         self._thread.put(partial(self._imports.retire, key))
 
     def _on_peer_lost(self, process_id: str) -> None:
-        self._barred.discard(process_id)
+        self._barred.pop(process_id, None)
         if self._driver is not None:
             self._thread.put(partial(self._imports.lose, process_id))
 
@@ -214,16 +214,19 @@ class Devices:
 
     # -- the device thread -----------------------------------------------------------------------
 
-    def _open(self, where: OnDevice, owner_id: str) -> BucketUse:
-        driver = self._driver
+    def _open(self, arrived: Arrived, owner_id: str) -> BucketUse:
+        driver, where = self._driver, OnDevice.from_frame(arrived.frames()[0])
         if driver is None:
             raise DeviceUnusable("this process uses no device")
         if owner_id != self._messenger.endpoint.process_id:
-            return self._imports.use(driver, where)
-        memory = self._staging.memory_of(where)
-        if memory is None:
-            raise DeviceUnusable("its memory was given up")
-        return BucketUse(memory, where, None)
+            use = self._imports.use(driver, where)
+        else:
+            memory = self._staging.memory_of(where)
+            if memory is None:
+                raise DeviceUnusable("its memory was given up")
+            use = BucketUse(memory, where, None)
+        use.holds = arrived
+        return use
 
     def _copy_out(self, staged: Staged) -> Parcel:
         driver = self._driver

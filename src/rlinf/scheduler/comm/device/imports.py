@@ -26,13 +26,15 @@ class BucketUse:
     Attributes:
         memory: the bucket.
         places: where the parts of the object lie in it (see `OnDevice`).
+        holds: the object, so that it stays there as long as something is copied from it.
     """
 
-    __slots__ = ("__weakref__", "_wake", "memory", "places")
+    __slots__ = ("__weakref__", "_wake", "holds", "memory", "places")
 
     def __init__(self, memory: BucketMemory, where: OnDevice, wake: Wake | None) -> None:
         self.memory = memory
         self.places = where.places
+        self.holds: Arrived | None = None
         self._wake = wake
 
     def frames(self, frames: Sequence[Buffer]) -> list[Any]:
