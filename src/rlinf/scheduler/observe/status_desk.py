@@ -85,14 +85,12 @@ class StatusDesk:
         self.ask(request.head.max_age_s).add_done_callback(partial(_answer, request))
 
     def _look(self, wanted: Promise[JobStatus]) -> None:
-        inquiry = Inquiry(VITALS, Vitals, WITHIN_S)
-        asking = self._roll_call.ask(inquiry, partial(self._on_found, wanted))
-        asking.answers.append(self._vital_signs.now())
-        asking.begin()
+        inquiry, own = Inquiry(VITALS, Vitals, WITHIN_S), (self._vital_signs.now(),)
+        self._roll_call.ask(inquiry, partial(self._on_found, wanted), own=own)
 
     def _on_found(self, wanted: Promise[JobStatus], found: AskingAll) -> None:
         at_s = time.time()
-        vitals: dict[str, Vitals] = {each.process: each for each in found.answers}
+        vitals: dict[str, Vitals] = {each.process: each for each in found.heads}
         look = JobVitals(at_s, vitals, found.silent, self._roll_call.gone, found.took_s)
         now = time.monotonic()
         before, base_at = self._base or (look, -math.inf)
