@@ -14,7 +14,8 @@ import msgspec
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.observe.answering import DOING, ENLIST, Doings
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
-from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook
+from rlinf.scheduler.observe.notes import Doing, Enlist, JobLook
+from rlinf.scheduler.observe.status import GoneProcess
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -99,10 +100,10 @@ class RollCall:
         AskingAll(self._session, inquiry, asked, everybody, done, own).begin()
 
     @property
-    def gone(self) -> tuple[Gone, ...]:
+    def gone(self) -> tuple[GoneProcess, ...]:
         """The processes that are gone, the last ones."""
         now = time.monotonic()
-        return tuple(Gone(name, reason, now - at) for name, reason, at in self._gone.values())
+        return tuple(GoneProcess(name, reason, now - at) for name, reason, at in self._gone.values())
 
     def call(self, wanted: CallRoll, done: Callable[[JobLook], None]) -> None:
         """Ask what all are at, and have `done` called with what was found."""

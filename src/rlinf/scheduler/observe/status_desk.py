@@ -12,10 +12,9 @@ import msgspec
 from rlinf.scheduler.comm import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
+from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.event_log import EventLog
 from rlinf.scheduler.observe.measuring import VITALS, VitalSigns
 from rlinf.scheduler.observe.roll_call import RollCall
@@ -163,7 +162,6 @@ def begin_status(session: Session, max_age_s: float = MAX_AGE_S) -> Promise[Repl
     return asked
 
 
-@awaited(lambda _local: Wait(IDLE, "what the job does"))
 def received(asked: Promise[Reply]) -> JobStatus:
     """What was answered; waits for it.
 
@@ -171,8 +169,5 @@ def received(asked: Promise[Reply]) -> JobStatus:
         ClusterError: the process that keeps the job's directory does not answer.
         CommError: it is gone.
     """
-    try:
-        status: JobStatus = asked.result().head
-    except CommTimeout as error:
-        raise ClusterError(f"the job's driver does not answer: {error}") from error
+    status: JobStatus = reply_of_home(asked, "what the job does").head
     return status

@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.observe.asking_all import Answer, AskingAll, Inquiry
+from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.graph import only_looks
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.time_sheets import (
@@ -122,7 +121,6 @@ def _reply(request: Request, times: JobTimes) -> None:
     request.reply(None, [msgspec.msgpack.encode(times)])
 
 
-@awaited(lambda _local: Wait(IDLE, "where the job's time went"))
 def ask_times(session: Session, within_s: float) -> JobTimes:
     """Where the time of all processes of a job went.
 
@@ -132,8 +130,5 @@ def ask_times(session: Session, within_s: float) -> JobTimes:
     asked = session.messenger.request(
         session.home, ALL_TIMES, AskAllTimes(within_s), timeout_s=within_s + 1.0, reply_type=None
     )
-    try:
-        reply = asked.result()
-    except CommTimeout as error:
-        raise ClusterError(f"the job's driver does not answer: {error}") from error
-    return msgspec.msgpack.decode(reply.frames[0], type=JobTimes)
+    frames = reply_of_home(asked, "where the job's time went").frames
+    return msgspec.msgpack.decode(frames[0], type=JobTimes)
