@@ -29,8 +29,7 @@ from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import HeldItems, Leases
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Client, Getter, Putter, Tally
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, Tally
 from rlinf.scheduler.queueing.ranked import RankedItems
 from rlinf.scheduler.queueing.sharding import Sharding
 from rlinf.scheduler.queueing.tap_queue import TapQueue

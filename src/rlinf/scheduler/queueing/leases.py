@@ -26,8 +26,7 @@ from rlinf.scheduler.queueing.instructions import (
     StopClock,
 )
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Client, Getter
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue
 from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.wanted import LeaseTerms
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from rlinf.scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse, StartClock
 from rlinf.scheduler.queueing.leases import HeldItems
-from rlinf.scheduler.queueing.operations import Getter
+from rlinf.scheduler.queueing.named_queue import Getter
 from rlinf.scheduler.queueing.queue_set import QueueSet
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.leases import Leases
-from rlinf.scheduler.queueing.named_queue import NamedQueue, QueueDepth
-from rlinf.scheduler.queueing.operations import Client, Getter, Putter, Tally
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth, Tally
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.weights import check_maxsize

@@ -8,8 +8,7 @@ from typing import Any
 
 from rlinf.scheduler.queueing.instructions import Instruction, Ripen
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Client, Getter
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue
 from rlinf.scheduler.queueing.overview import ChannelOverview, overview_of
 from rlinf.scheduler.queueing.records import QueueRecord, StateRecord, as_name
 from rlinf.scheduler.queueing.report import QueueSnapshot, report_of

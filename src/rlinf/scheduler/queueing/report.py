@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.leases import HeldItems
-from rlinf.scheduler.queueing.named_queue import NamedQueue, QueueDepth
-from rlinf.scheduler.queueing.operations import Getter, Putter
+from rlinf.scheduler.queueing.named_queue import Getter, NamedQueue, Putter, QueueDepth
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.wanted import WantedGroup
 from rlinf.scheduler.queueing.weights import rounded

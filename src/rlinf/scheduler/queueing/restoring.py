@@ -7,8 +7,7 @@ from typing import Any
 
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems, Leases
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Client, Getter, Putter
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter
 from rlinf.scheduler.queueing.records import (
     ClientRecord,
     DeadRecord,

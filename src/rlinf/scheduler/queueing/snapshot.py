@@ -16,8 +16,7 @@ from functools import cached_property
 from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Client, Getter, Putter
+from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.records import (
     ClientRecord,

@@ -11,8 +11,7 @@ from rlinf.scheduler.queueing.groups import GroupName
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.item import Item, marks_tell
 from rlinf.scheduler.queueing.lending import Lending
-from rlinf.scheduler.queueing.named_queue import NamedQueue
-from rlinf.scheduler.queueing.operations import Getter, Putter
+from rlinf.scheduler.queueing.named_queue import Getter, NamedQueue, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.recording import Recording
 from rlinf.scheduler.queueing.sharding import ShardPlan

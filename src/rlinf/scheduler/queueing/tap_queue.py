@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from rlinf.scheduler.queueing.instructions import Instruction
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.named_queue import NamedQueue, QueueDepth
-from rlinf.scheduler.queueing.operations import Tally
+from rlinf.scheduler.queueing.named_queue import NamedQueue, QueueDepth, Tally
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.records import TapRecord
 from rlinf.scheduler.wording import counted, size_text
