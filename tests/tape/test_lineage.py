@@ -209,7 +209,7 @@ def test_a_recording_keeps_its_bound_and_says_what_it_dropped(tmp_path, recordin
 def test_what_the_disk_does_not_take_is_left_out_and_counted(tmp_path, monkeypatch, recordings):
     monkeypatch.setattr(deliveries, "BACKLOG_BYTES", -1)
     log = DeliveryLog(str(tmp_path / "a.rec"), RecordedChannel("slow", 0.0), 1 << 20)
-    delivery = (0.0, "default", "actor:0", 1, [((("driver", "p", 1), None, "default"), None, 0, 5, 0)])
+    delivery = (0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)])
     log.add(delivery, [], 10)
     log.add(delivery, [], 10)
     monkeypatch.undo()
@@ -288,7 +288,7 @@ def chain(path, length, payload=None):
     frames = [] if payload is None else encode(payload).frames()
     for number in range(length):
         trace = Trace([ItemId("a", "p", before) for before in range(max(0, number - 2), number)])
-        item = ((ItemId("a", "p", number), trace, "default"), None, 0, 5, len(frames))
+        item = (ItemId("a", "p", number), trace, None, 0, 5, len(frames))
         log.add((float(number), "default", "a", 1 if number >= length - 2 else None, [item]), frames, 10)
     log.close()
     assert log.ended.wait(60)

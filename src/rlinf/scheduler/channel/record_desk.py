@@ -10,7 +10,7 @@ from rlinf.scheduler.channel.remote_items import RemoteItem
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.errors import RecordingError
-from rlinf.scheduler.queueing import Deliver, rounded
+from rlinf.scheduler.queueing import Deliver, Tapped, rounded
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 
@@ -80,7 +80,7 @@ class RecordDesk:
     def note(self, delivery: Deliver, consumer: str) -> list[Any] | None:
         """Items go to a consumer; their ids, for it to name them, if that is recorded."""
         step = self._steps.pop((delivery.client, delivery.ticket), None) if self._steps else None
-        if self._log is None or not any(item.origin for item in delivery.items):
+        if self._log is None or not delivery.items or type(delivery.queue) is Tapped:
             return None  # a slot, or what a subscription reads
         if step is None and delivery.part is not None:
             step = delivery.part.step
@@ -89,10 +89,10 @@ class RecordDesk:
         else:
             frames: list[Buffer] = []
             items = [self._item(item, frames) for item in delivery.items]
-            queue = next(_name(item.origin[2]) for item in delivery.items if item.origin)
+            queue = delivery.queue if isinstance(delivery.queue, str) else repr(delivery.queue)
             size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
             self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
-        return [item.origin[0] if item.origin else ("", "", 0) for item in delivery.items]
+        return [_id(item) or ("", "", 0) for item in delivery.items]
 
     def close(self) -> None:
         """Record no more; what is to be written still is, if that does not take long."""
@@ -108,9 +108,13 @@ class RecordDesk:
             # Its consumer may write into what it gets.
             its = [bytes(frame) for frame in payload.frames()]
             frames.extend(its)
-        return item.origin, item.version, rounded(item.weight), item.size_bytes, len(its)
+        trace = None if item.origin is None else item.origin[2]
+        return _id(item), trace, item.version, rounded(item.weight), item.size_bytes, len(its)
 
 
-def _name(queue: Any) -> str:
-    name = wire.as_name(queue)
-    return name if isinstance(name, str) else repr(name)
+def _id(item: Item) -> tuple[str, str, int] | None:
+    """Who put it, by name and process, and that one's number of it; None where that is not known."""
+    if item.origin is None:
+        return None
+    (name, client), ticket, _ = item.origin
+    return name, client, ticket

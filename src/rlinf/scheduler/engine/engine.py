@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
 from rlinf.scheduler.engine.guard import Guard
-from rlinf.scheduler.engine.lost_nodes import answering_nodes
+from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
 from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
@@ -257,11 +257,9 @@ def probe_nodes(
             problem = f"no answer from {names} after {timeout_s:.0f} s: no process starts there"
             raise ClusterTimeout(problem) from error
         except RayError as error:
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            gone = [node["NodeManagerAddress"] for node in nodes if node["NodeID"] not in alive]
-            if not gone:
+            problem = what_is_gone(nodes, ray.nodes())
+            if not problem:
                 raise
-            problem = f"node {', '.join(gone)} is gone: Ray gave it up while it was asked what it has"
             raise ClusterError(problem) from error
 
 
@@ -272,6 +270,16 @@ def variables_lacking() -> dict[str, Mapping[str, str]]:
         node: {} if copying.LABELS.items() <= those else copying.OF_A_PROCESS
         for node, those in labels.items()
     }
+
+
+def cores_of_machines() -> dict[str, float]:
+    """How many cores Ray was told that each machine has, by its address."""
+    cores: dict[str, float] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            address = node["NodeManagerAddress"]
+            cores[address] = cores.get(address, 0.0) + node["Resources"].get("CPU", 0.0)
+    return cores
 
 
 def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:

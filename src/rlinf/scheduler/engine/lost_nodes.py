@@ -10,7 +10,7 @@ import random
 import select
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,22 @@ class NodeLooks:
 def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
     """The ids of those nodes, of Ray's records, whose raylets answer."""
     return ask_raylets({record["NodeID"]: _raylet_of(record) for record in records}, _LOOK_S)[1]
+
+
+def what_is_gone(asked: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]]) -> str:
+    """Which of the nodes that were asked Ray has lost since, and why, in a clause; "" if none.
+
+    >>> asked = [{"NodeID": "a", "NodeManagerAddress": "10.0.0.1"}, {"NodeID": "b", "NodeManagerAddress": "10.0.0.2"}]
+    >>> lost = {"NodeID": "b", "Alive": False, "DeathReasonMessage": "SIGTERM"}
+    >>> what_is_gone(asked, [{"NodeID": "a", "Alive": True}, lost])
+    'node 10.0.0.2 is gone: its raylet ended (SIGTERM)'
+    """
+    by_id = {record["NodeID"]: record for record in records}
+    gone = [node for node in asked if not _is_alive(by_id, node["NodeID"])]
+    texts = [
+        f"node {each['NodeManagerAddress']} is gone: {_cause(by_id.get(each['NodeID']))}" for each in gone
+    ]
+    return "; ".join(texts)
 
 
 def num_lost_nodes(there: Collection[Mapping[str, Any]]) -> int:

@@ -204,12 +204,4 @@ class DeliveryLog:
 def _delivery(
     at: float, name: str, consumer: str, step: int | None, items: Iterable[tuple[Any, ...]]
 ) -> RecordedDelivery:
-    return RecordedDelivery(at, name, consumer, step, [_item(*item) for item in items])
-
-
-def _item(
-    origin: Any, version: int | None, weight: float | int, size_bytes: int, num_frames: int
-) -> RecordedItem:
-    which, trace, _ = (None, None, "") if origin is None else origin
-    # As they came: what is read is typed.
-    return RecordedItem(which, trace, version, weight, size_bytes, num_frames)
+    return RecordedDelivery(at, name, consumer, step, [RecordedItem(*item) for item in items])
