@@ -46,16 +46,25 @@ def failing(request):
 
 @pytest.mark.parametrize("is_patient", [False, True])
 def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypatch, is_patient):
-    asked, look_at = [], asking_all.look_at
+    held, looked, look_at = [], [], asking_all.look_at
+
+    def answer_if_looked_at():
+        if is_patient and held and looked:
+            held[0].reply(held[0].head + 1)
+
+    def hold(request):
+        held.append(request)
+        answer_if_looked_at()
 
     def look_and_let_it_answer(*about):
+        looked.append(about)
         # After what was seen has been noted.
-        session.messenger.call_later(0.1, lambda: asked[0].reply(asked[0].head + 1))
+        session.messenger.call_later(0.1, answer_if_looked_at)
         return look_at(*about)
 
     monkeypatch.setattr(asking_all, "look_at", look_and_let_it_answer)
     began = time.monotonic()
-    found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=is_patient), env=asked.append)
+    found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=is_patient), env=hold)
     if is_patient:
         (answer,) = found.answers
         assert (found.heads, found.silent) == ((0, 2), ())
