@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -241,6 +242,32 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recor
         disk.set()
         end(channel)
     assert recordings().steps == list(range(100))
+
+
+def test_nobody_waits_for_a_disk_that_opens_no_file(tmp_path, monkeypatch, recordings):
+    make, disk = os.makedirs, threading.Event()
+
+    def make_at_last(*args, **options):
+        assert disk.wait(60)
+        return make(*args, **options)
+
+    monkeypatch.setattr("rlinf.scheduler.tape.files.os.makedirs", make_at_last)
+    with LocalRuntime(), ThreadPoolExecutor(1) as threads:
+        channel = Channel.create("busy")
+        begun = threads.submit(channel.record, tmp_path / "a.rec")
+        try:
+            with Worker.at_step(1):
+                channel.put("before it is opened", timeout_s=30)
+                assert channel.get(timeout_s=30) == "before it is opened"
+            assert not begun.done()
+        finally:
+            disk.set()
+        begun.result(60)
+        with Worker.at_step(2):
+            channel.put("recorded")
+            channel.get()
+        end(channel)
+    assert recordings().steps == [2]
 
 
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):

@@ -1,15 +1,16 @@
-"""Records what a channel delivers; on the I/O thread, which writes nothing itself."""
+"""Records what a channel delivers; on the I/O thread, which opens and writes nothing itself."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.remote_items import RemoteItem
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.errors import RecordingError
 from rlinf.scheduler.queueing import Deliver, Tapped, rounded
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
@@ -26,10 +27,13 @@ class RecordDesk:
 
     Args:
         channel: its name.
+        submit: has something done on the I/O thread.
     """
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, submit: Callable[[Callable[[], None]], object]) -> None:
         self._channel = channel
+        self._submit = submit
+        self._is_closed = False
         self._log: DeliveryLog | None = None
         self._has_payload = False
         # At which step they work who asked and said so; by client and ticket.
@@ -40,15 +44,30 @@ class RecordDesk:
     def answer(self, request: Request) -> None:
         """Begin to record, or end it: then the answer comes when all is written."""
         wanted: wire.Record = request.head
-        before, log = self._log, None
+        if not wanted.path:
+            self._take(request, None)
+            return
         try:
-            if wanted.path:
-                began = RecordedChannel(self._channel, time.time())
-                log = DeliveryLog(wanted.path, began, wanted.max_bytes)
-        except (OSError, RuntimeError, RecordingError) as error:  # there may be no thread for it
+            log = DeliveryLog(wanted.path, RecordedChannel(self._channel, time.time()), wanted.max_bytes)
+        except RuntimeError as error:  # there is no thread for it
             request.reply(wire.Done(str(error)))
             return
-        self._log, self._has_payload = log, wanted.payload
+        log.opened.add_done_callback(lambda _: self._submit(partial(self._on_opened, request, log)))
+
+    def _on_opened(self, request: Request, log: DeliveryLog) -> None:
+        error = log.opened.exception(0)
+        if error is not None:
+            request.reply(wire.Done(str(error)))
+        elif self._is_closed:
+            log.close()
+            request.reply(wire.Done(f"channel '{self._channel}' was deleted"))
+        else:
+            self._take(request, log)
+
+    def _take(self, request: Request, log: DeliveryLog | None) -> None:
+        """Record into that from now on; the answer comes when what there was before is written."""
+        before = self._log
+        self._log, self._has_payload = log, request.head.payload
         self._again.clear()
         if before is None:
             request.reply(wire.Done(""))
@@ -96,6 +115,7 @@ class RecordDesk:
 
     def close(self) -> None:
         """Record no more; what is to be written still is, if that does not take long."""
+        self._is_closed = True
         if self._log is not None:
             self._log.close()
             self._log.ended.wait(CLOSE_S)

@@ -124,7 +124,7 @@ class ChannelServer:
         claims: further names that it has there.
         saved: what it holds in the beginning.
         image: what another server knew, for this one to go on with, and everything that it held.
-        beside: what checkpoints are taken by, if not `messenger`.
+        beside: what checkpoints and recordings are taken by, if not `messenger`.
 
     Attributes:
         on_stopped: called once on the I/O thread when the server has left; the process may end then.
@@ -182,7 +182,7 @@ class ChannelServer:
             self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
-        self._records = RecordDesk(spec.name)
+        self._records = RecordDesk(spec.name, (beside or messenger).submit)
         self._heap = Heap(messenger.call_later)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}

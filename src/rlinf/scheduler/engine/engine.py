@@ -26,7 +26,7 @@ from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.engine.ray_messages import keep_off_terminal
-from rlinf.scheduler.engine.raylets import wait_for_raylet
+from rlinf.scheduler.engine.raylets import node_ip_here, wait_for_raylet
 from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.planning import Node
@@ -289,7 +289,9 @@ def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
 
 def _connect(address: str) -> None:
     started: dict[str, Any] = {}
-    if address == LOCAL:
+    if address != LOCAL and (own_ip := node_ip_here(address)):
+        started = {"_node_ip_address": own_ip}
+    elif address == LOCAL:
         started = {
             "include_dashboard": False,
             "labels": copying.LABELS,

@@ -59,11 +59,13 @@ class NodesSeen:
         gone: why nodes are gone.
         answering: nodes whose raylets have answered; `HEAD` is among them if Ray's own service has.
         silent: those that have not, in a second.
+        refusing: those of `silent` whose machines say that nobody listens there.
     """
 
     gone: Mapping[str, str]
     answering: Collection[str]
     silent: Collection[str]
+    refusing: Collection[str] = ()
 
 
 class NodeLooks:
@@ -93,7 +95,8 @@ class NodeLooks:
         ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
         silent_now = {*wanted, HEAD} - ended - answering
         if HEAD not in answering:  # whoever asks Ray now waits for a minute
-            return NodesSeen(dict.fromkeys(ended - {HEAD}, _ENDED), answering, silent_now | {HEAD})
+            gone = dict.fromkeys(ended - {HEAD}, _ENDED)
+            return NodesSeen(gone, answering, silent_now | {HEAD}, ended & {HEAD})
         records = {record["NodeID"]: record for record in ray.nodes()}
         # Those that are new are looked at the next time.
         self.raylets = {each: _raylet_of(record) for each, record in records.items()}

@@ -91,6 +91,7 @@ class LaunchOptions:
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         seed: what the ranks' seeds are derived from; None: one that is drawn.
         record: the folder in which what comes to them is recorded; "" if it is not.
+        record_bytes: how large the recording of each may become.
         sys_path: where modules are found; empty: where the process that launches finds them.
         log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
         moves: whether a rank whose node is gone comes back on another one.
@@ -108,6 +109,7 @@ class LaunchOptions:
     stall_after_s: float = 0
     seed: int | None = None
     record: str = ""
+    record_bytes: int = 0
     sys_path: tuple[str, ...] = ()
     log_level: int = 0
     moves: bool = False
@@ -563,6 +565,7 @@ class _Launch:
                 seed=recipe.seed_of(rank.address.rank),
                 seeds_generators=self._options.seed is not None,
                 record=self._options.record,
+                record_bytes=self._options.record_bytes,
             )
             if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *recipe.factory]
