@@ -57,24 +57,13 @@ class Job:
         self.process.stdout.close()
 
 
-@pytest.fixture(scope="module")
-def address():
-    """Where a Ray with two nodes of four devices is reached; its own job has none of them."""
-    job = Job(PROGRAM, "start", "2x4")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", job.first[2])
-        yield job.first[1]
-    job.end()
-
-
 @pytest.fixture
-def start(address):
-    """Start a job there."""
+def start(ray_address):
+    """Start a job on the Ray of the tests, which has two nodes of four devices."""
     jobs = []
 
     def start_job(*command):
-        jobs.append(Job(*(command or (PROGRAM, address))))
+        jobs.append(Job(*(command or (PROGRAM, ray_address))))
         return jobs[-1]
 
     yield start_job
@@ -83,12 +72,13 @@ def start(address):
 
 
 @pytest.fixture
-def foreign(address, start):
+def foreign(ray_address, start):
     """Start a Ray program that is not ours."""
-    return lambda count, wait_s=20: start("-c", FOREIGN, address, count, wait_s)
+    return lambda count, wait_s=20: start("-c", FOREIGN, ray_address, count, wait_s)
 
 
-pytestmark = pytest.mark.ray(own=True)
+# Other tests keep devices; here all are free.
+pytestmark = pytest.mark.ray(first=True)
 
 
 def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_when_that_is_killed(start):
@@ -106,14 +96,14 @@ def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_w
 
 
 def test_ray_gives_others_exactly_the_devices_that_no_job_holds_and_the_command_shows_them(
-    start, foreign, address
+    start, foreign, ray_address
 ):
     job = start()
     assert job.tell("launch", "1,2", 0)[0] == "done"
     assert job.tell("launch", "4,5,6,7", 0)[0] == "done"
     command = "from rlinf.cli.main import main; main()"
     shown = subprocess.run(
-        [sys.executable, "-c", command, "devices", "--address", address],
+        [sys.executable, "-c", command, "devices", "--address", ray_address],
         capture_output=True,
         text=True,
         timeout=120,
