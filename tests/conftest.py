@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from effort import tries
+
 # A busy machine is no mistake; whole tests have a limit.
-settings.register_profile("scheduler", deadline=None)
+settings.register_profile("scheduler", deadline=None, max_examples=tries(40))
 settings.load_profile("scheduler")
 
 # All tests of a group run in one process, one after the other: what shares the Ray that is made once, and what starts
