@@ -1,8 +1,5 @@
 """Hardware of other packages: a real one is installed, used, broken, and in another's way."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -69,13 +66,7 @@ def install(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     def run_program(code):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = run_program("-c", textwrap.dedent(code), env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -1,10 +1,10 @@
 """Devices belong to one job at a time, and Ray's own programs do not get them either."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from programs import RLINF, Program, run_program
 
 PROGRAM = Path(__file__).with_name("devices_job.py")
 # Ray programs that are not ours: they take as many GPUs as they are told, and say which they have got.
@@ -28,9 +28,7 @@ class Job:
     """A program with a job of its own; `tell` gives it a line and returns its answer, as words."""
 
     def __init__(self, *command):
-        self.process = subprocess.Popen(
-            [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = Program(*command, with_ray=True, stderr=2)
         try:
             self.first = self.answer()
         except BaseException:
@@ -52,9 +50,9 @@ class Job:
         return self.answer()
 
     def end(self):
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
+        with self.process:
+            self.process.stdin.close()
+            self.process.wait(60)
 
 
 @pytest.fixture
@@ -101,14 +99,8 @@ def test_ray_gives_others_exactly_the_devices_that_no_job_holds_and_the_command_
     job = start()
     assert job.tell("launch", "1,2", 0)[0] == "done"
     assert job.tell("launch", "4,5,6,7", 0)[0] == "done"
-    command = "from rlinf.cli.main import main; main()"
-    shown = subprocess.run(
-        [sys.executable, "-c", command, "devices", "--address", ray_address],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    shown = run_program("-c", RLINF, "devices", "--address", ray_address, with_ray=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
     _, one_by_one, rest, whole = (line.split(maxsplit=3) for line in shown.stdout.splitlines())
     assert (one_by_one[0], one_by_one[2]) == ("0", "1-2")
     assert f"(process {job.process.pid} on" in one_by_one[3]
