@@ -4,6 +4,8 @@ import textwrap
 
 import pytest
 
+from programs import run_program
+
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import SchedulerError
@@ -65,12 +67,12 @@ def install(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    def run_program(code):
+    def run_code(code):
         done = run_program("-c", textwrap.dedent(code), env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    return run_program
+    return run_code
 
 
 def plan(run, serial="b"):

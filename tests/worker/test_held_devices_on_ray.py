@@ -105,7 +105,7 @@ def test_ray_gives_others_exactly_the_devices_that_no_job_holds_and_the_command_
     assert (one_by_one[0], one_by_one[2]) == ("0", "1-2")
     assert f"(process {job.process.pid} on" in one_by_one[3]
     assert rest[2:] == ["0,3", "free"]
-    assert (whole[0], whole[2]) == ("1", "0-3")
+    assert (whole[0], whole[2]) == ("1", "4-7")  # as the node's mask calls them
     assert sorted(foreign(2).first[1:]) == ["0", "3"]
     assert foreign(1, wait_s=1).first == ["got", "nothing"]
 
