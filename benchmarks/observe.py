@@ -2,8 +2,11 @@
 
 The same loops run in turn in one run, and what counts is the ratio to the first side, `bare`, in which nothing of where
 the time goes is counted: what does that is replaced by nothing in all processes. `counted` is what every job has;
-`events` has a listener to all events; `looked at` asks all ranks once a second what they are at (`cluster.why`); and
-`traced` writes a timeline (`cluster.trace`). The times of beginning and ending a trace are no part of the loops.
+`events` has a listener to all events; `scraped` has its metrics read once a second from `rlinf metrics`; `looked at`
+asks all ranks once a second what they are at (`cluster.why`); and `traced` writes a timeline (`cluster.trace`). The
+times of beginning and ending a trace are no part of the loops.
+
+A side runs for about half a second, then the next one, for many rounds: each ratio is the median of the rounds' own.
 
 The CartPole example is trained for so many updates with and without a trace, as its users run it.
 
@@ -20,12 +23,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from measure import Options, Table, duration_text, ratio_text, read_options, stopwatch
+from measure import Options, Side, Table, count_for, duration_text, ratio_text, read_options, stopwatch
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
 from rlinf.scheduler.comm import promise, timekeeping
 from rlinf.scheduler.comm.promise import Promise
@@ -38,7 +42,7 @@ _CARTPOLE = Path(__file__).parents[1] / "examples" / "cartpole" / "main.py"
 _NOTES = ("note_wait", "note_phase", "note_call")
 _KEPT = {name: getattr(Timekeeper, name) for name in _NOTES}
 WORKLOADS = ("put and get of 1 KiB, one rank", "a call of one rank", "a call of all ranks")
-SIDES = ("bare", "counted", "events", "looked at", "traced")
+SIDES = ("bare", "counted", "events", "scraped", "looked at", "traced")
 
 
 def count_nothing(nothing: bool) -> None:
@@ -56,13 +60,13 @@ class Rank(Worker):
         count_nothing(nothing)
 
     def pairs(self, channel: str, count: int) -> float:
-        """Put and get 1 KiB, again and again; seconds of one pair."""
+        """Put and get 1 KiB, so often; how many seconds that takes."""
         ours, item = self.connect_channel(channel), os.urandom(1024)
         began = time.perf_counter()
         for _ in range(count):
             ours.put(item)
             ours.get()
-        return (time.perf_counter() - began) / count
+        return time.perf_counter() - began
 
     def nothing(self) -> None:
         """Return."""
@@ -80,23 +84,43 @@ def listening(cluster: Cluster) -> Iterator[None]:
 
 
 @contextmanager
-def looking(cluster: Cluster) -> Iterator[None]:
-    """A block in which all ranks are asked once a second what they are at, the first time at once."""
+def each_second(look: Callable[[], object]) -> Iterator[None]:
+    """A block in which somebody looks once a second, the first time at once."""
     over = threading.Event()
 
-    def look() -> None:
+    def look_again() -> None:
         while True:
-            cluster.why()
+            look()
             if over.wait(1.0):
                 return
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=look_again)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def served_metrics() -> Iterator[Callable[[], object]]:
+    """A block in which another process serves the metrics of this one's job; what reads them."""
+    command = [Path(sys.executable).with_name("rlinf"), "metrics", "--job", str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            if not url:
+                raise RuntimeError("`rlinf metrics` does not serve; what it says stands above")
+
+            def read() -> None:
+                with urllib.request.urlopen(url, timeout=30) as page:
+                    page.read()
+
+            yield read
+        finally:
+            server.terminate()
 
 
 @contextmanager
@@ -111,44 +135,47 @@ def bare(group: Any) -> Iterator[None]:
         group.count_nothing(False).wait()
 
 
-def compare_sides(cluster: Cluster, group: Any, options: Options) -> None:
+def compare_sides(cluster: Cluster, group: Any, scrape: Callable[[], object], options: Options) -> None:
     """Each workload on each side, in turn."""
     folder = Path(tempfile.mkdtemp(prefix="observe-"))
     sides: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "bare": lambda: bare(group),
         "counted": nullcontext,
         "events": lambda: listening(cluster),
-        "looked at": lambda: looking(cluster),
+        "scraped": lambda: each_second(scrape),
+        "looked at": lambda: each_second(cluster.why),
         "traced": lambda: cluster.trace(folder / "run.json"),
     }
     Channel.create("pairs")
     one = group.execute_on(0)
-    budget_s = 8 * options.budget_s
-    runs: tuple[Callable[[], float], ...] = (
-        lambda: one.pairs("pairs", int(budget_s / 1e-4)).wait()[0],
-        lambda: _calls(one, int(budget_s / 5e-4)),
-        lambda: _calls(group, max(3, int(budget_s / 2e-2))),
+    runs: tuple[Side, ...] = (
+        lambda count: one.pairs("pairs", count).wait()[0],
+        lambda count: _calls(one, count),
+        lambda count: _calls(group, count),
     )
     table = Table("median of the rounds", [*SIDES, *(f"{name} / bare" for name in SIDES[1:])], width=10)
     for name, run in zip(WORKLOADS, runs, strict=True):
         if not options.wants(name):
             continue
-        run()
+        count = count_for(run, options.budget_s)
         took: dict[str, list[float]] = {side: [] for side in SIDES}
         for _ in range(options.rounds):
             for side in SIDES:
                 with sides[side]():
-                    took[side].append(run())
-        best = {side: statistics.median(seconds) for side, seconds in took.items()}
-        ratios = [f"{best[side] / best['bare']:.3f} x" for side in SIDES[1:]]
-        table.row(name, *(duration_text(best[side]) for side in SIDES), *ratios)
+                    took[side].append(run(count) / count)
+        middle = [duration_text(statistics.median(seconds)) for seconds in took.values()]
+        # Of each round its own: what else the machine does changes from one to the next.
+        in_rounds = [
+            [mine / bare for mine, bare in zip(took[side], took["bare"], strict=True)] for side in SIDES[1:]
+        ]
+        table.row(name, *middle, *(f"{statistics.median(ratios):.3f} x" for ratios in in_rounds))
 
 
 def _calls(group: Any, count: int) -> float:
     began = time.perf_counter()
     for _ in range(count):
         group.nothing().wait()
-    return (time.perf_counter() - began) / count
+    return time.perf_counter() - began
 
 
 def cost_of_notes() -> None:
@@ -202,7 +229,7 @@ def compare_cartpole(options: Options) -> None:
     """The example with and without a trace, in turn."""
     took: dict[bool, list[float]] = {False: [], True: []}
     size = 0
-    for _ in range(options.rounds):
+    for _ in range((options.rounds + 1) // 2):
         for traced in took:
             with tempfile.TemporaryDirectory(prefix="observe-") as folder:
                 took[traced].append(trained_s(traced, Path(folder)))
@@ -216,7 +243,7 @@ def compare_cartpole(options: Options) -> None:
 
 def main() -> None:
     """Measure what is asked for."""
-    options = read_options(__doc__ or "", rounds=5)
+    options = read_options(__doc__ or "", rounds=11, budget_s=0.6)
     with stopwatch("observe"):
         if options.wants("notes"):
             cost_of_notes()
@@ -228,7 +255,8 @@ def main() -> None:
                 group = Rank.create_group().launch(
                     cluster, PackedPlacementStrategy(0, num_ranks - 1), name="rank", launch_timeout_s=600
                 )
-                compare_sides(cluster, group, options)
+                with served_metrics() as scrape:
+                    compare_sides(cluster, group, scrape, options)
         if options.wants("cartpole"):
             print()
             compare_cartpole(options)

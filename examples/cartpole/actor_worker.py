@@ -45,9 +45,10 @@ class ActorWorker(Worker):
 
     def update(self, batch_weight: int) -> UpdateReport:
         """Take trajectories of `batch_weight` steps or a little more, learn from them, publish the new weights."""
-        batch: list[Trajectory] = self._trajectories.get_batch(
-            batch_weight, timeout_s=self._settings.timeout_s
-        )
+        with self.at_step(self._version + 1):
+            batch: list[Trajectory] = self._trajectories.get_batch(
+                batch_weight, timeout_s=self._settings.timeout_s
+            )
         with self.timer("learn"):
             progress = self._version / self._settings.max_updates
             stats = self._learner.update(batch, progress=progress)

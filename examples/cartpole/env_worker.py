@@ -66,7 +66,11 @@ class EnvWorker(Worker):
     def _hand_over(self, complete: list[Trajectory]) -> None:
         self._sent += [
             self._trajectories.put(
-                trajectory, weight=len(trajectory), async_op=True, timeout_s=self._timeout_s
+                trajectory,
+                weight=len(trajectory),
+                version=trajectory.version,
+                async_op=True,
+                timeout_s=self._timeout_s,
             )
             for trajectory in complete
         ]

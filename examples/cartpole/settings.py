@@ -82,6 +82,7 @@ class Settings:
         hidden_sizes: of the policy's and of the critic's hidden layers.
         env: the environments.
         ppo: one update.
+        record: a folder, which is made, for what `rlinf lineage` reads; None: nothing is recorded.
     """
 
     seed: int
@@ -94,6 +95,7 @@ class Settings:
     hidden_sizes: tuple[PositiveInt, ...]
     env: EnvSettings
     ppo: PPOSettings
+    record: str | None = None
 
 
 def parse_settings(section: Any) -> Settings:

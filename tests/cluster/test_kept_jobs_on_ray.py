@@ -14,8 +14,8 @@ from programs import run_program
 from rlinf.cli.main import app
 from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
 from rlinf.scheduler.engine.holds import holds_in_cluster
-from rlinf.scheduler.engine.keepers import kept_names
-from rlinf.scheduler.errors import ClusterError, ConfigError, WorkerDied
+from rlinf.scheduler.engine.keepers import kept_names, record_of
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout, ConfigError, WorkerDied
 from rlinf.scheduler.session import set_current
 from waits import wait_until
 
@@ -84,7 +84,7 @@ def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp
     assert holds_in_cluster() == []
 
 
-def test_with_its_keeper_all_of_a_job_ends_and_its_devices_and_name_are_free(ray_here):
+def test_with_its_keeper_stopped_or_not_all_of_a_job_ends_and_its_devices_and_name_are_free(ray_here):
     with pytest.raises(ClusterError, match="no job 'fragile' is kept on this Ray: there is none; "):
         Cluster(job="fragile")
     cluster = Cluster(job="fragile", detached=True)
@@ -96,7 +96,12 @@ def test_with_its_keeper_all_of_a_job_ends_and_its_devices_and_name_are_free(ray
     descriptor = os.pidfd_open(group.pid().wait(DEADLINE_S)[0])
     try:
         (kept,) = json.loads(rlinf("--json"))["kept"]
-        os.kill(kept["pid"], signal.SIGKILL)
+        os.kill(kept["pid"], signal.SIGSTOP)
+        with pytest.raises(
+            ClusterTimeout, match="`rlinf jobs stop fragile --force` kills it, and ends its job"
+        ):
+            record_of("fragile", 0.1)
+        assert rlinf("stop", "fragile", "--force") == "job 'fragile' has ended\n"
         assert select.select([descriptor], [], [], DEADLINE_S)[0]
     finally:
         os.close(descriptor)

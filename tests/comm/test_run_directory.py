@@ -15,6 +15,7 @@ from rlinf.scheduler.comm.rundir import (
     RunDirectory,
     living_drivers,
 )
+from rlinf.scheduler.observe.spool_folder import hold_folder
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,20 @@ def test_a_living_process_keeps_its_directory_and_a_dead_ones_goes(parent):
     assert not dead.exists()
     living.close()
     living.close()
+    assert list(parent.iterdir()) == []
+
+
+def test_what_a_traced_job_wrote_goes_when_the_last_process_that_held_it_is_gone(parent):
+    RunDirectory().close()
+    left, held = (make(parent / f"trace-{number}-b2", "0f3a.0", "0f3a.1") for number in ("a1", "a2"))
+    os.close(hold_folder(left))
+    descriptor = hold_folder(held)
+    for folder in (left, held):
+        make_old(folder)
+    RunDirectory().close()
+    assert list(parent.iterdir()) == [held]
+    os.close(descriptor)
+    RunDirectory().close()
     assert list(parent.iterdir()) == []
 
 

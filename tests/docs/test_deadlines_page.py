@@ -33,7 +33,7 @@ from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.followed_group import END_WITHIN_S
 from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
 from rlinf.scheduler.worker.group_calls import UNREAD_GRACE_S
-from rlinf.scheduler.worker.node_states import TOLD_AFTER_S
+from rlinf.scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
 from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S
 from rlinf.scheduler.worker.profile import SENDING_S
 from rlinf.scheduler.worker.successors import ENDED_WITHIN_S
@@ -96,7 +96,8 @@ def test_fixed_waits_are_those_of_the_code():
         "a kept job that does not end when it is stopped": STOP_WITHIN_S,
         "a node whose raylet does not answer is told of": TOLD_AFTER_S,
         "a node whose raylet does not answer is gone": GRACE_S,
-        "a driver whose Ray has lost its head leaves the job": MAX_HEADLESS_S,
+        "a job whose Ray's head has ended, on a machine that answers, ends": REFUSED_FOR_S,
+        "a job whose Ray's head does not answer ends": MAX_HEADLESS_S,
         "an item on its way to a consumer that does not answer": ARRIVAL_S,
         "a rank that is stopped or stuck is told of": SILENT_S,
         "a rank that is stopped or stuck is dead": UNRESPONSIVE_AFTER_S,

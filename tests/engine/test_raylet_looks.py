@@ -37,6 +37,8 @@ def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
     assert seen.gone == {"ended": "its raylet ended"}
     assert set(seen.silent) == {"stopped", HEAD}
     assert set(seen.answering) == {"answers"}
+    assert not seen.refusing
+    assert set(NodeLooks("{}:{}".format(*places["ended"]))([]).refusing) == {HEAD}
 
 
 @pytest.mark.parametrize(("unreachable_after_s", "threshold"), [(30.0, None), (65.0, None), (180.0, 14)])

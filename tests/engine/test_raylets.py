@@ -23,8 +23,9 @@ def machine(tmp_path, monkeypatch):
     return make
 
 
-def raylet(address):
-    return ("/site-packages/ray/core/src/ray/raylet/raylet", "--node_id=1", f"--gcs-address={address}")
+def raylet(address, ip="10.0.0.1"):
+    program = "/site-packages/ray/core/src/ray/raylet/raylet"
+    return program, "--node_id=1", f"--node_ip_address={ip}", f"--gcs-address={address}"
 
 
 def test_raylets_are_told_by_their_program_and_say_whose_they_are(machine):
@@ -56,3 +57,20 @@ def test_a_node_that_is_just_starting_is_waited_for(machine, monkeypatch):
     begun = time.monotonic()
     raylets.wait_for_raylet("10.0.0.1:6379", 60)
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        (["10.0.0.1"], "10.0.0.2"),
+        ([], None),  # Ray finds it
+        (["10.0.0.1", "10.0.0.3"], None),  # two are of this machine
+    ],
+)
+def test_of_raylets_of_several_machines_that_of_this_one_is_told_by_its_address(
+    machine, monkeypatch, others, found
+):
+    monkeypatch.setattr(raylets, "network_interfaces", lambda: (("a", "10.0.0.2"), ("b", "10.0.0.3")))
+    another_ray = raylet("10.0.0.9:6379", "10.0.0.9")
+    machine(another_ray, *(raylet("10.0.0.1:6379", ip) for ip in ["10.0.0.2", *others]))
+    assert raylets.node_ip_here("10.0.0.1:6379") == found

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from post_training.training import Training
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Topology
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ChannelTimeout, ConfigError
+from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
@@ -91,7 +93,8 @@ class Job:
     """All parts of a training, on channels that this process holds."""
 
     def __init__(self, settings, rollout=None):
-        self.requests, groups = open_channels(1 if rollout is None else rollout.world_size, 1, 1)
+        num_rollouts = 1 if rollout is None else rollout.world_size
+        self.requests, groups = open_channels(num_rollouts, 1, 1, settings.record)
         self.groups = {
             "rollout": rollout or Local(RolloutWorker(settings)),
             "reward": Local(RewardWorker(settings)),
@@ -132,9 +135,30 @@ def train(settings, *, max_lag, checkpoint=None, resume=False, on_step=lambda _:
     return training
 
 
+def prompts_of(items):
+    """The prompts of the requests that items were made of in the end, as they are shown, and how many these are."""
+    while items[0].channel != channels.REQUESTS:
+        items = [source for item in items for source in item.sources]
+    return Counter(item.payload.partition(",")[0] for item in items)
+
+
+def check_lineage(folder, settings, max_lag):
+    with Recordings([folder]) as recordings:
+        assert (recordings.steps, recordings.notes) == ([1, 2, 3, 4], [])
+        learned = Counter()
+        for step in map(recordings.step, recordings.steps):
+            assert max(step.versions) < step.step <= min(step.versions) + 1 + max_lag
+            groups = [prompts_of([item]) for batch in step.batches for item in batch.items]
+            # Each group is made of the answers to one prompt, and of all of them.
+            assert [list(group.values()) for group in groups] == [[3]] * settings.grpo.prompts_per_step
+            learned.update(prompt for group in groups for prompt in group)
+    assert learned == {f"Request(prompt={number}": 1 for number in range(16)}
+
+
 @pytest.mark.parametrize("max_lag", [0, 1, 2])
-def test_every_prompt_is_learned_from_once_and_none_is_staler_than_allowed(settings, max_lag):
-    training = train(settings, max_lag=max_lag)
+def test_every_prompt_is_learned_from_once_and_none_is_staler_than_allowed(settings, max_lag, tmp_path):
+    training = train(replace(settings, record=str(tmp_path)), max_lag=max_lag)
+    check_lineage(tmp_path, settings, max_lag)
     assert [step.version for step in training.steps] == [1, 2, 3, 4]
     assert training.progress.first_left == 4 * settings.grpo.prompts_per_step
     assert not training.progress.ahead

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rlinf.scheduler.comm.timekeeping import TIMES
+from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.host.timing import Stopwatch
 from rlinf.scheduler.observe import trace_desk
 from rlinf.scheduler.observe.notes import Enlist
@@ -24,6 +25,11 @@ def desk():
     with LocalRuntime():
         yield current_session().service(TraceDesk)
     TIMES.clear()
+
+
+def phases(path):
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event["name"] for event in events if event.get("cat") == "phase"]
 
 
 def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
@@ -50,6 +56,8 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
     def trace_one(error):
         with desk.begin(tmp_path / "run.json", MIB) as trace:
             traces.append(trace)
+            with Stopwatch("in the first"):
+                pass
             if error is not None:
                 raise error
 
@@ -60,8 +68,18 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
             trace_one(ZeroDivisionError())
         with pytest.raises(OSError, match="no space left"):
             trace_one(None)
-    # There is room again.
+    # There is room again, and another trace goes on meanwhile.
+    with Stopwatch("in no trace"):
+        pass
+    other = desk.begin(tmp_path / "other.json", MIB)
+    with Stopwatch("in the other"):
+        pass
     assert traces[-1].stop().path == tmp_path / "run.json"
+    with pytest.raises(ConfigError, match=r"traced already, to .*other\.json"):
+        desk.begin(tmp_path / "third.json", MIB)
+    other.stop()
+    assert phases(tmp_path / "run.json") == ["in the first"]
+    assert phases(tmp_path / "other.json") == ["in the other"]
 
 
 def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, monkeypatch):

@@ -57,6 +57,14 @@ def test_times_are_shares_of_what_ranks_lived():
     assert (serve.spent.mean_s, serve.spent.max_s, serve.spent.share) == (8.5, 9.0, 0.85)
 
 
+def test_what_steers_a_terminal_is_not_printed():
+    steering = PhaseSum("update", "\x1b[2J", 1, 2.0)
+    sheet = TimeSheet("actor:0", 10.0, calls=(CallSum("update", 1, 9.0),), phases=(steering,))
+    text = str(report_of(JobTimes((sheet,), missing={"a\nb:0": "\x07"})))
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert text.count("\n") == 3
+
+
 def test_a_step_says_what_it_waited_for():
     step = report_of(TIMES, "actor.update").step
     assert (step.count, step.mean_s) == (10, pytest.approx(1.0))

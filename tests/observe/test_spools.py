@@ -1,15 +1,22 @@
 """What a process writes of its spans can be read again: the last ones, whatever there was, and however it ended."""
 
 import errno
+import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf.scheduler.comm.timekeeping import CALL, Span
+from rlinf.scheduler import Channel
+from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
+from rlinf.scheduler.observe import spool_thread
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, read_spool, segment
+from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of
+from rlinf.scheduler.observe.spool_thread import SpoolThread
+from rlinf.scheduler.observe.tracing import TraceOn, Tracer
+from rlinf.testing import LocalRuntime
 
 HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
 
@@ -69,7 +76,7 @@ def test_a_span_that_has_no_room_is_dropped_and_counted(tmp_path):
     writer.write([*spans(0, 1), Span(CALL, 1, 2, "large", 1, items=items), *spans(1, 1)])
     writer.close()
     assert read(tmp_path / "p").spans == spans(0, 2)
-    assert writer.num_dropped == 1
+    assert read(tmp_path / "p").head.num_dropped == writer.num_dropped == 1
 
 
 @settings(max_examples=tries(30))
@@ -115,7 +122,45 @@ def test_where_the_disk_is_full_spans_are_dropped_and_the_rest_is_read(tmp_path,
     writer.write(spans(6, 3))
     writer.close()
     assert read(tmp_path / "p").spans == spans(0, 3) + spans(6, 3)
-    assert writer.num_dropped == 3
+    assert read(tmp_path / "p").head.num_dropped == writer.num_dropped == 3
+
+
+def test_what_gathers_faster_than_it_is_written_goes_and_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool_thread, "MAX_GATHERED", 10)
+    monkeypatch.setattr(spool_thread, "FLUSH_S", 60.0)
+    thread = SpoolThread(SpoolWriter(tmp_path / "p", HEAD, 1 << 20), "rollout:1")
+    for span in spans(0, 25):
+        thread.add(span)
+    thread.note_clock(ClockNote(1.0, 0.25, 0.001))
+    thread.end()
+    assert thread.ended.wait(30)
+    content = read(tmp_path / "p")
+    assert content.spans == spans(15, 10)
+    assert content.head.num_dropped == 15
+    assert content.clocks == [ClockNote(1.0, 0.25, 0.001)]
+
+
+def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
+    disk, stands = threading.Event(), threading.Event()
+
+    def write(self, _spans):
+        stands.set()
+        assert disk.wait(30)
+
+    monkeypatch.setattr(SpoolWriter, "write", write)
+    try:
+        with LocalRuntime() as runtime:
+            tracer = runtime.service(Tracer)
+            tracer.begin(TraceOn("a1", 4000))
+            TIMES.note_moved(PUT, 0.0, "put", "items")
+            assert stands.wait(30)
+            assert Channel.create("items").empty()
+            disk.set()
+            assert tracer.end("a1").wait(30)
+            drop_spools(folder_of("a1", runtime.messenger.endpoint.machine_id))
+    finally:
+        disk.set()
+        TIMES.clear()
 
 
 def test_nothing_is_read_of_what_is_no_spool():

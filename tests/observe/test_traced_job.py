@@ -18,8 +18,9 @@ from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import WorkerLost
 from rlinf.scheduler.observe.report import ask_report, thing_text
 from rlinf.scheduler.observe.spool import read_spool
+from rlinf.scheduler.observe.spool_folder import folder_of, spools_in
 from rlinf.scheduler.observe.trace_desk import TraceDesk
-from rlinf.scheduler.observe.tracing import TraceOn, Tracer, folder_of, spools_in
+from rlinf.scheduler.observe.tracing import TraceOn, Tracer
 from rlinf.scheduler.session import set_current
 from rlinf.testing import LocalRuntime
 from waits import wait_until
@@ -197,7 +198,7 @@ def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(j
     job.session.bus.subscribe(heard.append)
     rollout.execute_on(2).collect(2, 0.0).wait(DEADLINE_S)
     machine = job.session.messenger.endpoint.machine_id
-    folder = folder_of(desk._trace_id, machine)
+    folder = folder_of(desk._tracing.trace_id, machine)
 
     def is_spooled():
         found = (read_spool([(folder / file.name).read_bytes()]) for file in spools_in(folder))
@@ -249,7 +250,7 @@ def test_spools_of_other_machines_are_fetched_and_their_clocks_are_compared(tmp_
         env = job.start(put_two, where=THERE, name="env:0")
         assert env.receive() == "connected"
         trace = desk.begin(tmp_path / "run.perfetto", MIB)
-        there = folder_of(desk._trace_id, THERE)
+        there = folder_of(desk._tracing.trace_id, THERE)
 
         def is_compared():
             # How a clock's note begins; it comes when the clock was asked for several times.

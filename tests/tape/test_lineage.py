@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -209,7 +210,7 @@ def test_a_recording_keeps_its_bound_and_says_what_it_dropped(tmp_path, recordin
 def test_what_the_disk_does_not_take_is_left_out_and_counted(tmp_path, monkeypatch, recordings):
     monkeypatch.setattr(deliveries, "BACKLOG_BYTES", -1)
     log = DeliveryLog(str(tmp_path / "a.rec"), RecordedChannel("slow", 0.0), 1 << 20)
-    delivery = (0.0, "default", "actor:0", 1, [((("driver", "p", 1), None, "default"), None, 0, 5, 0)])
+    delivery = (0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)])
     log.add(delivery, [], 10)
     log.add(delivery, [], 10)
     monkeypatch.undo()
@@ -241,6 +242,32 @@ def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recor
         disk.set()
         end(channel)
     assert recordings().steps == list(range(100))
+
+
+def test_nobody_waits_for_a_disk_that_opens_no_file(tmp_path, monkeypatch, recordings):
+    make, disk = os.makedirs, threading.Event()
+
+    def make_at_last(*args, **options):
+        assert disk.wait(60)
+        return make(*args, **options)
+
+    monkeypatch.setattr("rlinf.scheduler.tape.files.os.makedirs", make_at_last)
+    with LocalRuntime(), ThreadPoolExecutor(1) as threads:
+        channel = Channel.create("busy")
+        begun = threads.submit(channel.record, tmp_path / "a.rec")
+        try:
+            with Worker.at_step(1):
+                channel.put("before it is opened", timeout_s=30)
+                assert channel.get(timeout_s=30) == "before it is opened"
+            assert not begun.done()
+        finally:
+            disk.set()
+        begun.result(60)
+        with Worker.at_step(2):
+            channel.put("recorded")
+            channel.get()
+        end(channel)
+    assert recordings().steps == [2]
 
 
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):
@@ -288,7 +315,7 @@ def chain(path, length, payload=None):
     frames = [] if payload is None else encode(payload).frames()
     for number in range(length):
         trace = Trace([ItemId("a", "p", before) for before in range(max(0, number - 2), number)])
-        item = ((ItemId("a", "p", number), trace, "default"), None, 0, 5, len(frames))
+        item = (ItemId("a", "p", number), trace, None, 0, 5, len(frames))
         log.add((float(number), "default", "a", 1 if number >= length - 2 else None, [item]), frames, 10)
     log.close()
     assert log.ended.wait(60)

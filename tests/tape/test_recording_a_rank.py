@@ -19,7 +19,7 @@ from rlinf.scheduler.errors import (
     ReplayDiffers,
     ReplayEnded,
 )
-from rlinf.scheduler.tape import rank_tape
+from rlinf.scheduler.tape.limit import limit_bytes
 from rlinf.scheduler.tape.recorded_rank import RecordedRank
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 from rlinf.scheduler.weights import open_weights
@@ -337,10 +337,10 @@ def test_a_recording_that_is_full_says_so_and_nobody_fails(recorded, monkeypatch
 
 def test_the_bound_is_said_by_a_variable(monkeypatch):
     monkeypatch.setenv("RLINF_RECORD_MIB", "3")
-    assert rank_tape.limit_bytes() == 3 << 20
+    assert limit_bytes() == 3 << 20
     monkeypatch.setenv("RLINF_RECORD_MIB", "3GiB")
     with pytest.raises(ConfigError, match="RLINF_RECORD_MIB is '3GiB'; it takes a whole number of MiB"):
-        rank_tape.limit_bytes()
+        limit_bytes()
 
 
 def test_a_disk_that_is_full_ends_the_recording_and_not_the_rank(recorded, monkeypatch, caplog):

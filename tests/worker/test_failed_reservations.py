@@ -58,6 +58,17 @@ def test_another_group_of_the_job_keeps_the_devices_that_it_shares_with_one_that
     assert processes._holds.held == set()
 
 
+def test_launches_that_come_and_go_leave_no_entry_behind(processes):
+    stays = processes.reserve("actor", {0: ["0", "1"]}, 0)
+    for _ in range(50):
+        processes.reserve("rollout", {0: ["1"]}, 0)  # it ends with the job
+        processes.reserve("reward", {0: ["1"]}, 0)()
+    assert (len(processes._relied), len(processes._unused)) == (2, 0)
+    stays()
+    assert len(processes._unused) == 1
+    assert "1" in processes._holds.held
+
+
 def test_a_launch_that_is_refused_keeps_nothing_for_others(processes, monkeypatch):
     give_back = processes.reserve("actor", {0: ["0"]}, 0)
     with monkeypatch.context() as patch:
@@ -101,4 +112,4 @@ def test_a_launch_that_waits_for_devices_can_be_given_up(processes, monkeypatch)
         given_up.set_result(None)
         with pytest.raises(LaunchError, match="it was ended while it waited for devices"):
             waiting.result(30)
-    assert processes._relied == []
+    assert not processes._relied

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray._private.state import actors
 from ray.experimental.internal_kv import _internal_kv_list, _internal_kv_put
 from ray_workers import Probe
 
@@ -17,8 +18,9 @@ from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.errors import ClusterError, ConfigError, LaunchTimeout
 from rlinf.scheduler.events import WorkerStarted
 from rlinf.scheduler.host import errand
-from rlinf.scheduler.host.errand import withdraw, withdraw_all, withdraw_of_dead_jobs
+from rlinf.scheduler.host.errand import withdraw, withdraw_all, withdraw_of_the_dead
 from rlinf.scheduler.worker.processes import Processes
+from waits import wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -117,7 +119,7 @@ def test_what_a_driver_left_that_was_killed_in_its_launch_goes_with_the_next_job
     of_living = f"host:{ray.get_runtime_context().get_job_id()}:a rank that is being started".encode()
     for key in (of_living, b"host:ffffff7f:a rank of a driver that is dead"):
         _internal_kv_put(key, b"its spec", namespace="rlinf")
-    withdraw_of_dead_jobs()
+    withdraw_of_the_dead()
     try:
         assert _internal_kv_list("host:", namespace="rlinf") == [of_living]
     finally:
@@ -125,11 +127,26 @@ def test_what_a_driver_left_that_was_killed_in_its_launch_goes_with_the_next_job
     assert _internal_kv_list("host:", namespace="rlinf") == []
 
 
+def test_what_a_keeper_left_that_was_killed_in_a_launch_goes_with_the_next_look_at_jobs(ray_cluster):
+    others = set(actors(actor_state_name="ALIVE"))
+    rank = Probe.create_group().launch(ray_cluster, NodePlacementStrategy([0]))
+    (living,) = set(actors(actor_state_name="ALIVE")) - others
+    of_living, of_dead = (f"host:{'12' * 16}:{keeper}".encode() for keeper in (living, "ab" * 16))
+    for key in (of_living, of_dead):
+        _internal_kv_put(key, b"its spec", namespace="rlinf-kept")
+    withdraw_of_the_dead()
+    assert _internal_kv_list("host:", namespace="rlinf-kept") == [of_living]
+    rank.terminate()
+    wait_until(lambda: actors(living)["State"] == "DEAD")
+    withdraw_of_the_dead()
+    assert _internal_kv_list("host:", namespace="rlinf-kept") == []
+
+
 def test_without_a_ray_nothing_is_taken_back_and_nothing_raised(ray_cluster, monkeypatch):
     monkeypatch.setattr(errand, "internal_kv_get_gcs_client", lambda: None)
     withdraw(["a rank"])
     withdraw_all("01000000")
-    withdraw_of_dead_jobs()
+    withdraw_of_the_dead()
     with pytest.raises(ClusterError, match="not connected to Ray"):
         errand.leave("a rank", SimpleNamespace(kept_job=""))
 

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf.scheduler.planning import Node
-from rlinf.scheduler.worker.node_states import TOLD_AFTER_S, NodeSilence, NodeSilences, NodeStates
+from rlinf.scheduler.worker.node_states import (
+    REFUSED_FOR_S,
+    TOLD_AFTER_S,
+    NodeSilence,
+    NodeSilences,
+    NodeStates,
+)
 
 NODES = [Node(f"{rank}" * 12, "10.0.0.7") for rank in range(4)]
 
@@ -76,6 +82,29 @@ def test_a_node_that_does_not_answer_is_told_of_once_and_given_up_once():
 def test_one_may_be_given_up_sooner_than_the_others():
     silences = NodeSilences(30.0, {"head": 10.0})
     assert looks(silences, 0, 12, "head")[-1] == NodeSilence("head", 10.0, too_long=True)
+
+
+def refused(silences, times, refusing=("head",)):
+    """What is told of looks that take no time, each of which is refused."""
+    return [
+        each for at in times for each in silences.take([], ["head"], refusing, began=float(at), now=float(at))
+    ]
+
+
+def test_where_nobody_listens_any_more_the_end_is_told_soon():
+    told = refused(NodeSilences(30.0), range(6))
+    assert told == [
+        NodeSilence("head", TOLD_AFTER_S, refused=True),
+        NodeSilence("head", REFUSED_FOR_S, too_long=True, refused=True),
+    ]
+
+
+def test_a_silence_in_between_is_none_of_a_process_that_has_ended():
+    silences = NodeSilences(30.0)
+    assert not any(each.too_long for each in refused(silences, range(4)))
+    assert not any(each.too_long for each in refused(silences, [4], refusing=()))
+    assert not any(each.too_long for each in refused(silences, range(5, 10)))
+    assert [each.too_long for each in refused(silences, [10])] == [True]
 
 
 def test_the_end_of_a_silence_is_told_if_it_was():

@@ -59,12 +59,14 @@ def group_seed(folder):
 
 def test_each_process_of_a_rank_has_a_recording_and_nobody_writes_over_one(forked_job, tmp_path, monkeypatch):
     monkeypatch.setenv("RLINF_RECORD", str(tmp_path))
+    monkeypatch.setenv("RLINF_RECORD_MIB", "1")  # of this process: the ranks' server was there before
     Channel.create("prompts").put("what it caught up with")
     group = launch(forked_job, None, ONE, on_failure="restart", ready_when="catch_up")
     pid = group.pid().wait(60)[0]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: (tmp_path / "rollout-0.1.rec").exists())
     assert group.retrying().pid().wait(60) != [pid]
+    group.take(0, bytes(1 << 20)).wait(60)  # which has no room
     group.terminate()
     with Replay(tmp_path / "rollout-0.1.rec") as replay:
         assert [line.partition(": ")[0] for line in replay.run()] == [

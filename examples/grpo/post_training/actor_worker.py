@@ -65,7 +65,7 @@ class ActorWorker(ModelWorker):
 
     def take(self) -> PartTaken:
         """Wait for this rank's part of the next global batch; it may be empty."""
-        with self.timer("wait for groups"):
+        with self.timer("wait for groups"), self.at_step(self._version + 1):
             self._part = self._shard.next_batch(self.settings.timeout_s)
         prompts = tuple(group.prompt for group in self._part)
         return PartTaken(self._part.step, prompts, sum(group.num_written for group in self._part))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from post_training import channels
 from post_training.component import ModelReader
 from post_training.grpo import proximal_log_probs
-from post_training.records import Group
 from post_training.settings import Settings
+from rlinf.scheduler.channel import Batch
 from rlinf.scheduler.errors import ChannelClosed
 
 # A pass waits so long for more groups before it begins with fewer tokens than its budget.
@@ -33,7 +33,7 @@ class InferenceWorker(ModelReader):
             while True:
                 with self.timer("wait for groups"):
                     try:
-                        groups: list[Group] = self._scored.get_batch(
+                        groups: Batch = self._scored.get_batch(
                             self.settings.grpo.token_budget,
                             max_wait_s=GATHER_S,
                             timeout_s=self.settings.timeout_s,
@@ -43,12 +43,14 @@ class InferenceWorker(ModelReader):
                 self.read_weights(max(group.version for group in groups))
                 with self.device_lock(self.settings.timeout_s), self.timer("infer"):
                     log_probs = proximal_log_probs(self.model, groups, self.task.start, self.device)
-                for group, proximal in zip(groups, log_probs, strict=True):
+                for place, (group, proximal) in enumerate(zip(groups, log_probs, strict=True)):
                     judged = replace(group, proximal=proximal, proximal_version=self.version)
                     self._groups.put(
                         judged,
                         weight=group.num_tokens,
                         version=group.version,
                         slot=group.slot,
+                        # It was taken with others, of which this one is not made.
+                        sources=groups.ids[place : place + 1],
                         timeout_s=self.settings.timeout_s,
                     )

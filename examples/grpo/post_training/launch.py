@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from post_training import channels
 from post_training.actor_worker import ActorWorker
@@ -28,14 +29,26 @@ class Parts:
     groups: Channel
 
 
-def open_channels(num_rollouts: int, num_rewards: int, num_inferences: int) -> tuple[Channel, Channel]:
+def open_channels(
+    num_rollouts: int, num_rewards: int, num_inferences: int, record: str | None = None
+) -> tuple[Channel, Channel]:
     """Create the channels, each of which ends when all who put into it are done; return the first and the last."""
     requests = Channel.create(channels.REQUESTS)
     # A rank of the rollout that died has time to come back.
-    Channel.create(channels.ANSWERS, producers=num_rollouts, successor_s=RETURN_S)
-    Channel.create(channels.SCORED, producers=num_rewards)
+    answers = Channel.create(channels.ANSWERS, producers=num_rollouts, successor_s=RETURN_S)
+    scored = Channel.create(channels.SCORED, producers=num_rewards)
     groups = Channel.create(channels.GROUPS, producers=num_inferences)
+    if record is not None:
+        for channel in (requests, answers, scored, groups):
+            # Of requests it is to be seen which prompt they are of.
+            channel.record(Path(record) / f"{channel.name}.rec", payload=channel is requests)
     return requests, groups
+
+
+def end_recordings() -> None:
+    """Record no more; what was recorded is on disk then."""
+    for name in channels.ALL:
+        Channel.connect(name).record(None)
 
 
 def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) -> Parts:
@@ -51,7 +64,9 @@ def launch(cluster: Cluster, placement: ComponentPlacement, settings: Settings) 
     inference = InferenceWorker.create_group(settings)
     actor = ActorWorker.create_group(settings)
     with cluster.starting():
-        requests, groups = open_channels(sizes["rollout"], sizes["reward"], sizes["inference"])
+        requests, groups = open_channels(
+            sizes["rollout"], sizes["reward"], sizes["inference"], settings.record
+        )
         return Parts(
             rollout=rollout.launch(
                 cluster,

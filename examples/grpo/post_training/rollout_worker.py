@@ -16,6 +16,7 @@ from post_training.writer import Writer
 from rlinf.scheduler.channel.lease import Lease, LeaseContext
 from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import BatchTimeout, ChannelClosed, LeaseExpired
+from rlinf.scheduler.tape.ids import ItemId
 
 
 @dataclass(slots=True)
@@ -31,6 +32,11 @@ class _Taken:
     leasing: LeaseContext
     lease: Lease
     place: int
+
+    @property
+    def sources(self) -> Sequence[ItemId]:
+        """Which item it is, where the channel is recorded."""
+        return self.lease.ids[self.place : self.place + 1]
 
     def acknowledge(self) -> None:
         """It is done with."""
@@ -80,7 +86,7 @@ class RolloutWorker(ModelReader):
             answers = self._writer.write()
         for answer in answers:
             taken = self._taken.pop((answer.prompt, answer.sample))
-            self._sent.append((taken, self._hand_over(answer)))
+            self._sent.append((taken, self._hand_over(answer, taken)))
         self._confirm_handed_over(wait=False)
 
     def _take_requests(self, *, wait: bool) -> Sequence[Request]:
@@ -110,11 +116,13 @@ class RolloutWorker(ModelReader):
         for request in requests:
             self._writer.begin(request, self.version)
 
-    def _hand_over(self, answer: Answer) -> AsyncHandle[None]:
+    def _hand_over(self, answer: Answer, taken: _Taken) -> AsyncHandle[None]:
         return self._answers.put(
             answer,
             weight=len(answer.tokens),
             group=answer.prompt,
+            version=answer.version,
+            sources=taken.sources,
             async_op=True,
             timeout_s=self.settings.timeout_s,
         )

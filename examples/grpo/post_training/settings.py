@@ -93,6 +93,7 @@ class Settings:
         model: the transformer.
         rollout: how answers are written.
         grpo: one step of learning.
+        record: a folder, which is made, for what `rlinf lineage` reads; None: nothing is recorded.
     """
 
     seed: int
@@ -110,6 +111,7 @@ class Settings:
     model: ModelSettings
     rollout: RolloutSettings
     grpo: GRPOSettings
+    record: str | None = None
 
 
 def parse_settings(section: Any) -> Settings:

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from post_training.launch import Parts
+from post_training.launch import Parts, end_recordings
 from post_training.progress import Progress
 from post_training.records import Request
 from post_training.report import StepReport, mean_reward
@@ -71,6 +71,8 @@ class Training:
         self._parts.requests.close()
         for serving in self._serving.values():
             serving.wait(self._waits_s)
+        if self._settings.record is not None:
+            end_recordings()
 
     def _learn(self) -> None:
         settings, progress = self._settings, self.progress

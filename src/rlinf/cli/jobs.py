@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,15 +60,22 @@ def stop(
     name: Annotated[str, typer.Argument(help="The job's name.")],
     address: Address = None,
     timeout_s: TimeoutS = 120.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Kill its keeper, also one that is stopped or does not answer.")
+    ] = False,
 ) -> None:
-    """End a job that outlives its drivers: its groups, its channels, and the parts of all drivers in it."""
+    """End a job that outlives its drivers: its groups, its channels, and the parts of all drivers in it.
+
+    In order: its ranks may answer what they are at, for some seconds. By force its keeper is killed, and what
+    belongs to the job ends as it notices: ranks within seconds.
+    """
     with readable_errors():
         from rlinf.scheduler.kept import stop_kept_job  # noqa: PLC0415 - as above
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
         if found == "":
             raise ClusterError(f"no cluster runs here; {HOW_TO}")
-        stop_kept_job(name, found, timeout_s)
+        stop_kept_job(name, found, timeout_s, force=force)
     typer.echo(f"job '{name}' has ended")
 
 
@@ -80,7 +88,8 @@ def _kept(address: str | None, timeout_s: float) -> list[KeptJobReport]:
 def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
     for report in kept:
         if report.job is None:
-            yield f"{report.name}: its keeper does not answer"
+            force = f"`rlinf jobs stop {shlex.quote(report.name)} --force` ends it"
+            yield f"{report.name}: its keeper does not answer; {force}"
             continue
         yield f"{report.name}: kept by process {report.job.pid} since {clock_text(report.job.started)}"
         if report.now is None:

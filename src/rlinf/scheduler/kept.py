@@ -21,12 +21,15 @@ from rlinf.scheduler.engine.ending import exit_on_sigterm
 from rlinf.scheduler.engine.engine import own_address
 from rlinf.scheduler.engine.keepers import (
     begin_keeper,
+    by_force,
     join_lasting,
     kept_names,
+    kill_keeper,
     record_of,
     wait_for_keeper_end,
 )
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError
+from rlinf.scheduler.host.errand import withdraw_of_the_dead
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.opening import DRIVER_NAME, leave_when_interrupted
 from rlinf.scheduler.session import Session, set_current
@@ -125,27 +128,45 @@ def kept_jobs(address: str | None, timeout_s: float) -> list[KeptJobReport]:
 
     Raises: as of `take_part`.
     """
-    return _with_ray(address, timeout_s, lambda: [each for name in kept_names() for each in _report(name)])
+
+    def look() -> list[KeptJobReport]:
+        withdraw_of_the_dead()
+        return [each for name in kept_names() for each in _report(name)]
+
+    return _with_ray(address, timeout_s, look)
 
 
-def stop_kept_job(name: str, address: str | None, timeout_s: float) -> None:
+def stop_kept_job(name: str, address: str | None, timeout_s: float, *, force: bool = False) -> None:
     """End a job of a Ray from outside.
 
+    Args:
+        name: the job's.
+        address: of the Ray; None: the one that runs here.
+        timeout_s: how long the Ray may take to answer, in seconds.
+        force: kill its keeper, without which all of it ends by itself; also where that is stopped or stuck.
+
     Raises:
-        ClusterError: there is none of that name.
-        ClusterTimeout: it has not ended.
-        CommError: its keeper does not answer.
+        ClusterError: there is none of that name; or it has not ended, or its keeper does not answer.
     """
 
     def stop() -> None:
-        job = _decoded(record_of(name, timeout_s))
-        with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
-            session.messenger.request(
-                session.home, STOP, StopJob(_who()), timeout_s=STOP_WITHIN_S, reply_type=None
-            ).result()
+        job = _decoded(record_of(name, min(timeout_s, ANSWER_TIMEOUT_S)))
+        try:
+            with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+                session.messenger.request(
+                    session.home, STOP, StopJob(_who()), timeout_s=STOP_WITHIN_S, reply_type=None
+                ).result()
+        except CommError as error:
+            raise ClusterError(f"job '{name}' has not ended: {error}; {by_force(name)}") from error
         _check_ended(name, ended=wait_for_keeper_end(name, STOP_WITHIN_S))
 
-    _with_ray(address, timeout_s, stop)
+    def kill() -> None:
+        ended = kill_keeper(name, STOP_WITHIN_S)
+        withdraw_of_the_dead()
+        if not ended:
+            raise ClusterError(f"Ray has not ended the keeper of job '{name}' within {STOP_WITHIN_S:.0f} s")
+
+    _with_ray(address, timeout_s, kill if force else stop)
 
 
 def _driver(session: Session) -> AttachedDriver:
@@ -207,4 +228,5 @@ def _who() -> str:
 
 def _check_ended(name: str, *, ended: bool) -> None:
     if not ended:
-        raise ClusterError(f"the keeper of job '{name}' has not ended after {STOP_WITHIN_S:.0f} s")
+        problem = f"the keeper of job '{name}' has not ended after {STOP_WITHIN_S:.0f} s"
+        raise ClusterError(f"{problem}; {by_force(name)}")

@@ -58,9 +58,9 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Aside:
-    """A checkpoint that is asked for; `clock`: of those that wait for a process to ask."""
+    """A checkpoint or a recording that is asked for; `clock`: of those that wait for a process to ask."""
 
-    message: wire.OfSaves
+    message: wire.OfSaves | wire.Record
     until: float | None
     reply_type: Any
     promise: Promise[Reply]
@@ -130,11 +130,11 @@ class Lifeline:
     def ask(
         self, message: wire.Control, timeout_s: float | None = None, reply_type: Any = Any
     ) -> Promise[Reply]:
-        """See `Line`; the time in which no process holds the channel counts for a checkpoint alone."""
+        """See `Line`; the time in which no process holds the channel counts for checkpoints and recordings alone."""
         promise: Promise[Reply] = Promise()
         if self._has_ended:
             promise.set_exception(self._left())
-        elif isinstance(message, wire.OfSaves):
+        elif isinstance(message, wire.OfSaves | wire.Record):
             self._ask_aside(message, timeout_s, reply_type, promise)
         elif isinstance(message, wire.OfReports) and self._found:
             self._ask_for_report(message, timeout_s, reply_type, promise)
@@ -151,7 +151,7 @@ class Lifeline:
         if timeout_s is not None:
             self._start_clock(ident, timeout_s)
 
-    # -- reports and checkpoints, which are not written down ---------------------------------------
+    # -- reports, recordings and checkpoints, which are not written down -------------------------
 
     def _ask_for_report(
         self, message: wire.OfReports, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
@@ -175,7 +175,7 @@ class Lifeline:
 
     def _ask_aside(
         self,
-        message: wire.OfSaves,
+        message: wire.OfSaves | wire.Record,
         timeout_s: float | None,
         reply_type: Any,
         promise: Promise[Reply],

@@ -1,16 +1,17 @@
-"""Records what a channel delivers; on the I/O thread, which writes nothing itself."""
+"""Records what a channel delivers; on the I/O thread, which opens and writes nothing itself."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.remote_items import RemoteItem
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
-from rlinf.scheduler.errors import RecordingError
-from rlinf.scheduler.queueing import Deliver, rounded
+from rlinf.scheduler.queueing import Deliver, Tapped, rounded
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 
@@ -26,10 +27,13 @@ class RecordDesk:
 
     Args:
         channel: its name.
+        submit: has something done on the I/O thread.
     """
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, submit: Callable[[Callable[[], None]], object]) -> None:
         self._channel = channel
+        self._submit = submit
+        self._is_closed = False
         self._log: DeliveryLog | None = None
         self._has_payload = False
         # At which step they work who asked and said so; by client and ticket.
@@ -40,15 +44,30 @@ class RecordDesk:
     def answer(self, request: Request) -> None:
         """Begin to record, or end it: then the answer comes when all is written."""
         wanted: wire.Record = request.head
-        before, log = self._log, None
+        if not wanted.path:
+            self._take(request, None)
+            return
         try:
-            if wanted.path:
-                began = RecordedChannel(self._channel, time.time())
-                log = DeliveryLog(wanted.path, began, wanted.max_bytes)
-        except (OSError, RuntimeError, RecordingError) as error:  # there may be no thread for it
+            log = DeliveryLog(wanted.path, RecordedChannel(self._channel, time.time()), wanted.max_bytes)
+        except RuntimeError as error:  # there is no thread for it
             request.reply(wire.Done(str(error)))
             return
-        self._log, self._has_payload = log, wanted.payload
+        log.opened.add_done_callback(lambda _: self._submit(partial(self._on_opened, request, log)))
+
+    def _on_opened(self, request: Request, log: DeliveryLog) -> None:
+        error = log.opened.exception(0)
+        if error is not None:
+            request.reply(wire.Done(str(error)))
+        elif self._is_closed:
+            log.close()
+            request.reply(wire.Done(f"channel '{self._channel}' was deleted"))
+        else:
+            self._take(request, log)
+
+    def _take(self, request: Request, log: DeliveryLog | None) -> None:
+        """Record into that from now on; the answer comes when what there was before is written."""
+        before = self._log
+        self._log, self._has_payload = log, request.head.payload
         self._again.clear()
         if before is None:
             request.reply(wire.Done(""))
@@ -80,7 +99,7 @@ class RecordDesk:
     def note(self, delivery: Deliver, consumer: str) -> list[Any] | None:
         """Items go to a consumer; their ids, for it to name them, if that is recorded."""
         step = self._steps.pop((delivery.client, delivery.ticket), None) if self._steps else None
-        if self._log is None or not any(item.origin for item in delivery.items):
+        if self._log is None or not delivery.items or type(delivery.queue) is Tapped:
             return None  # a slot, or what a subscription reads
         if step is None and delivery.part is not None:
             step = delivery.part.step
@@ -89,13 +108,14 @@ class RecordDesk:
         else:
             frames: list[Buffer] = []
             items = [self._item(item, frames) for item in delivery.items]
-            queue = next(_name(item.origin[2]) for item in delivery.items if item.origin)
+            queue = delivery.queue if isinstance(delivery.queue, str) else repr(delivery.queue)
             size_bytes = _ITEM_BYTES * len(items) + sum(len(frame) for frame in frames)
             self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
-        return [item.origin[0] if item.origin else ("", "", 0) for item in delivery.items]
+        return [_id(item) or ("", "", 0) for item in delivery.items]
 
     def close(self) -> None:
         """Record no more; what is to be written still is, if that does not take long."""
+        self._is_closed = True
         if self._log is not None:
             self._log.close()
             self._log.ended.wait(CLOSE_S)
@@ -108,9 +128,13 @@ class RecordDesk:
             # Its consumer may write into what it gets.
             its = [bytes(frame) for frame in payload.frames()]
             frames.extend(its)
-        return item.origin, item.version, rounded(item.weight), item.size_bytes, len(its)
+        trace = None if item.origin is None else item.origin[2]
+        return _id(item), trace, item.version, rounded(item.weight), item.size_bytes, len(its)
 
 
-def _name(queue: Any) -> str:
-    name = wire.as_name(queue)
-    return name if isinstance(name, str) else repr(name)
+def _id(item: Item) -> tuple[str, str, int] | None:
+    """Who put it, by name and process, and that one's number of it; None where that is not known."""
+    if item.origin is None:
+        return None
+    (name, client), ticket, _ = item.origin
+    return name, client, ticket

@@ -29,16 +29,14 @@ class RemoteItem:
         at: where it is.
         producer: who put it.
         size_bytes: how large it is.
-        origin: as of `Arrived`.
     """
 
-    __slots__ = ("__weakref__", "at", "origin", "producer", "size_bytes")
+    __slots__ = ("__weakref__", "at", "producer", "size_bytes")
     lease = None
 
     def __init__(self, at: HeldAt, producer: str) -> None:
         self.at = at
         self.producer = producer
-        self.origin: tuple[str, int] | None = None
         self.size_bytes = at.size_bytes
 
     def mark(self) -> None:

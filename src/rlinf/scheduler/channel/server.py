@@ -93,11 +93,14 @@ class _Client:
         "num_put",
         "pause_s",
         "unreadable",
+        "who",
     )
 
-    def __init__(self, endpoint: Endpoint, name: str) -> None:
+    def __init__(self, client: str, endpoint: Endpoint, name: str) -> None:
         self.endpoint = endpoint
         self.name = name
+        # As the origins of its items name it: one object for all of them.
+        self.who = name, client
         # Items accepted from it, and delivered to it, by this process.
         self.num_put = self.num_got = 0
         self.accepted: list[int] = []
@@ -121,7 +124,7 @@ class ChannelServer:
         claims: further names that it has there.
         saved: what it holds in the beginning.
         image: what another server knew, for this one to go on with, and everything that it held.
-        beside: what checkpoints are taken by, if not `messenger`.
+        beside: what checkpoints and recordings are taken by, if not `messenger`.
 
     Attributes:
         on_stopped: called once on the I/O thread when the server has left; the process may end then.
@@ -179,7 +182,7 @@ class ChannelServer:
             self._subscriptions.resume()
         # What is saved is no part of what happens to a channel.
         self._saves = SaveDesk(beside or messenger, spec, self._state, producers, self._bound.max_bytes)
-        self._records = RecordDesk(spec.name)
+        self._records = RecordDesk(spec.name, (beside or messenger).submit)
         self._heap = Heap(messenger.call_later)
         self._clients: dict[str, _Client] = {}
         self._with_news: dict[str, _Client] = {}
@@ -208,7 +211,7 @@ class ChannelServer:
         producers, lease_dues, arrivals, clients = image.server
         self._state.restore(image.state, image.items)
         self._places.resume(producers)
-        self._clients = {client: _Client(*about) for client, about in clients.items()}
+        self._clients = {client: _Client(client, *about) for client, about in clients.items()}
         self._leases.resume(lease_dues)
         self._producers.resume()
         self._subscriptions.resume()
@@ -313,29 +316,32 @@ class ChannelServer:
             # It keeps its place, and comes as bytes.
             known.unreadable[put.ticket] = str(error)
             return self._reserve(client, put, 0)
-        item.origin = self._clients[client].name, put.ticket
-        queue, size_bytes = wire.as_name(put.queue), item.size_bytes
-        terms = self._terms_of(client, put)
-        out = self._state.put(client, put.ticket, queue, item, put.weight, size_bytes, **terms)
-        return out or self._bound.note(self._state)
+        return self._enter(client, put, item, item.size_bytes)
 
     def _reserve(self, client: str, put: wire.Put, size_bytes: int) -> list[Instruction]:
-        queue = wire.as_name(put.queue)
-        terms = self._terms_of(client, put)
-        out = self._state.reserve(client, put.ticket, queue, put.weight, size_bytes, **terms)
-        return out or self._bound.note(self._state)
+        return self._enter(client, put, None, size_bytes)
 
-    def _terms_of(self, client: str, put: wire.Put) -> dict[str, Any]:
-        """What is said of an item besides its queue, weight and size."""
-        return {
-            "priority": put.priority,
-            "question": put.question,
-            "group": wire.as_group(put.group),
-            "version": put.version,
-            "slot": put.slot,
-            "wait": put.wait,
-            "origin": ((self._clients[client].name, client, put.ticket), put.trace, put.queue),
-        }
+    def _enter(
+        self, client: str, put: wire.Put, item: Arrived | RemoteItem | None, size_bytes: int
+    ) -> list[Instruction]:
+        """An item is put, or (None) announced."""
+        out = self._state.put(
+            client,
+            put.ticket,
+            wire.as_name(put.queue),
+            item,
+            put.weight,
+            size_bytes,
+            priority=put.priority,
+            question=put.question,
+            group=wire.as_group(put.group),
+            version=put.version,
+            slot=put.slot,
+            origin=(self._clients[client].who, put.ticket, put.trace),
+            wait=put.wait,
+            complete=item is not None,
+        )
+        return out or self._bound.note(self._state)
 
     def _receive(self, client: str, frames: list[Buffer]) -> Arrived | RemoteItem:
         """The item of a put; its bytes may stay where they are."""
@@ -351,7 +357,6 @@ class ChannelServer:
         except SharedMemoryUnreadable as error:
             self._tell(client, wire.Granted(fill.ticket, str(error)))
             return []
-        item.origin = self._clients[client].name, fill.ticket
         return self._state.fill(client, fill.ticket, item, item.size_bytes)
 
     def _resend(self, client: str, resend: wire.Resend, _frames: Iterator[Buffer]) -> list[Instruction]:
@@ -518,7 +523,7 @@ class ChannelServer:
             case wire.Open(endpoint):
                 request.check_claim(endpoint.process_id, f"it is the client '{endpoint.process_id}'")
                 self._door.drop(request.peer_id)
-                self._clients[request.peer_id] = _Client(endpoint, request.peer_name)
+                self._clients[request.peer_id] = _Client(request.peer_id, endpoint, request.peer_name)
                 request.reply(None)
             case wire.Close():
                 self._arrivals.begin()
@@ -663,7 +668,7 @@ def _is_accept(instruction: Instruction) -> bool:
 
 
 def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:
-    _, ticket, items, complete, part, lease, group, slot = instruction
+    _, ticket, items, complete, part, lease, group, slot, _ = instruction
     delivered = wire.Delivered(ticket, counts, complete, group=group, ids=ids)
     if lease is not None:
         delivered.lease = wire.LeaseNote(lease.generation, lease.attempts)
@@ -672,13 +677,15 @@ def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -
         delivered.part = wire.ShardPart(part.step, weights, part.imbalance)
     if slot is not None:
         delivered.slot = wire.SlotNote(slot.number, slot.version)
-    if any(item.version is not None for item in items):
-        delivered.versions = [item.version for item in items]
+    versions = [item.version for item in items]
+    if versions.count(None) < len(versions):
+        delivered.versions = versions
     if items:
-        last = items[-1].payload.origin
-        delivered.by = "" if last is None else last[0]
+        last = items[-1].origin
+        delivered.by = "" if last is None else last[0][0]
         if TIMES.spool is not None:
-            delivered.origins = [item.payload.origin for item in items]
+            origins = [item.origin for item in items]
+            delivered.origins = [None if each is None else (each[0][0], each[1]) for each in origins]
     return delivered
 
 

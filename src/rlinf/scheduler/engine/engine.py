@@ -20,13 +20,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
 from rlinf.scheduler.engine.guard import Guard
-from rlinf.scheduler.engine.lost_nodes import answering_nodes
+from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
 from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.engine.ray_messages import keep_off_terminal
-from rlinf.scheduler.engine.raylets import wait_for_raylet
+from rlinf.scheduler.engine.raylets import node_ip_here, wait_for_raylet
 from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.planning import Node
@@ -257,11 +257,9 @@ def probe_nodes(
             problem = f"no answer from {names} after {timeout_s:.0f} s: no process starts there"
             raise ClusterTimeout(problem) from error
         except RayError as error:
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            gone = [node["NodeManagerAddress"] for node in nodes if node["NodeID"] not in alive]
-            if not gone:
+            problem = what_is_gone(nodes, ray.nodes())
+            if not problem:
                 raise
-            problem = f"node {', '.join(gone)} is gone: Ray gave it up while it was asked what it has"
             raise ClusterError(problem) from error
 
 
@@ -274,6 +272,16 @@ def variables_lacking() -> dict[str, Mapping[str, str]]:
     }
 
 
+def cores_of_machines() -> dict[str, float]:
+    """How many cores Ray was told that each machine has, by its address."""
+    cores: dict[str, float] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            address = node["NodeManagerAddress"]
+            cores[address] = cores.get(address, 0.0) + node["Resources"].get("CPU", 0.0)
+    return cores
+
+
 def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
     """Ray's way to say: on this node and no other."""
     return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
@@ -281,7 +289,9 @@ def on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
 
 def _connect(address: str) -> None:
     started: dict[str, Any] = {}
-    if address == LOCAL:
+    if address != LOCAL and (own_ip := node_ip_here(address)):
+        started = {"_node_ip_address": own_ip}
+    elif address == LOCAL:
         started = {
             "include_dashboard": False,
             "labels": copying.LABELS,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
+from ray._private.state import actors
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util import list_named_actors
 
 from rlinf.scheduler.engine.addresses import LOCAL
@@ -20,6 +22,7 @@ from rlinf.scheduler.engine.engine import (
     on_node,
     ray_errors,
 )
+from rlinf.scheduler.engine.node.processes import ProcessId, end_all, living, with_descendants
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.wording import did_you_mean, list_names, seconds_text
 
@@ -107,13 +110,52 @@ def wait_for_keeper_end(name: str, timeout_s: float) -> bool:
     return False
 
 
+def kill_keeper(name: str, timeout_s: float) -> bool:
+    """End the keeper of a job by force, also one that is stopped or does not answer; whether it is gone.
+
+    Args:
+        name: of the job.
+        timeout_s: how long that may take, in seconds.
+
+    Raises:
+        ClusterError: no job of that name is kept; the text names those that are.
+    """
+    try:
+        keeper = ray.get_actor(_PREFIX + name, namespace=NAMESPACE)
+    except ValueError:
+        raise _no_such_job(name) from None
+    with ray_errors(f"the keeper of job '{name}' cannot be ended"):
+        known = actors(keeper._actor_id.hex())
+        if known.get("Pid"):  # else it has no process yet
+            # Ray asks a process to end, and one that is stopped does not hear that.
+            kill = ray.remote(num_cpus=0, max_retries=0)(_kill_here)
+            node = on_node(known["Address"]["NodeID"])
+            with suppress(RayError):  # its node does not answer, or has just ended
+                ray.get(kill.options(scheduling_strategy=node).remote(known["Pid"]), timeout=timeout_s / 2)
+        ray.kill(keeper, no_restart=True)
+    return wait_for_keeper_end(name, timeout_s / 2)
+
+
+def _kill_here(pid: int) -> None:
+    """End a process that the same raylet has started as this one, and what it has started itself."""
+    raylet = os.getppid()
+
+    def found() -> list[ProcessId]:
+        everybody = living()
+        own = [process for process, parent in everybody.items() if (process.pid, parent) == (pid, raylet)]
+        return with_descendants(own, everybody)
+
+    end_all(found, 0.0)
+
+
 def _answer(reference: Any, name: str, timeout_s: float) -> bytes:
     began = time.monotonic()
     try:
         record: bytes = ray.get(reference, timeout=max(timeout_s, 0.0))
     except (GetTimeoutError, ActorUnavailableError):  # Ray gives up on its own, too, where it is stopped
         problem = (
-            f"the keeper of job '{name}' has not answered after {seconds_text(time.monotonic() - began)}"
+            f"the keeper of job '{name}' has not answered after {seconds_text(time.monotonic() - began)}; "
+            f"where it is stopped or stuck, {by_force(name)}"
         )
         raise ClusterTimeout(problem) from None
     except RayTaskError as error:
@@ -123,6 +165,11 @@ def _answer(reference: Any, name: str, timeout_s: float) -> bytes:
     if not record:
         raise _no_such_job(name)
     return record
+
+
+def by_force(name: str) -> str:
+    """What to do where the keeper of a job does not do as it is asked."""
+    return f"`rlinf jobs stop {shlex.quote(name)} --force` kills it, and ends its job"
 
 
 def _head() -> str:

@@ -10,7 +10,7 @@ import random
 import select
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +59,13 @@ class NodesSeen:
         gone: why nodes are gone.
         answering: nodes whose raylets have answered; `HEAD` is among them if Ray's own service has.
         silent: those that have not, in a second.
+        refusing: those of `silent` whose machines say that nobody listens there.
     """
 
     gone: Mapping[str, str]
     answering: Collection[str]
     silent: Collection[str]
+    refusing: Collection[str] = ()
 
 
 class NodeLooks:
@@ -93,7 +95,8 @@ class NodeLooks:
         ended, answering = ask_raylets({**wanted, HEAD: host_and_port(self.address)}, _LOOK_S)
         silent_now = {*wanted, HEAD} - ended - answering
         if HEAD not in answering:  # whoever asks Ray now waits for a minute
-            return NodesSeen(dict.fromkeys(ended - {HEAD}, _ENDED), answering, silent_now | {HEAD})
+            gone = dict.fromkeys(ended - {HEAD}, _ENDED)
+            return NodesSeen(gone, answering, silent_now | {HEAD}, ended & {HEAD})
         records = {record["NodeID"]: record for record in ray.nodes()}
         # Those that are new are looked at the next time.
         self.raylets = {each: _raylet_of(record) for each, record in records.items()}
@@ -105,6 +108,22 @@ class NodeLooks:
 def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
     """The ids of those nodes, of Ray's records, whose raylets answer."""
     return ask_raylets({record["NodeID"]: _raylet_of(record) for record in records}, _LOOK_S)[1]
+
+
+def what_is_gone(asked: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]]) -> str:
+    """Which of the nodes that were asked Ray has lost since, and why, in a clause; "" if none.
+
+    >>> asked = [{"NodeID": "a", "NodeManagerAddress": "10.0.0.1"}, {"NodeID": "b", "NodeManagerAddress": "10.0.0.2"}]
+    >>> lost = {"NodeID": "b", "Alive": False, "DeathReasonMessage": "SIGTERM"}
+    >>> what_is_gone(asked, [{"NodeID": "a", "Alive": True}, lost])
+    'node 10.0.0.2 is gone: its raylet ended (SIGTERM)'
+    """
+    by_id = {record["NodeID"]: record for record in records}
+    gone = [node for node in asked if not _is_alive(by_id, node["NodeID"])]
+    texts = [
+        f"node {each['NodeManagerAddress']} is gone: {_cause(by_id.get(each['NodeID']))}" for each in gone
+    ]
+    return "; ".join(texts)
 
 
 def num_lost_nodes(there: Collection[Mapping[str, Any]]) -> int:

@@ -6,14 +6,15 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlinf.scheduler.engine.authentication import host_and_port
+from rlinf.scheduler.engine.probe import network_interfaces
 from rlinf.scheduler.errors import ClusterTimeout
 
 _PROC = Path("/proc")
-_ADDRESS_OPTION = "--gcs-address="
+_ADDRESS_OPTION, _IP_OPTION = "--gcs-address=", "--node_ip_address="
 _PAUSE_S = 0.25
 
 
@@ -38,16 +39,37 @@ def wait_for_raylet(address: str, timeout_s: float) -> None:
 
 def raylets_here() -> Iterator[str]:
     """For every node of a Ray that runs on this machine, the address of that Ray."""
+    for options in _raylets():
+        yield from _values(options, _ADDRESS_OPTION)
+
+
+def node_ip_here(address: str) -> str | None:
+    """Which node of the Ray at `address` this machine is, by its own address; None where Ray finds that by itself.
+
+    Where containers share their process ids, raylets of other nodes are seen, too, and Ray would take any of them.
+    """
+    there = {
+        ip
+        for options in _raylets()
+        if any(_is_same(address, other) for other in _values(options, _ADDRESS_OPTION))
+        for ip in _values(options, _IP_OPTION)
+    }
+    own = there.intersection(ip for _, ip in network_interfaces())
+    return own.pop() if len(there) > 1 and len(own) == 1 else None
+
+
+def _raylets() -> Iterator[list[str]]:
+    """The options of every raylet that runs here."""
     for directory in _PROC.iterdir():
         if directory.name.isdecimal():
             with contextlib.suppress(OSError):  # it has ended
-                yield from _address_of(directory)
+                program, *options = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if program.rpartition("/")[2] == "raylet":
+                    yield options
 
 
-def _address_of(directory: Path) -> Iterator[str]:
-    program, *options = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    if program.rpartition("/")[2] == "raylet":
-        yield from (o.removeprefix(_ADDRESS_OPTION) for o in options if o.startswith(_ADDRESS_OPTION))
+def _values(options: Iterable[str], name: str) -> Iterator[str]:
+    return (option.removeprefix(name) for option in options if option.startswith(name))
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import ray
+from ray._private.state import actors
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlinf.scheduler.errors import ClusterError
@@ -19,13 +20,15 @@ from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.protocol import HostSpec
 
 _NAMESPACE = b"rlinf"
-# Of jobs that outlive the drivers by whose ids Ray knows them.
+# Of jobs that outlive the drivers by whose ids Ray knows them: the id of their keeper's actor stands in the key.
 _KEPT_NAMESPACE = b"rlinf-kept"
 _PREFIX = "host:"
 # So long Ray's head may take to answer: where a launch needs it, and where something is only tidied up.
 LEFT_WITHIN_S, TIDY_S = 30.0, 2.0
 # With so many letters the id of an actor ends: the id of its job.
 _JOB_LETTERS = 8
+# What Ray says of an actor that has ended.
+_DEAD = "DEAD"
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ _log = logging.getLogger(__name__)
 class HostActor:
     """The Ray actor of every worker."""
 
-    _namespace = _NAMESPACE
+    _kept = False
 
     def run(self) -> None:
         """As `WorkerHost.run`, of what was left for this actor.
@@ -42,13 +45,13 @@ class HostActor:
             ClusterError: nothing was, or it was withdrawn.
         """
         actor_id = ray.get_runtime_context().get_actor_id()
-        WorkerHost().run(_take(actor_id, self._namespace))
+        WorkerHost().run(_take(actor_id, kept=self._kept))
 
 
 class KeptHostActor(HostActor):
     """The same of a job that outlives its drivers."""
 
-    _namespace = _KEPT_NAMESPACE
+    _kept = True
 
 
 def leave(actor_id: str, spec: HostSpec) -> None:
@@ -57,8 +60,10 @@ def leave(actor_id: str, spec: HostSpec) -> None:
     Raises:
         ClusterError: this process has left Ray; Ray raises its own where its head does not answer.
     """
-    namespace = _KEPT_NAMESPACE if spec.kept_job else _NAMESPACE
-    _store().internal_kv_put(_key(actor_id), pickle.dumps(spec), True, namespace, timeout=LEFT_WITHIN_S)
+    key, namespace = _key(actor_id), _NAMESPACE
+    if spec.kept_job:
+        key, namespace = _kept_key(actor_id, _own_actor()), _KEPT_NAMESPACE
+    _store().internal_kv_put(key, pickle.dumps(spec), True, namespace, timeout=LEFT_WITHIN_S)
 
 
 def withdraw(actor_ids: Iterable[str], *, kept: bool = False) -> None:
@@ -68,7 +73,10 @@ def withdraw(actor_ids: Iterable[str], *, kept: bool = False) -> None:
         actor_ids: which.
         kept: whether they are of a job that outlives its drivers.
     """
-    _delete(map(_key, actor_ids), _KEPT_NAMESPACE if kept else _NAMESPACE, by_prefix=False)
+    if kept:
+        _delete(map(_kept_key, actor_ids), _KEPT_NAMESPACE, by_prefix=True)
+    else:
+        _delete(map(_key, actor_ids), _NAMESPACE, by_prefix=False)
 
 
 def withdraw_all(job_id: str) -> None:
@@ -76,8 +84,8 @@ def withdraw_all(job_id: str) -> None:
     _delete([_job_key(job_id)], _NAMESPACE, by_prefix=True)
 
 
-def withdraw_of_dead_jobs() -> None:
-    """Take back what drivers left that were killed in a launch; raises nothing, as `withdraw`."""
+def withdraw_of_the_dead() -> None:
+    """Take back what drivers and keepers left that were killed in a launch; raises nothing, as `withdraw`."""
     try:
         store = _store()
         keys = store.internal_kv_keys(_PREFIX.encode(), _NAMESPACE, timeout=TIDY_S)
@@ -85,17 +93,27 @@ def withdraw_of_dead_jobs() -> None:
         if jobs:
             known = store.get_all_job_info(timeout=TIDY_S).items()
             jobs -= {job_id.hex() for job_id, job in known if not job.is_dead}
+        kept = store.internal_kv_keys(_PREFIX.encode(), _KEPT_NAMESPACE, timeout=TIDY_S)
+        keepers = {key: key.decode().split(":")[2] for key in kept}
+        living = {keeper for keeper in set(keepers.values()) if _is_there(keeper)}
     except Exception as error:  # noqa: BLE001 - only tidied up
         _log.debug("what ended jobs have left with Ray is not known: %s", error)
     else:
         _delete(map(_job_key, jobs), _NAMESPACE, by_prefix=True)
+        left = [key for key, keeper in keepers.items() if keeper not in living]
+        _delete(left, _KEPT_NAMESPACE, by_prefix=False)
 
 
-def _take(actor_id: str, namespace: bytes) -> HostSpec:
-    left = _store().internal_kv_get(_key(actor_id), namespace, timeout=LEFT_WITHIN_S)
+def _take(actor_id: str, *, kept: bool) -> HostSpec:
+    key, namespace = _key(actor_id), _NAMESPACE
+    if kept:
+        namespace = _KEPT_NAMESPACE
+        keys = _store().internal_kv_keys(_kept_key(actor_id), namespace, timeout=LEFT_WITHIN_S)
+        key = keys[0] if keys else b""
+    left = _store().internal_kv_get(key, namespace, timeout=LEFT_WITHIN_S) if key else None
     if left is None:
         raise ClusterError(f"nothing was left for actor {actor_id} to host: its launch was given up")
-    withdraw([actor_id], kept=namespace == _KEPT_NAMESPACE)
+    withdraw([actor_id], kept=kept)
     spec: HostSpec = pickle.loads(left)
     return spec
 
@@ -118,6 +136,22 @@ def _store() -> Any:
 
 def _key(actor_id: str) -> bytes:
     return _job_key(actor_id[-_JOB_LETTERS:]) + actor_id.encode()
+
+
+def _kept_key(actor_id: str, keeper: str = "") -> bytes:
+    """The key of what a keeper leaves; without its id: how that begins."""
+    return f"{_PREFIX}{actor_id}:{keeper}".encode()
+
+
+def _own_actor() -> str:
+    own: str = ray.get_runtime_context().get_actor_id()
+    return own
+
+
+def _is_there(actor_id: str) -> bool:
+    """Whether Ray has an actor, or is about to have it."""
+    state: str = actors(actor_id).get("State", _DEAD)
+    return state != _DEAD
 
 
 def _job_key(job_id: str) -> bytes:

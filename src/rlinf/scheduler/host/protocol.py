@@ -10,6 +10,7 @@ from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.planning import HardwareUnit, Node, Placement
+from rlinf.scheduler.tape.limit import DEFAULT_LIMIT_BYTES
 
 # A service of the job's home.
 LOG = "worker.log"
@@ -278,6 +279,7 @@ class Assignment(msgspec.Struct, frozen=True):
         seed: of its random numbers.
         seeds_generators: the process's generators are seeded with it.
         record: the folder in which what comes to it is recorded; "" if it is not.
+        record_bytes: how large that recording may become.
     """
 
     placement: Placement
@@ -295,6 +297,7 @@ class Assignment(msgspec.Struct, frozen=True):
     seed: int = 0
     seeds_generators: bool = False
     record: str = ""
+    record_bytes: int = DEFAULT_LIMIT_BYTES
 
 
 class WorkerFactory(msgspec.Struct, frozen=True):

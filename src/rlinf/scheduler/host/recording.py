@@ -10,7 +10,7 @@ from rlinf.scheduler.comm import Buffer
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.protocol import Assignment
 from rlinf.scheduler.tape.entries import Began
-from rlinf.scheduler.tape.rank_tape import RankTape, limit_bytes, recording_path
+from rlinf.scheduler.tape.rank_tape import RankTape, recording_path
 
 
 def open_recording(address: WorkerAddress, assignment: Assignment, topology: Buffer) -> RankTape:
@@ -37,4 +37,4 @@ def open_recording(address: WorkerAddress, assignment: Assignment, topology: Buf
     )
     path = recording_path(assignment.record, address.group, address.rank, assignment.num_restarts)
     place = pickle.dumps((assignment.placement, assignment.hardware))
-    return RankTape(path, began, [place, topology], limit_bytes())
+    return RankTape(path, began, [place, topology], assignment.record_bytes)

@@ -28,7 +28,7 @@ from rlinf.scheduler.observe.times import (
 from rlinf.scheduler.observe.tracks import Track
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob
-from rlinf.scheduler.wording import counted, did_you_mean, list_names
+from rlinf.scheduler.wording import counted, did_you_mean, list_names, printable
 
 # How long all processes together may take to answer, in seconds.
 WITHIN_S = 5.0
@@ -117,7 +117,8 @@ class Report:
         lines += [f"missing: {name}: {why}" for name, why in islice(self.missing.items(), _MAX_LINES)]
         if len(self.missing) > _MAX_LINES:
             lines.append(f"missing: {len(self.missing) - _MAX_LINES} more processes")
-        return "\n".join(lines)
+        # Methods, phases, channels and processes may have any name.
+        return "\n".join(map(printable, lines))
 
 
 def thing_text(wait: WaitTimes) -> str:

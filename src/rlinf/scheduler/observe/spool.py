@@ -3,7 +3,7 @@
 Two segments, `NAME.0` and `NAME.1`, are written in turn: where one is full the other one, which is older, begins anew.
 
     segment     frames
-    frame       u32 size, little-endian; msgpack of `SpoolHead`, `ThreadNames`, `ClockNote` or `Spans`
+    frame       u32 size, little-endian; msgpack of `SpoolHead`, `ThreadNames`, `ClockNote`, `Spans` or `Dropped`
 
 A process that is killed may leave half a frame, which is not read.
 """
@@ -65,7 +65,13 @@ class Spans(msgspec.Struct, tag=3, frozen=True, array_like=True):
     spans: list[Span]
 
 
-Frame = SpoolHead | ThreadNames | ClockNote | Spans
+class Dropped(msgspec.Struct, tag=4, frozen=True, array_like=True):
+    """So many spans more were dropped since the segment began."""
+
+    count: int
+
+
+Frame = SpoolHead | ThreadNames | ClockNote | Spans | Dropped
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
@@ -79,7 +85,7 @@ class SpoolWriter:
         max_bytes: how large it may become; changed at any time.
 
     Attributes:
-        num_dropped: how many spans were dropped.
+        num_dropped: how many spans were dropped, as far as the file says it.
         max_bytes: see above.
     """
 
@@ -91,6 +97,8 @@ class SpoolWriter:
         self._number = 0
         # Of the segments that are there.
         self._num_spans = [0] * NUM_SEGMENTS
+        # What was dropped, and is not written anywhere.
+        self._num_untold = 0
         self._threads: dict[int, str] = {}
         self._clock: ClockNote | None = None
         self._file = self._begin()
@@ -105,7 +113,12 @@ class SpoolWriter:
             for first in range(0, len(spans), size):
                 self.write(spans[first : first + size])
         else:
-            self.num_dropped += len(spans)
+            self.drop(len(spans))
+
+    def drop(self, count: int) -> None:
+        """So many spans are not written."""
+        self._num_untold += count
+        self._tell_dropped()
 
     def note_threads(self, names: dict[int, str]) -> None:
         """Threads are called so."""
@@ -120,7 +133,15 @@ class SpoolWriter:
 
     def close(self) -> None:
         """Write no more."""
+        if self._num_untold:
+            self._tell_dropped()
         self._file.close()
+
+    def _tell_dropped(self) -> None:
+        # A segment that it begins does not count them.
+        if self._append(_encode(Dropped(self._num_untold))):
+            self.num_dropped += self._num_untold
+            self._num_untold = 0
 
     def _append(self, data: bytes) -> bool:
         room = self.max_bytes // NUM_SEGMENTS
@@ -169,7 +190,7 @@ class SpoolContent(msgspec.Struct):
     """What a spool holds.
 
     Attributes:
-        head: of its last segment; its `num_dropped` are all that were dropped.
+        head: of its last segment; its `num_dropped` are all that were dropped, before that or since.
         threads: their names.
         clocks: how the clock differed, in order.
         spans: in the order in which they were written.
@@ -201,6 +222,9 @@ def _add(content: SpoolContent, frame: Frame) -> None:
         content.clocks.append(frame)
     elif isinstance(frame, Spans):
         content.spans += frame.spans
+    elif isinstance(frame, Dropped):
+        num_dropped = content.head.num_dropped + frame.count
+        content.head = msgspec.structs.replace(content.head, num_dropped=num_dropped)
 
 
 def _number_of(frames: list[Frame]) -> int:

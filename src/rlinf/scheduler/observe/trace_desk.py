@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, cast
@@ -25,6 +26,7 @@ from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.spool import SpoolContent, read_spool
+from rlinf.scheduler.observe.spool_folder import SpoolFile, drop_spools, folder_of, part_of, spools_in
 from rlinf.scheduler.observe.timeline import Timeline, on_home_clock
 from rlinf.scheduler.observe.tracing import (
     SPOOLS,
@@ -32,14 +34,9 @@ from rlinf.scheduler.observe.tracing import (
     DropSpools,
     ListSpools,
     ReadSpool,
-    SpoolFile,
     TraceOff,
     TraceOn,
     Tracer,
-    drop_spools,
-    folder_of,
-    part_of,
-    spools_in,
 )
 from rlinf.scheduler.session import Session
 
@@ -80,6 +77,31 @@ class TraceFile:
     missing: dict[str, str]
 
 
+@dataclass(slots=True, eq=False)
+class Tracing:
+    """What is known of a trace besides its file.
+
+    Attributes:
+        trace_id: no other trace has it.
+        max_bytes: how large the file may become.
+        gone_before: who was gone already when it began.
+        told_share: how much one process was told that it may write.
+        refused: which processes have not taken part, and why.
+        is_ending: nobody is told any more to take part.
+        told: whom to ask for what was written, by process id, when it has ended; None before.
+        silent: who has not said that all of it is written, and why.
+    """
+
+    trace_id: str
+    max_bytes: int
+    gone_before: frozenset[str]
+    told_share: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    is_ending: bool = False
+    told: dict[str, tuple[str, Endpoint]] | None = None
+    silent: dict[str, str] = field(default_factory=dict)
+
+
 class JobTrace:
     """A trace that goes on: `with cluster.trace("run.perfetto"): ...`, or until `stop`; see `Cluster.trace`.
 
@@ -88,16 +110,16 @@ class JobTrace:
         file: what was written; None before.
     """
 
-    def __init__(self, desk: TraceDesk, path: Path, max_bytes: int) -> None:
+    def __init__(self, desk: TraceDesk, path: Path, tracing: Tracing) -> None:
         self.path = path
         self.file: TraceFile | None = None
         self._desk = desk
-        self._max_bytes = max_bytes
+        self._tracing = tracing
         # Of several who end it, as a thread and the job's end, one does; again for a signal handler of that one.
         self._stopping = threading.RLock()
 
     def stop(self, timeout_s: float = FETCH_TIMEOUT_S) -> TraceFile:
-        """End it, fetch what all processes wrote, and write the file; a second call gives the same.
+        """End it, fetch what all processes wrote, and write the file; a second call gives the same, or tries it again.
 
         Args:
             timeout_s: how long that may take, in seconds; what has not come by then is missing, and told of.
@@ -107,7 +129,7 @@ class JobTrace:
         """
         with self._stopping:
             if self.file is None:
-                self.file = self._desk.finish(self.path, self._max_bytes, timeout_s)
+                self.file = self._desk.finish(self.path, self._tracing, timeout_s)
             return self.file
 
     def __enter__(self) -> Self:
@@ -140,13 +162,9 @@ class TraceDesk:
         self._messenger = session.messenger
         self._roll_call = session.service(RollCall)
         self._tracer = session.service(Tracer)
+        # The one that goes on.
         self._trace: JobTrace | None = None
-        self._trace_id = ""
-        self._spool_bytes = 0
-        self._told_share = 0
-        self._refused: dict[str, str] = {}
-        self._gone_before: set[str] = set()
-        self._is_ending = False
+        self._tracing: Tracing | None = None
         self._roll_call.on_enlisted.append(self._on_enlisted)
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
@@ -163,45 +181,52 @@ class TraceDesk:
         file = Path(path).absolute()
         with file.open("wb"):  # now, and not when all is over
             pass
-        self._trace = trace = JobTrace(self, file, max_bytes)
-        self._refused, self._is_ending = {}, False
-        self._gone_before = set(self._on_io_thread(lambda: self._roll_call.departed))
-        self._trace_id, self._spool_bytes = secrets.token_hex(8), max_bytes // _TEXT_TO_SPOOL
+        gone_before = frozenset(self._on_io_thread(lambda: set(self._roll_call.departed)))
+        self._tracing = tracing = Tracing(secrets.token_hex(8), max_bytes, gone_before)
+        self._trace = trace = JobTrace(self, file, tracing)
         self._session.bus.subscribe(self._on_event)
         self._session.on_close_first(self._stop_at_close)
         try:
-            self._on_io_thread(self._tell_all)
+            self._on_io_thread(partial(self._tell_all, tracing))
         except BaseException:
-            self._give_up()
+            self._give_up(tracing)
             raise
         return trace
 
-    def finish(self, path: Path, max_bytes: int, timeout_s: float) -> TraceFile:
-        """End the trace that goes on, and write its file."""
+    def finish(self, path: Path, tracing: Tracing, timeout_s: float) -> TraceFile:
+        """End a trace, unless it has ended already and could not be written, and write its file."""
         deadline = time.monotonic() + timeout_s
-        trace_id = self._trace_id
-        members = self._on_io_thread(self._end_telling)
-        told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
-        _, silent = self._ask(told, TRACE, TraceOff(trace_id), TOLD_S)
-        self._on_io_thread(self._tracer.end)
-        self._give_up()
-        spools, missing = self._fetch(trace_id, told, deadline)
+        told = self._end(tracing) if tracing.told is None else tracing.told
+        spools, missing = self._fetch(tracing.trace_id, told, deadline)
         contents = [each for each in map(read_spool, spools.values()) if each is not None]
-        reasons = {**self._on_io_thread(self._gone), **silent, **missing, **self._refused}
+        gone = self._on_io_thread(partial(self._gone, tracing))
+        reasons = {**gone, **tracing.silent, **missing, **tracing.refused}
         known = {content.head.process for content in contents}
-        result = _written(path, max_bytes, contents, {n: why for n, why in reasons.items() if n not in known})
-        self._drop(trace_id, told)
+        absent = {name: why for name, why in reasons.items() if name not in known}
+        result = _written(path, tracing.max_bytes, contents, absent)
+        self._drop(tracing.trace_id, told)
         return result
 
-    def _gone(self) -> dict[str, str]:
+    def _end(self, tracing: Tracing) -> dict[str, tuple[str, Endpoint]]:
+        """Have all write what is left, and no more; who that is."""
+        members = self._on_io_thread(partial(self._end_telling, tracing))
+        told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
+        _, tracing.silent = self._ask(told, TRACE, TraceOff(tracing.trace_id), TOLD_S)
+        _result(self._on_io_thread(partial(self._tracer.end, tracing.trace_id)))
+        self._give_up(tracing)
+        tracing.told = told
+        return told
+
+    def _gone(self, tracing: Tracing) -> dict[str, str]:
         """Who was traced and is gone; what it wrote is mostly there."""
         departed = self._roll_call.departed
-        return {name: why for ident, (name, why) in departed.items() if ident not in self._gone_before}
+        return {name: why for ident, (name, why) in departed.items() if ident not in tracing.gone_before}
 
-    def _give_up(self) -> None:
-        self._session.bus.unsubscribe(self._on_event)
-        self._session.forget(self._stop_at_close)
-        self._trace, self._told_share = None, 0
+    def _give_up(self, tracing: Tracing) -> None:
+        if self._tracing is tracing:
+            self._session.bus.unsubscribe(self._on_event)
+            self._session.forget(self._stop_at_close)
+            self._trace = self._tracing = None
 
     def _stop_at_close(self) -> None:
         trace = self._trace
@@ -210,39 +235,39 @@ class TraceDesk:
 
     # -- telling ---------------------------------------------------------------------------------
 
-    def _tell_all(self) -> None:
-        self._told_share = self._share
-        order = TraceOn(self._trace_id, self._told_share)
-        self._tracer.begin(order)
+    def _tell_all(self, tracing: Tracing) -> None:
+        tracing.told_share = self._share(tracing)
+        self._tracer.begin(TraceOn(tracing.trace_id, tracing.told_share))
         for name, known in self._roll_call.members.values():
-            self._tell(name, known.endpoint, order)
+            self._tell(name, known.endpoint, tracing)
 
-    @property
-    def _share(self) -> int:
+    def _share(self, tracing: Tracing) -> int:
         """What one process may write: what there is, divided among as many as there are, or twice as many."""
         num_processes = 1 + len(self._roll_call.members)
-        return self._spool_bytes // (1 << num_processes.bit_length())
+        return tracing.max_bytes // _TEXT_TO_SPOOL // (1 << num_processes.bit_length())
 
-    def _end_telling(self) -> dict[str, tuple[str, Enlist]]:
+    def _end_telling(self, tracing: Tracing) -> dict[str, tuple[str, Enlist]]:
         """Who is to be told that it is over; who comes now is not told that there is a trace."""
-        self._is_ending = True
+        tracing.is_ending = True
         return self._roll_call.members
 
     def _on_enlisted(self, name: str, known: Enlist) -> None:
-        if self._trace is None or self._is_ending:
+        tracing = self._tracing
+        if tracing is None or tracing.is_ending:
             return
-        if self._share < self._told_share:
-            self._tell_all()
+        if self._share(tracing) < tracing.told_share:
+            self._tell_all(tracing)
         else:
-            self._tell(name, known.endpoint, TraceOn(self._trace_id, self._told_share))
+            self._tell(name, known.endpoint, tracing)
 
-    def _tell(self, name: str, endpoint: Endpoint, order: TraceOn) -> None:
+    def _tell(self, name: str, endpoint: Endpoint, tracing: Tracing) -> None:
+        order = TraceOn(tracing.trace_id, tracing.told_share)
         asked = self._messenger.request(endpoint, TRACE, order, timeout_s=FETCH_TIMEOUT_S, reply_type=None)
 
         def note(answer: Promise[Any]) -> None:
             error = answer.exception(0)
             if error is not None:
-                self._refused[name] = str(error)
+                tracing.refused[name] = str(error)
 
         asked.add_done_callback(note)
 
@@ -308,6 +333,7 @@ class TraceDesk:
 
     def _drop(self, trace_id: str, told: Mapping[str, tuple[str, Endpoint]]) -> None:
         here = self._messenger.endpoint.machine_id
+        self._tracer.release(trace_id)
         drop_spools(folder_of(trace_id, here))
         for machine, members in _by_machine(told).items():
             if machine != here:

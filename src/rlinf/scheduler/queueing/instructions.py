@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rlinf.scheduler.queueing.groups import GroupName
 from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.sharding import Part
 
 
@@ -70,6 +71,7 @@ class Deliver(NamedTuple):
     slot: OnSlot | None = (
         None  # instead of items: it is its owner's until an item is put with it, or it is withdrawn
     )
+    queue: QueueName | None = None  # where the items were
 
 
 class Refuse(NamedTuple):

@@ -26,7 +26,7 @@ class Item:
         latest: the last version that may take it, in a queue that admits (see `Admission`).
         slot: with which it is being put there.
         given_in: when it was given out there (see `Admission`).
-        origin: who put it and what it was made of; never looked at. None of what a subscription reads.
+        origin: who put it and what it was made of; never looked at.
         order: its place among all items that ever entered its queue; kept when it is given back.
     """
 
@@ -72,7 +72,12 @@ class Item:
     def for_subscription(self) -> Item:
         """The same payload as another item, which has a fate of its own; nobody answers it."""
         twin = Item(self.payload, 0, self.size_bytes, self.priority, self.group)
-        twin.weight, twin.since, twin.version = self.weight, self.since, self.version
+        twin.weight, twin.since, twin.version, twin.origin = (
+            self.weight,
+            self.since,
+            self.version,
+            self.origin,
+        )
         self.shared = twin.shared = True
         return twin
 

@@ -131,7 +131,8 @@ class Leases:
         getter.lease = OnLease(lease.generation, [item.attempts for item in items])
         getter.client.num_leased += len(items)
         client, ticket = getter.client.name, getter.ticket
-        out.append(Deliver(client, ticket, items, getter.complete, None, getter.lease, getter.group))
+        about = items, getter.complete, None, getter.lease, getter.group
+        out.append(Deliver(client, ticket, *about, queue=getter.queue.name))
         out.append(StartClock(client, ticket, lease.generation, terms.ttl_s))
 
     def of(self, getter: Getter) -> HeldItems | None:

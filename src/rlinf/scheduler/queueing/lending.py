@@ -74,7 +74,7 @@ class Lending(QueueSet):
         if any(item.lost for item in getter.items):
             return self._fail(getter)
         about = (getter.items, getter.complete, getter.part, getter.lease, getter.group)
-        return [Deliver(client, ticket, *about)]
+        return [Deliver(client, ticket, *about, queue=getter.queue.name)]
 
     def _fail(self, getter: Getter) -> list[Instruction]:
         """Items of a delivery are lost."""

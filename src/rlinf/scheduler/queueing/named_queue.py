@@ -769,7 +769,8 @@ class NamedQueue:
             getter.items = items
             self.delivering += 1
             self.on_the_way += 1
-            out.append(Deliver(getter.client.name, getter.ticket, items, getter.complete, group=getter.group))
+            about = getter.client.name, getter.ticket, items, getter.complete
+            out.append(Deliver(*about, group=getter.group, queue=self.name))
 
     def _park(self, getter: Getter) -> None:
         """Pass over a getter whose client has enough on lease; the others do not wait for it."""
@@ -789,7 +790,8 @@ class NamedQueue:
         while True:
             for getter, part in sharding.hand_out():
                 getter.items, getter.part, getter.complete = part.items, part, part.complete
-                out.append(Deliver(getter.client.name, getter.ticket, part.items, part.complete, part))
+                about = getter.client.name, getter.ticket, part.items, part.complete
+                out.append(Deliver(*about, part, queue=self.name))
             if not sharding.getters or not self._cut(sharding, closed):
                 break
         reason = self._why_no_part(sharding, closed)

@@ -102,26 +102,23 @@ class DeliveryLog:
         max_bytes: how large it may be, with the older half beside it.
 
     Attributes:
+        opened: done when the file is there; else it has what that failed at: a RecordingError where there is such a
+            file already, or there can be none.
         ended: done when all of it is written, after `close`.
-
-    Raises:
-        RecordingError: there is such a file already, or there can be none.
     """
 
     def __init__(self, path: str, began: RecordedChannel, max_bytes: int) -> None:
         self._path = path
         self._began = began
         self._max_bytes = max_bytes
-        if os.path.exists(path + OLDER):
-            raise RecordingError(path + OLDER, "there is a recording of that name already; move it away")
-        self._file = TapeFile(path)
+        self._file: TapeFile
         self._lines: queue.SimpleQueue[_Line | None] = queue.SimpleQueue()
         # Each is counted by one thread.
         self._added_bytes = self._written_bytes = 0
         self._num_left_out = 0
         self._num_records = self._num_older = 0
+        self.opened: Promise[None] = Promise()
         self.ended: Promise[None] = Promise()
-        self._write(framed([_encode(began)]), 1)
         run_beside(self._run)
 
     def add(self, delivery: tuple[Any, ...], frames: Sequence[Buffer], size_bytes: int) -> None:
@@ -151,6 +148,13 @@ class DeliveryLog:
 
     def _run(self) -> None:
         try:
+            self._open()
+        except (OSError, RecordingError) as error:
+            self.opened.set_exception(error)
+            self.ended.set_result(None)
+            return
+        self.opened.set_result(None)
+        try:
             is_open = True
             while is_open:
                 lines = [self._lines.get()]
@@ -166,6 +170,18 @@ class DeliveryLog:
         finally:
             self._file.close()
             self.ended.set_result(None)
+
+    def _open(self) -> None:
+        if os.path.exists(self._path + OLDER):
+            raise RecordingError(
+                self._path + OLDER, "there is a recording of that name already; move it away"
+            )
+        self._file = TapeFile(self._path)
+        try:
+            self._write(framed([_encode(self._began)]), 1)
+        except BaseException:
+            self._file.close()
+            raise
 
     def _write_lines(self, lines: list[_Line]) -> None:
         pieces: list[Buffer] = []
@@ -204,12 +220,4 @@ class DeliveryLog:
 def _delivery(
     at: float, name: str, consumer: str, step: int | None, items: Iterable[tuple[Any, ...]]
 ) -> RecordedDelivery:
-    return RecordedDelivery(at, name, consumer, step, [_item(*item) for item in items])
-
-
-def _item(
-    origin: Any, version: int | None, weight: float | int, size_bytes: int, num_frames: int
-) -> RecordedItem:
-    which, trace, _ = (None, None, "") if origin is None else origin
-    # As they came: what is read is typed.
-    return RecordedItem(which, trace, version, weight, size_bytes, num_frames)
+    return RecordedDelivery(at, name, consumer, step, [RecordedItem(*item) for item in items])

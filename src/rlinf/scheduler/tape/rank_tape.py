@@ -19,7 +19,6 @@ from rlinf.scheduler.comm.codec import Encoded, encode
 from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.framing import Buffer, total_bytes
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.tape.entries import (
     Began,
     CallBegan,
@@ -31,15 +30,12 @@ from rlinf.scheduler.tape.entries import (
     encode_entry,
 )
 from rlinf.scheduler.tape.files import TapeFile
+from rlinf.scheduler.tape.limit import LIMIT_VARIABLE
 from rlinf.scheduler.tape.tape import CONSTRUCTING, Frames, Note, Tape
 from rlinf.scheduler.tape.work import Places, Work, current_work, working_at
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-# Of one rank's recording, in MiB; a further record ends it.
-LIMIT_VARIABLE = "RLINF_RECORD_MIB"
-DEFAULT_LIMIT_MIB = 8192
 
 
 def digest_of(encoded: Encoded) -> tuple[int, int]:
@@ -183,15 +179,3 @@ def recording_path(folder: str, group: str, rank: int, num_restarts: int) -> str
     """
     name = group.translate(str.maketrans("/:", "+-"))
     return os.path.join(folder, f"{name}-{rank}{f'.{num_restarts}' if num_restarts else ''}.rec")
-
-
-def limit_bytes() -> int:
-    """How large a rank's recording may become, as RLINF_RECORD_MIB says it.
-
-    Raises:
-        ConfigError: that is no whole number.
-    """
-    text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_MIB)
-    if not text.isdecimal():
-        raise ConfigError(f"{LIMIT_VARIABLE} is {text!r}; it takes a whole number of MiB")
-    return int(text) << 20

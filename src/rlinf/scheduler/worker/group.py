@@ -40,6 +40,7 @@ from rlinf.scheduler.planning import (
     Topology,
 )
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.limit import limit_bytes
 from rlinf.scheduler.wording import list_names
 from rlinf.scheduler.worker.call import Call
 from rlinf.scheduler.worker.deaths import OnFailure, Policy
@@ -160,7 +161,8 @@ class GroupBuilder(Generic[T]):
                 and, where it is loaded, torch are seeded with it before `__init__`, also in whoever takes a rank's
                 place. None: one that is drawn once for the job, and no generator is touched.
             record: a folder, in which each rank records what comes to it, on its node, so that `rlinf replay` can run
-                it again alone. None: the folder that RLINF_RECORD names, if it is set.
+                it again alone. None: the folder that RLINF_RECORD names, if it is set. RLINF_RECORD_MIB bounds each
+                file. Both are looked for in the environment of who launches.
             detached: the group goes on when its driver has ended, until somebody ends it; in a job that outlives its
                 drivers, see `Cluster(job=..., detached=True)`.
 
@@ -190,6 +192,7 @@ class GroupBuilder(Generic[T]):
             raise ConfigError(problem)
         strategy = placement_strategy or _a_rank_a_resource(cluster)
         placements = strategy.get_placement(cluster, isolate_gpu=isolate_gpu)
+        recordings = _recordings(record)
         options = LaunchOptions(max_concurrency or 1, timeout_s, cluster.topology)
         options = replace(
             options,
@@ -200,7 +203,8 @@ class GroupBuilder(Generic[T]):
             ready_when=ready_method(self._factory.worker_class, ready_when),
             stall_after_s=checked_seconds("stall_after_s", stall_after_s or 0),
             seed=None if seed is None else checked_seed(seed),
-            record=os.path.abspath(folder) if (folder := record or os.environ.get(RECORD_VARIABLE)) else "",
+            record=recordings,
+            record_bytes=limit_bytes() if recordings else 0,
             moves=may_move(restart_on),
         )
         session, factory = cluster.session, self._factory
@@ -216,6 +220,12 @@ class GroupBuilder(Generic[T]):
         else:
             claimed, launch = prepare_launch(session, factory, placements, name, options, on_failure, limit)
         return WorkerGroup(claimed, factory.worker_class, len(placements), begin(session, launch))
+
+
+def _recordings(wanted: str | os.PathLike[str] | None) -> str:
+    """The folder in which ranks are recorded; "" if they are not."""
+    folder = wanted or os.environ.get(RECORD_VARIABLE)
+    return os.path.abspath(folder) if folder else ""
 
 
 def _level(wanted: int | str | None) -> int:

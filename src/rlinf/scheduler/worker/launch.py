@@ -17,7 +17,7 @@ from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.waits import LAUNCH, Wait, awaited
-from rlinf.scheduler.engine.engine import ray_errors
+from rlinf.scheduler.engine.engine import cores_of_machines, ray_errors
 from rlinf.scheduler.errors import LaunchError, LaunchTimeout, SchedulerError
 from rlinf.scheduler.events import GroupLaunched, WorkerStarted
 from rlinf.scheduler.hardware.views import HardwareTable
@@ -46,9 +46,12 @@ from rlinf.scheduler.worker.moves import Moves
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.processes import Processes, devices_of
 from rlinf.scheduler.worker.progress import Standing, shown_on_terminal
+from rlinf.scheduler.worker.start_turns import MIN_AT_ONCE, StartTurns, in_turn, limits_of
 from rlinf.scheduler.worker.supervision import LaunchedGroups
 
+_WAITING = "waiting"
 _WAITS = {
+    _WAITING: "waiting for its turn to start, as others start on its machine",
     protocol.STARTING: "waiting for its process to start",
     protocol.RUNNING: "its process runs and waits for the other ranks",
     protocol.CHECKING: "checking that its hardware can be reached",
@@ -88,6 +91,7 @@ class LaunchOptions:
         stall_after_s: after how many seconds a call that is not answered is told of; 0: never.
         seed: what the ranks' seeds are derived from; None: one that is drawn.
         record: the folder in which what comes to them is recorded; "" if it is not.
+        record_bytes: how large the recording of each may become.
         sys_path: where modules are found; empty: where the process that launches finds them.
         log_level: the lowest level of what the workers themselves log that is shown; 0: as that process's logging is.
         moves: whether a rank whose node is gone comes back on another one.
@@ -105,6 +109,7 @@ class LaunchOptions:
     stall_after_s: float = 0
     seed: int | None = None
     record: str = ""
+    record_bytes: int = 0
     sys_path: tuple[str, ...] = ()
     log_level: int = 0
     moves: bool = False
@@ -274,6 +279,7 @@ class _Launch:
         self._bare_topology = job_topology(session)
         self._started_at = time.monotonic()
         self._processes = session.service(Processes)
+        self._turns = session.service(StartTurns)
         self._ranks: list[LaunchedRank] = []
         self._by_number: dict[int, LaunchedRank] = {}
         self._not_started = len(placements)
@@ -305,6 +311,7 @@ class _Launch:
             with launched.launching(self.abort), shown:
                 self._bring_up()
         finally:
+            messenger.submit(self._end_turns)
             messenger.unserve(self._service)
             messenger.off_peer_lost(self._on_peer_lost)
             watch.on_lost.remove(self._on_node_lost)
@@ -314,20 +321,46 @@ class _Launch:
         # Whoever had these names before is gone: a look-up waits for the ranks to come.
         self._session.directory.expect([f"{self._name}:{p.rank}" for p in self._placements])
         with ray_errors(f"Ray does not start processes for group '{self._name}'"):
-            self._ranks.extend(map(self._start, self._placements))
-            self._by_number.update((rank.address.rank, rank) for rank in self._ranks)
-            for rank in self._ranks:
-                self._watch(rank, rank.process.run(self._spec_of(rank)))
+            self._start_in_turn()
         self._wait_for(self._all_run)
+        self._ranks = sorted(self._ranks, key=lambda rank: rank.address.rank)
         self._assign()
         self._wait_for(self._settled)
 
+    def _start_in_turn(self) -> None:
+        machines = [self._node_of(placement).ip for placement in self._placements]
+        are_few = len(machines) <= MIN_AT_ONCE
+        limits = limits_of(machines, {} if are_few else cores_of_machines())
+        for place in in_turn(machines, limits, self._turns):
+            if isinstance(place, Promise):
+                self._wait_for(place)
+                continue
+            rank = self._start(self._placements[place])
+            self._ranks.append(rank)
+            self._by_number[rank.address.rank] = rank
+            self._turns.begin(machines[place], rank)
+            self._watch(rank, rank.process.run(self._spec_of(rank)))
+            if self._error is not None:
+                raise self._error
+
+    def _end_turns(self) -> None:
+        for rank in self._ranks:
+            self._turns.end(self._node_of(rank.placement).ip, rank)
+
+    def _reached(self) -> list[tuple[int, str]]:
+        """How far each rank has come; from any thread."""
+        ranks = self._by_number
+        return [
+            (place.rank, ranks[place.rank].progress if place.rank in ranks else _WAITING)
+            for place in self._placements
+        ]
+
     def _standing(self) -> Standing:
         """How far the launch is; from any thread."""
-        reached = [rank.progress for rank in list(self._ranks)] or [protocol.STARTING]
-        slowest = min(range(len(reached)), key=lambda rank: _ORDER.index(reached[rank]))
-        ready, state = reached.count(protocol.READY), _WAITS.get(reached[slowest], "failed")
-        return Standing(self._name, ready, len(self._placements), self._placements[slowest].rank, state)
+        reached = self._reached()
+        slowest, state = min(reached, key=lambda each: _ORDER.index(each[1]))
+        ready = sum(each == protocol.READY for _, each in reached)
+        return Standing(self._name, ready, len(reached), slowest, _WAITS.get(state, "failed"))
 
     @awaited(_awaits)
     def _wait_for(self, step: Promise[None]) -> None:
@@ -339,10 +372,10 @@ class _Launch:
 
     def awaits(self) -> Wait:
         """What whoever waits for it waits for; from any thread."""
-        missing = [rank for rank in list(self._ranks) if rank.progress != protocol.READY]
-        peers = tuple(str(rank.address) for rank in missing)
+        missing = [each for each in self._reached() if each[1] != protocol.READY]
+        peers = tuple(f"{self._name}:{rank}" for rank, _ in missing)
         detail = "; ".join(
-            f"{rank.address}: {_WAITS.get(rank.progress, 'failed')}" for rank in missing[:_MAX_TOLD]
+            f"{self._name}:{rank}: {_WAITS.get(state, 'failed')}" for rank, state in missing[:_MAX_TOLD]
         )
         timeout_s = self._options.timeout_s
         return Wait(LAUNCH, f"launch of '{self._name}'", self.elapsed_s, timeout_s, peers, detail=detail)
@@ -382,6 +415,7 @@ class _Launch:
         rank.report = request
         if started.port:
             self._recipe.master_port = started.port
+        self._turns.end(self._node_of(rank.placement).ip, rank)
         self._not_started -= 1
         if self._not_started == 0:
             self._all_run.set_result(None)
@@ -415,6 +449,7 @@ class _Launch:
 
     def _fail(self, error: SchedulerError) -> None:
         self._error = self._error or error
+        self._turns.wake()
         self._all_run.set_result(None)
         self._settled.set_result(None)
 
@@ -530,6 +565,7 @@ class _Launch:
                 seed=recipe.seed_of(rank.address.rank),
                 seeds_generators=self._options.seed is not None,
                 record=self._options.record,
+                record_bytes=self._options.record_bytes,
             )
             if rank.report is not None:
                 frames = [pickle.dumps(assignment), topology, *recipe.factory]
@@ -539,13 +575,15 @@ class _Launch:
         return self._bare_topology.nodes[placement.node_rank]
 
     def _describe_missing(self) -> list[str]:
-        return [self._describe(rank) for rank in self._ranks if rank.progress != protocol.READY]
+        nodes = {placement.rank: placement for placement in self._placements}
+        reached = self._reached()
+        return [self._describe(nodes[rank], state) for rank, state in reached if state != protocol.READY]
 
-    def _describe(self, rank: LaunchedRank) -> str:
-        node_rank = rank.placement.node_rank
+    def _describe(self, placement: Placement, state: str) -> str:
+        node_rank = placement.node_rank
         silence = self._session.service(NodeWatch).silence(node_rank)
-        state = "; ".join(filter(None, [_WAITS[rank.progress], silence]))
-        return f"rank {rank.address.rank} on node {node_rank} ({self._node_of(rank.placement).ip}): {state}"
+        text = "; ".join(filter(None, [_WAITS[state], silence]))
+        return f"rank {placement.rank} on node {node_rank} ({self._node_of(placement).ip}): {text}"
 
 
 def _witnesses(_session: Session) -> Witnesses:

@@ -45,11 +45,15 @@ class Moves:
         nodes = job_topology(self._session).nodes
         processes = self._session.service(Processes)
         with self._lock:
+            self._forget_ended()
             gone = list(self._session.service(NodeWatch).states.lost)
             used = processes.held_elsewhere() | self._used()
             found = moved(placement, replace(topology, nodes=nodes), gone, used)
             give_back = processes.reserve(group, devices_of([found], nodes), 0.0)
+            _, give_back_before = self._places.get((group, placement.rank), (None, None))
             self._places[group, placement.rank] = found, give_back
+        if give_back_before is not None:  # it has moved before: that node is gone, too
+            give_back_before()
         return found
 
     def give_up(self, group: str, placement: Placement) -> None:
@@ -62,14 +66,19 @@ class Moves:
     def forget(self, group: str) -> None:
         """A group has ended: give back what its ranks had where they went."""
         for each in [each for each in list(self._places) if each[0] == group]:
-            _, give_back = self._places.pop(each)
-            give_back()
+            _, give_back = self._places.pop(each, (None, None))
+            if give_back is not None:
+                give_back()
+
+    def _forget_ended(self) -> None:
+        living = {group.name for group in groups_of(self._session)}
+        for group in {name for name, _ in list(self._places)} - living:
+            self.forget(group)
 
     def _used(self) -> set[tuple[int, int]]:
         groups = list(groups_of(self._session))
-        names = {group.name for group in groups}
         placements = [rank.placement for group in groups for rank in group.ranks]
-        placements += [found for (name, _), (found, _) in list(self._places.items()) if name in names]
+        placements += [found for found, _ in list(self._places.values())]
         return {
             (each.node_rank, index)
             for each in placements

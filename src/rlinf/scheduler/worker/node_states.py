@@ -12,6 +12,8 @@ from rlinf.scheduler.planning import Node
 # Who was silent for so long, in so many looks, is told of: as soon as what is slow is told from what is not there.
 TOLD_AFTER_S = 3.0
 _TOLD_AFTER_LOOKS, _GIVEN_UP_AFTER_LOOKS = 2, 4
+# Where nobody has listened for so long, on a machine that answers, nobody does: what was restarted would be back.
+REFUSED_FOR_S = 5.0
 
 
 class NodeStates:
@@ -84,12 +86,14 @@ class NodeSilence:
         silent_s: for how long, in seconds.
         over: it answers again.
         too_long: it is given up.
+        refused: its machine answers, and says that nobody listens there.
     """
 
     node_id: str
     silent_s: float
     over: bool = False
     too_long: bool = False
+    refused: bool = False
 
 
 @dataclass(slots=True)
@@ -97,6 +101,20 @@ class _Silent:
     since: float
     looks: int = 0
     told: bool = False
+    # Since when each look was refused, and how many were; not counted before the last one that was not.
+    refused_since: float = 0.0
+    refusals: int = 0
+
+    def count(self, began: float, *, refused: bool) -> None:
+        self.looks += 1
+        if refused:
+            self.refused_since = self.refused_since if self.refusals else began
+        self.refusals = self.refusals + 1 if refused else 0
+
+    def too_long(self, limit_s: float, now: float) -> bool:
+        is_silent = now - self.since >= limit_s and self.looks >= _GIVEN_UP_AFTER_LOOKS
+        is_refused = now - self.refused_since >= min(REFUSED_FOR_S, limit_s)
+        return is_silent or (is_refused and self.refusals >= _GIVEN_UP_AFTER_LOOKS)
 
 
 class NodeSilences:
@@ -112,9 +130,9 @@ class NodeSilences:
     >>> silences.take(["a"], ["b"], began=0.0, now=1.0)
     []
     >>> silences.take(["a"], ["b"], began=2.0, now=3.0)
-    [NodeSilence(node_id='b', silent_s=3.0, over=False, too_long=False)]
+    [NodeSilence(node_id='b', silent_s=3.0, over=False, too_long=False, refused=False)]
     >>> silences.take(["a", "b"], [], began=4.0, now=4.0)
-    [NodeSilence(node_id='b', silent_s=4.0, over=True, too_long=False)]
+    [NodeSilence(node_id='b', silent_s=4.0, over=True, too_long=False, refused=False)]
     """
 
     def __init__(self, give_up_after_s: float, limits_s: Mapping[str, float] = MappingProxyType({})) -> None:
@@ -123,9 +141,15 @@ class NodeSilences:
         self._silent: dict[str, _Silent] = {}
 
     def take(
-        self, answering: Collection[str], silent: Collection[str], *, began: float, now: float
+        self,
+        answering: Collection[str],
+        silent: Collection[str],
+        refusing: Collection[str] = (),
+        *,
+        began: float,
+        now: float,
     ) -> list[NodeSilence]:
-        """What is to be told of a look: which nodes have answered, and which have not until its end."""
+        """What is to be told of a look: which nodes have answered, which have not until its end or were `refusing`."""
         found: list[NodeSilence] = []
         for node_id in answering:
             before = self._silent.pop(node_id, None)
@@ -133,15 +157,15 @@ class NodeSilences:
                 found.append(NodeSilence(node_id, now - before.since, over=True))
         for node_id in silent:
             state = self._silent.setdefault(node_id, _Silent(began))
-            state.looks += 1
+            refused = node_id in refusing
+            state.count(began, refused=refused)
             silent_s = now - state.since
-            limit_s = self._limits_s.get(node_id, self._give_up_after_s)
-            if silent_s >= limit_s and state.looks >= _GIVEN_UP_AFTER_LOOKS:
+            if state.too_long(self._limits_s.get(node_id, self._give_up_after_s), now):
                 self.forget(node_id)
-                found.append(NodeSilence(node_id, silent_s, too_long=True))
+                found.append(NodeSilence(node_id, silent_s, too_long=True, refused=refused))
             elif silent_s >= TOLD_AFTER_S and state.looks >= _TOLD_AFTER_LOOKS and not state.told:
                 state.told = True
-                found.append(NodeSilence(node_id, silent_s))
+                found.append(NodeSilence(node_id, silent_s, refused=refused))
         return found
 
     def forget(self, node_id: str) -> None:

@@ -166,7 +166,7 @@ class NodeWatch:
     def _on_look(self, seen: NodesSeen, began: float, now: float) -> None:
         for node_id, cause in seen.gone.items():
             self._lose(node_id, f"{cause} at {clock_text(time.time())}")
-        for silence in self._silences.take(seen.answering, seen.silent, began=began, now=now):
+        for silence in self._silences.take(seen.answering, seen.silent, seen.refusing, began=began, now=now):
             (self._on_headless if silence.node_id == HEAD else self._on_silence)(silence)
 
     def _on_silence(self, silence: NodeSilence) -> None:
@@ -191,7 +191,8 @@ class NodeWatch:
             _log.warning("Ray's head at %s answers again, after %.0f s", self._head, silence.silent_s)
             return
         text = f"Ray's head at {self._head} has not answered for {silence.silent_s:.0f} s"
-        self.headless = f"{text}, at {clock_text(time.time())}"
+        refused = " (nobody listens there any more)" if silence.refused else ""
+        self.headless = f"{text}, at {clock_text(time.time())}{refused}"
         if not silence.too_long:
             _log.warning("%s", text)
         elif not self._session.closed:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -25,7 +26,7 @@ from rlinf.scheduler.host.errand import (
     leave,
     withdraw,
     withdraw_all,
-    withdraw_of_dead_jobs,
+    withdraw_of_the_dead,
 )
 from rlinf.scheduler.host.force import kill_process
 from rlinf.scheduler.host.info import KeptJob, job_topology
@@ -70,8 +71,8 @@ class Processes:
         self._holds = DeviceHolds(job, holder)
         # Held while some are taken or given back: what is about to go back counts as taken still.
         self._changing = threading.Lock()
-        # What each launch counts on, whoever of them took it.
-        self._relied: list[set[tuple[str, str]]] = []
+        # How many launches count on each device, whoever of them took it.
+        self._relied: Counter[tuple[str, str]] = Counter()
         # What was taken by launches that count on it no more, with the devices; others do.
         self._unused: list[tuple[Sequence[PlacementGroup], set[tuple[str, str]]]] = []
         # Variables, by the node's id.
@@ -79,10 +80,9 @@ class Processes:
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
-            if kept is not None:
-                return
-            withdraw_of_dead_jobs()
-            session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
+            withdraw_of_the_dead()
+            if kept is None:
+                session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 
     @property
     def _nodes(self) -> tuple[Node, ...]:
@@ -114,11 +114,12 @@ class Processes:
             for rank, names in devices.items()
         ]
         relied = {(each.node_id, name) for each in wanted for name in each.names}
-        self._relied.append(relied)
+        with self._changing:
+            self._relied.update(relied)
         try:
             taken = self._wait_for(group, [each for each in wanted if each.resource], wait_s, given_up)
         except BaseException:
-            self._relied.remove(relied)
+            self._give_back((), relied)
             raise
         return partial(self._give_back, taken, relied)
 
@@ -140,10 +141,11 @@ class Processes:
     def _give_back(self, taken: Sequence[PlacementGroup], relied: set[tuple[str, str]]) -> None:
         """Give back what a launch took, as soon as no other group of the job counts on it."""
         with self._changing:
-            self._relied.remove(relied)
-            self._unused.append((taken, relied))
+            self._relied -= Counter(relied)
+            if taken:
+                self._unused.append((taken, relied))
             for each in list(self._unused):
-                if not any(each[1] & others for others in self._relied):
+                if not each[1] & self._relied.keys():
                     self._unused.remove(each)
                     self._holds.release(each[0])
 

@@ -1,0 +1,104 @@
+"""What a traced process writes its spans with: threads only append, and one of its own encodes and writes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.timekeeping import TIMES, Span
+from rlinf.scheduler.observe.spool import ClockNote, SpoolWriter
+
+# So often what has gathered is written: so much is lost with a process that is killed.
+FLUSH_S = 0.25
+# So many spans may gather before they are written: then the oldest go, and are counted.
+MAX_GATHERED = 1 << 17
+# So many are encoded at once: no other thread runs meanwhile, for a millisecond or two.
+_MAX_AT_ONCE = 4096
+_log = Reporter(__name__)
+
+
+class SpoolThread:
+    """Takes the spans of a process, and writes them a few times a second, until it is told to end.
+
+    Args:
+        writer: of the spool's file.
+        process: whose spans they are.
+
+    Attributes:
+        ended: done when all is written, after `end`; or when nothing can be written any more.
+
+    Raises:
+        RuntimeError: there is no thread to be had.
+    """
+
+    def __init__(self, writer: SpoolWriter, process: str) -> None:
+        self.ended: Promise[None] = Promise()
+        self._writer = writer
+        self._process = process
+        self._gathered: deque[Span] = deque(maxlen=MAX_GATHERED)
+        self._clocks: deque[ClockNote] = deque()
+        # By threads that gather; and how many of them are noted.
+        self._num_lost = self._num_told = 0
+        self._over: Promise[None] = Promise()
+        run_beside(self._run)
+
+    def add(self, span: Span) -> None:
+        """Have a span written; from any thread."""
+        if len(self._gathered) == MAX_GATHERED:
+            self._num_lost += 1
+        self._gathered.append(span)
+
+    def note_clock(self, note: ClockNote) -> None:
+        """Have noted how the clock differs; from any thread."""
+        self._clocks.append(note)
+
+    def limit(self, max_bytes: int) -> None:
+        """So much may be written from now on."""
+        self._writer.max_bytes = max_bytes
+
+    def end(self) -> None:
+        """Write what is left, and no more."""
+        self._over.set_result(None)
+
+    # -- its thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(FLUSH_S):
+                self._write()
+            self._write()
+        except OSError as error:  # its folder is gone, say: nobody has waited for it at the end of the trace
+            _log.warning("'%s' is not traced any more: %s", self._process, error)
+            if TIMES.spool == self.add:
+                TIMES.trace(None)
+        finally:
+            self._writer.close()
+            self.ended.set_result(None)
+
+    def _write(self) -> None:
+        while self._clocks:
+            self._writer.note_clock(self._clocks.popleft())
+        num_lost = self._num_lost
+        if num_lost > self._num_told:
+            self._writer.drop(num_lost - self._num_told)
+            self._num_told = num_lost
+        # Those that come meanwhile are for the next time.
+        for _ in range(0, len(self._gathered), _MAX_AT_ONCE):
+            self._write_some()
+
+    def _write_some(self) -> None:
+        spans: list[Span] = []
+        with suppress(IndexError):
+            while len(spans) < _MAX_AT_ONCE:
+                spans.append(self._gathered.popleft())
+        if spans:
+            # Not `threading.enumerate`: this thread would wait for a lock that an interrupted thread may hold.
+            named = dict(threading._active)  # type: ignore[attr-defined]
+            self._writer.note_threads(
+                {span.thread: named[span.thread].name for span in spans if span.thread in named}
+            )
+            self._writer.write(spans)
