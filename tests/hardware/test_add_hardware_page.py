@@ -43,11 +43,11 @@ def run(folder, code):
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware import views_of
+from rlinf.scheduler.hardware import HardwareTable
 try:
     placed = ComponentPlacement("arms.yaml", Topology.parse("0,0"))
     for placement in placed.placements("env"):
-        print(placement.node_rank, *views_of(placed.topology, placement))
+        print(placement.node_rank, *HardwareTable(placed.topology).views_of(placement))
 except ConfigError as error:
     print(error)
 """

@@ -9,7 +9,7 @@ from programs import run_program
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import SchedulerError
-from rlinf.scheduler.hardware import check_reachable, hardware_names, views_of, HardwareTable
+from rlinf.scheduler.hardware import check_reachable, hardware_names, HardwareTable
 
 config = {"cluster": {
     "component_placement": {"env": {"node_group": "arms", "placement": "0-1:0-1"}},
@@ -18,9 +18,9 @@ config = {"cluster": {
 try:
     placed = ComponentPlacement(config, Topology.parse("2x1"))
     print(hardware_names())
-    for placement in placed.placements("env"):
-        print(placement.node_rank, placement.hardware_type, views_of(placed.topology, placement))
     table = HardwareTable(placed.topology)
+    for placement in placed.placements("env"):
+        print(placement.node_rank, placement.hardware_type, table.views_of(placement))
     check_reachable([unit for placement in placed.placements("env") for unit in table.units_of(placement)])
 except SchedulerError as error:
     print(error)

@@ -18,7 +18,6 @@ from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.observe import asking_all
 from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.session import set_current
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -34,12 +33,6 @@ def launched(tmp_path_factory):
     )
     yield job, group
     job.close()
-
-
-@pytest.fixture
-def job(launched):
-    set_current(launched[0].session)
-    return launched[0]
 
 
 @pytest.fixture
