@@ -1,14 +1,13 @@
 """The page on adding hardware: what it shows is installed and planned as it stands there."""
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from programs import run_program
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/add-hardware.md").read_text()
 
@@ -36,14 +35,7 @@ def folder(tmp_path):
 
 
 def run(folder, code):
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program("-c", code, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,11 +1,10 @@
 """Hardware of other packages: a real one is installed, used, broken, and in another's way."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from programs import run_program
 
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
@@ -68,18 +67,12 @@ def install(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    def run_program(code):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+    def run_code(code):
+        done = run_program("-c", textwrap.dedent(code), env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    return run_program
+    return run_code
 
 
 def plan(run, serial="b"):

@@ -5,13 +5,12 @@ import os
 import queue
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 from hanging_workers import Hanging
 
 from forked_job import ForkedJob
+from programs import RLINF, run_program
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import Stalled, WorkerPrinted
@@ -140,11 +139,8 @@ def test_a_breakpoint_says_how_to_get_there_and_goes_on_afterwards(group, events
     path = re.fullmatch(
         r"actor:0 is at a breakpoint in hanging_workers.py:\d+: on .*, run `rlinf pdb (.*)`", told
     )[1]
-    command = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "pdb", path]
     typed = "p answer + 1\nanswer = 43\ncontinue\n"
-    done = subprocess.run(
-        command, input=typed, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    done = run_program("-c", RLINF, "pdb", path, input=typed)
     assert "42" in done.stdout
     assert result.wait(DEADLINE_S) == [43]
 

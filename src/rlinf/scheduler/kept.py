@@ -219,7 +219,11 @@ def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T
 
 
 def _decoded(record: bytes) -> RunningJob:
-    return msgspec.msgpack.decode(record, type=RunningJob)
+    try:
+        return msgspec.msgpack.decode(record, type=RunningJob)
+    except msgspec.MsgspecError as error:
+        problem = f"what its keeper says cannot be read ({error}): it has another version of rlinf-scheduler"
+        raise ClusterError(f"{problem}; use the same one in both") from error
 
 
 def _who() -> str:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Request
+from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.observe.asking_all import Answer, AskingAll, Inquiry
 from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.graph import only_looks
@@ -89,10 +90,15 @@ class TimeDesk:
         gone = {
             name: why
             for process_id, (name, why) in self._roll_call.departed.items()
-            if (name, process_id) not in self._left and not only_looks(name)
+            if (name, process_id) not in self._left and not only_looks(name) and self._is_missed(process_id)
         }
         sheets = (own, *told, *self._left.values())
         done(JobTimes(sheets, {**gone, **silent}, found.took_s, own.now))
+
+    def _is_missed(self, process_id: str) -> bool:
+        """Who has left in order has handed over what there was, if it was anything."""
+        lost = self._messenger.peers.lost.get(process_id)
+        return lost is None or lost.loss is not Loss.LEFT
 
     def _offset_s(self, answered: Answer) -> float:
         """What a process's clock shows more than this one's: all processes of a machine have one clock."""
