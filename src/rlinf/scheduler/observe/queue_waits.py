@@ -142,8 +142,9 @@ def _how_much(queue: QueueNote, wait: Wait) -> str:
     if wait.needs > 0:
         there = queue.num_items if wait.counts_items else queue.weight
         return f"{there:,g} of {wait.needs:,g} are there"
-    there = "there is" if queue.num_items == 1 else "there are"
-    return f"{there} {counted(queue.num_items, 'item')}" if queue.num_items else "it is empty"
+    if not queue.num_items:
+        return "it is empty"
+    return f"there {'is' if queue.num_items == 1 else 'are'} {counted(queue.num_items, 'item')}"
 
 
 def _how_full(queue: QueueNote) -> str:
