@@ -2,8 +2,9 @@
 
 The same loops run in turn in one run, and what counts is the ratio to the first side, `bare`, in which nothing of where
 the time goes is counted: what does that is replaced by nothing in all processes. `counted` is what every job has;
-`events` has a listener to all events; `looked at` asks all ranks once a second what they are at (`cluster.why`); and
-`traced` writes a timeline (`cluster.trace`). The times of beginning and ending a trace are no part of the loops.
+`events` has a listener to all events; `scraped` has its metrics read once a second from `rlinf metrics`; `looked at`
+asks all ranks once a second what they are at (`cluster.why`); and `traced` writes a timeline (`cluster.trace`). The
+times of beginning and ending a trace are no part of the loops.
 
 A side runs for about half a second, then the next one, for many rounds: each ratio is the median of the rounds' own.
 
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -40,7 +42,7 @@ _CARTPOLE = Path(__file__).parents[1] / "examples" / "cartpole" / "main.py"
 _NOTES = ("note_wait", "note_phase", "note_call")
 _KEPT = {name: getattr(Timekeeper, name) for name in _NOTES}
 WORKLOADS = ("put and get of 1 KiB, one rank", "a call of one rank", "a call of all ranks")
-SIDES = ("bare", "counted", "events", "looked at", "traced")
+SIDES = ("bare", "counted", "events", "scraped", "looked at", "traced")
 
 
 def count_nothing(nothing: bool) -> None:
@@ -82,23 +84,43 @@ def listening(cluster: Cluster) -> Iterator[None]:
 
 
 @contextmanager
-def looking(cluster: Cluster) -> Iterator[None]:
-    """A block in which all ranks are asked once a second what they are at, the first time at once."""
+def each_second(look: Callable[[], object]) -> Iterator[None]:
+    """A block in which somebody looks once a second, the first time at once."""
     over = threading.Event()
 
-    def look() -> None:
+    def look_again() -> None:
         while True:
-            cluster.why()
+            look()
             if over.wait(1.0):
                 return
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=look_again)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def served_metrics() -> Iterator[Callable[[], object]]:
+    """A block in which another process serves the metrics of this one's job; what reads them."""
+    command = [Path(sys.executable).with_name("rlinf"), "metrics", "--job", str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            if not url:
+                raise RuntimeError("`rlinf metrics` does not serve; what it says stands above")
+
+            def read() -> None:
+                with urllib.request.urlopen(url, timeout=30) as page:
+                    page.read()
+
+            yield read
+        finally:
+            server.terminate()
 
 
 @contextmanager
@@ -113,14 +135,15 @@ def bare(group: Any) -> Iterator[None]:
         group.count_nothing(False).wait()
 
 
-def compare_sides(cluster: Cluster, group: Any, options: Options) -> None:
+def compare_sides(cluster: Cluster, group: Any, scrape: Callable[[], object], options: Options) -> None:
     """Each workload on each side, in turn."""
     folder = Path(tempfile.mkdtemp(prefix="observe-"))
     sides: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "bare": lambda: bare(group),
         "counted": nullcontext,
         "events": lambda: listening(cluster),
-        "looked at": lambda: looking(cluster),
+        "scraped": lambda: each_second(scrape),
+        "looked at": lambda: each_second(cluster.why),
         "traced": lambda: cluster.trace(folder / "run.json"),
     }
     Channel.create("pairs")
@@ -232,7 +255,8 @@ def main() -> None:
                 group = Rank.create_group().launch(
                     cluster, PackedPlacementStrategy(0, num_ranks - 1), name="rank", launch_timeout_s=600
                 )
-                compare_sides(cluster, group, options)
+                with served_metrics() as scrape:
+                    compare_sides(cluster, group, scrape, options)
         if options.wants("cartpole"):
             print()
             compare_cartpole(options)

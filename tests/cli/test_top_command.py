@@ -6,20 +6,18 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import termios
 import time
 
 import pytest
 from typer.testing import CliRunner
 
+from programs import RLINF, Program
 from rlinf.cli.main import app
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 60.0
-COMMAND = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "top"]
 
 
 def rlinf_top(*arguments):
@@ -41,13 +39,8 @@ class Terminal:
         self._ours, self._theirs = pty.openpty()
         termios.tcsetwinsize(self._theirs, (24, 80))
         self.before = termios.tcgetattr(self._theirs)
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            start_new_session=True,
-        )
+        pipes = {"stdin": self._theirs, "stdout": self._theirs, "stderr": self._theirs}
+        self.process = Program("-c", RLINF, "top", *arguments, new_session=True, **pipes)
         self.text = ""
 
     def type(self, text):

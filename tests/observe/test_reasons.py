@@ -5,12 +5,12 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest
 from msgspec.structs import replace
 
+from programs import Program
 from rlinf.scheduler import Channel, __version__
 from rlinf.scheduler.errors import (
     BatchTimeout,
@@ -102,6 +102,7 @@ def test_the_reason_travels_with_the_error(error):
 
 
 _DRIVER = """
+from programs import Program
 from rlinf.scheduler import Channel, __version__
 from rlinf.scheduler.observe import reasons
 from rlinf.testing import LocalRuntime
@@ -139,11 +140,10 @@ def test_a_job_of_another_version_is_not_joined():
 
 
 def test_ctrl_c_says_what_the_driver_waited_for():
-    command = [sys.executable, "-c", _DRIVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Program("-c", _DRIVER) as process:
         assert process.stdout.readline() == "ready\n"
         wait_until(lambda: "get_batch" in str(why_of_job(find_job(process.pid), "rlinf-test")))
-        os.kill(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
     assert "KeyboardInterrupt" in told
     assert re.search(rf"it waited for this: driver waits.* in {re.escape(WHY)}", told)

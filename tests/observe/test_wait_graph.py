@@ -19,7 +19,6 @@ from rlinf.scheduler.observe.notes import (
     ChannelNote,
     Doing,
     Frame,
-    Gone,
     JobLook,
     QueueNote,
     RunningCall,
@@ -29,6 +28,7 @@ from rlinf.scheduler.observe.notes import (
     User,
     Waiter,
 )
+from rlinf.scheduler.observe.status import GoneProcess
 from rlinf.scheduler.observe.why import why_of
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
@@ -100,7 +100,7 @@ def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
         waits("actor:0", get(kind="get_batch", needs=4096)),
         works("rollout:0"),
         channel(queue),
-        gone=(Gone("rollout:1", "killed", 12.0),),
+        gone=(GoneProcess("rollout:1", "killed", 12.0),),
     )
     assert (
         "actor:0 waits 41 s in get_batch('rollouts'): 3,900 of 4,096 are there; its producers: rollout:1 has ended, "
@@ -245,7 +245,7 @@ def test_a_held_interpreter_is_named_with_its_line():
 
 
 def test_who_waits_for_the_gone_waits_in_vain():
-    found = why(waits("a:0", recv("b:0")), gone=(Gone("b:0", "killed by SIGKILL", 3.0),))
+    found = why(waits("a:0", recv("b:0")), gone=(GoneProcess("b:0", "killed by SIGKILL", 3.0),))
     assert found.headline == "a:0 waits 10 s in recv('b:0'): b:0 has ended"
 
 
@@ -393,7 +393,7 @@ def test_a_collective_waits_for_the_ranks_that_are_not_in_it():
     assert found.culprit.waiters == ("a:0", "a:1")
     found = why(waits("a:0", reduce), waits("a:1", barrier))
     assert "a:1 is in torch.distributed.barrier()" in str(found)
-    found = why(waits("a:0", reduce), gone=(Gone("a:1", "killed", 1.0),))
+    found = why(waits("a:0", reduce), gone=(GoneProcess("a:1", "killed", 1.0),))
     assert "a:1 has ended" in found.headline
 
 

@@ -89,60 +89,32 @@ class ShardBatch(Batch):
 
 
 class Delivery(list[Arrived]):
-    """The items of a batch as they came."""
+    """The items of a batch as they came.
 
-    def __init__(
-        self,
-        items: Iterable[Arrived],
-        complete: bool,
-        part: wire.ShardPart | None = None,
-        lease: wire.LeaseNote | None = None,
-        group: Any = None,
-        slot: wire.SlotNote | None = None,
-        versions: Sequence[int | None] | None = None,
-        ids: Sequence[wire.ItemId] | None = None,
-        origins: Sequence[tuple[str, int] | None] | None = None,
-        by: str = "",
-    ) -> None:
+    Args:
+        told: what the channel said of them.
+        items: they.
+    """
+
+    __slots__ = ("told",)
+
+    def __init__(self, told: wire.Delivered, items: Iterable[Arrived]) -> None:
         super().__init__(items)
-        self.complete = complete
-        self.part = part
-        self.lease = lease
-        self.group = group
-        self.slot = slot
-        self.versions = versions
-        self.ids = ids
-        self.origins = origins
-        self.by = by
-
-    @classmethod
-    def of(cls, answer: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
-        """What has come for a get."""
-        about = (
-            answer.part,
-            answer.lease,
-            answer.group,
-            answer.slot,
-            answer.versions,
-            answer.ids,
-            answer.origins,
-            answer.by,
-        )
-        return cls(items, answer.complete, *about)
+        self.told = told
 
     def batch(self, values: list[Any]) -> Batch:
         """What its caller gets, of the values that the items are."""
         batch = self._batch(values)
-        if self.versions is not None:
-            batch.versions = self.versions
-        if self.ids is not None:
-            batch.ids = self.ids
+        if self.told.versions is not None:
+            batch.versions = self.told.versions
+        if self.told.ids is not None:
+            batch.ids = self.told.ids
         return batch
 
     def _batch(self, values: list[Any]) -> Batch:
-        part = self.part
-        if self.group is not None:
-            return GroupBatch(values, self.complete, wire.as_group(self.group) or "")
+        told, part = self.told, self.told.part
+        if told.group is not None:
+            return GroupBatch(values, told.complete, wire.as_group(told.group) or "")
         if part is None:
-            return Batch(values, self.complete)
-        return ShardBatch(values, self.complete, part.step, part.weights, part.imbalance)
+            return Batch(values, told.complete)
+        return ShardBatch(values, told.complete, part.step, part.weights, part.imbalance)

@@ -204,8 +204,8 @@ class ChannelConnection:
         if operation.kind == "put":
             origin = self._session.name, operation.ticket
             TIMES.note_moved(PUT, operation.started, operation.kind, name, (origin,))
-        elif items is not None and items.origins is not None:
-            origins = tuple(origin for origin in items.origins if origin is not None)
+        elif items is not None and items.told.origins is not None:
+            origins = tuple(origin for origin in items.told.origins if origin is not None)
             TIMES.note_moved(GET, operation.started, operation.kind, name, origins)
 
     def look(self, operation: Operation, load: Callable[[list[Arrived]], Any]) -> Any:
@@ -431,7 +431,7 @@ class ChannelConnection:
                     self._hand_over(shell.deliveries.hurry, None)
                 frames = iter(answer.frames)
                 arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
-                return Delivery.of(delivered, arrived)
+                return Delivery(delivered, arrived)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)

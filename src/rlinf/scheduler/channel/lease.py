@@ -319,8 +319,8 @@ class LeaseContext:
         return operation
 
     def _open(self, operation: Operation, delivery: Delivery) -> Lease:
-        about = delivery.lease or wire.LeaseNote(0, [])
-        origins = delivery.origins or ()
+        about = delivery.told.lease or wire.LeaseNote(0, [])
+        origins = delivery.told.origins or ()
         lease = Lease(self._connection, operation, Batch(), about.attempts, about.generation, origins)
         self._lease = lease
         self._connection.note_moved(operation, delivery)

@@ -48,8 +48,8 @@ class LeaseKeeper:
 
     def begin(self, operation: Operation, items: Delivery) -> None:
         """Items came on lease."""
-        if operation.lease is not None and items.lease is not None:
-            kept = _Kept(items.lease.generation, operation.lease.ttl_s, operation.keep_s)
+        if operation.lease is not None and items.told.lease is not None:
+            kept = _Kept(items.told.lease.generation, operation.lease.ttl_s, operation.keep_s)
             self._kept[operation.ticket] = kept
             self._plan(operation.ticket)
 

@@ -58,10 +58,10 @@ class Receiving:
         """
         try:
             held = [HeldAt.from_frames(part) or part for part in parts]
-            if any(isinstance(part, HeldAt) for part in held):
+            if held != parts:  # an element that is the same object is not looked into
                 self._fetch(operation, answer, held)
                 return None
-            return Delivery.of(answer, map(self._messenger.parcels.receive, parts))
+            return Delivery(answer, map(self._messenger.parcels.receive, parts))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
             self._resend(answer.ticket)
@@ -90,7 +90,7 @@ class Receiving:
         self._fetches[answer.ticket] = fetching
         if operation.lease is not None:
             # What is on its way is kept alive, too.
-            self._leases.begin(operation, Delivery.of(answer, ()))
+            self._leases.begin(operation, Delivery(answer, ()))
         fetching.begin()
 
     def _on_fetched(
@@ -102,5 +102,5 @@ class Receiving:
             )
             self._resend(answer.ticket)
         else:
-            self._on_items(answer.ticket, Delivery.of(answer, items))
+            self._on_items(answer.ticket, Delivery(answer, items))
         self._flush()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import astuple, replace
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
@@ -16,26 +19,10 @@ from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.tape.tape import Note, Tape
 
 
-class AboutDelivery(NamedTuple):
-    """What a recording says of a delivery, besides its items' bytes: how many frames each has, and see `Delivery`."""
-
-    num_frames: Sequence[int]
-    complete: bool
-    part: wire.ShardPart | None
-    lease: wire.LeaseNote | None
-    group: Any
-    slot: wire.SlotNote | None
-    versions: Sequence[int | None] | None
-    ids: Sequence[wire.ItemId] | None
-
-    def delivery(self, frames: Sequence[Buffer]) -> Delivery:
-        """The delivery, of all its items' frames."""
-        left = list(frames)
-        items = []
-        for num in self.num_frames:
-            items.append(Arrived(left[:num]))
-            del left[:num]
-        return Delivery(items, *self[1:])
+def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
+    """A delivery as it was noted: what was told of it, field by field, and all its items' frames."""
+    delivered, left = wire.Delivered(*told), iter(frames)
+    return Delivery(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
 
 
 def what_of(operation: Operation, channel: str) -> tuple[str, str]:
@@ -182,17 +169,7 @@ def _took_end(note: Note, promise: Promise[Any]) -> None:
 
 
 def _took(note: Note, items: list[Arrived]) -> None:
-    if not isinstance(items, Delivery):
-        items = Delivery(items, True)
+    told = items.told if isinstance(items, Delivery) else wire.Delivered(0, [])
     parts = [item.frames() for item in items]
-    about = AboutDelivery(
-        [len(part) for part in parts],
-        items.complete,
-        items.part,
-        items.lease,
-        items.group,
-        items.slot,
-        items.versions,
-        items.ids,
-    )
-    note.took(lambda: [frame for part in parts for frame in part], tuple(about))
+    told = replace(told, num_frames=[len(part) for part in parts])
+    note.took(lambda: [frame for part in parts for frame in part], astuple(told))

@@ -10,7 +10,7 @@ from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.question import Question
-from rlinf.scheduler.channel.recorded import AboutDelivery, what_of
+from rlinf.scheduler.channel.recorded import delivery_of, what_of
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -179,5 +179,4 @@ def _comparable(operation: Operation, encoded: Encoded | None) -> Callable[[], E
 
 
 def _delivery(brought: tuple[tuple[Any, ...], list[bytearray]]) -> Delivery:
-    about, frames = brought
-    return AboutDelivery(*about).delivery(frames)
+    return delivery_of(*brought)

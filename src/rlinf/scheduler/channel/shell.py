@@ -458,7 +458,7 @@ class ClientShell:
             self.drop(operation)
             return
         operation.fate.mark = mark_of(items)
-        promise.by = items.by
+        promise.by = items.told.by
         promise.set_result(items)
         if operation.lease is not None:
             # Its server keeps it, wherever it is, until it is settled.

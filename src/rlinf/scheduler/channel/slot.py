@@ -42,7 +42,7 @@ class Slot:
     def granted(cls, connection: ChannelConnection, operation: Operation, promise: Promise[Any]) -> Slot:
         """The slot that an `admit` was given."""
         delivery: Delivery = promise.result(0)
-        note = delivery.slot or wire.SlotNote(0, 0)
+        note = delivery.told.slot or wire.SlotNote(0, 0)
         slot = cls(connection.ref.spec.channel_id, operation.queue_name, note.number, note.version)
         slot._hold, slot._connection, slot._operation = promise, connection, operation
         return slot

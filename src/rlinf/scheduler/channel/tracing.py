@@ -16,8 +16,8 @@ MAX_NAMED = 4096
 
 def note_taken(items: Iterable[Any]) -> None:
     """This thread or task has taken what was delivered: what it puts next is made of that."""
-    if isinstance(items, Delivery) and items.ids:
-        current_work().take(items.ids)
+    if isinstance(items, Delivery) and items.told.ids:
+        current_work().take(items.told.ids)
 
 
 def own_trace() -> wire.Trace | None:

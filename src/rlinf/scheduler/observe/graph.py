@@ -159,7 +159,7 @@ def graph_of(look: JobLook) -> WaitGraph:
         each.process: each for each in look.silent if each.state != "gone" and not only_looks(each.process)
     }
     ended = {each.process: each.detail for each in look.silent if each.state == "gone"}
-    gone = {**{each.process: each.reason for each in look.gone if each.process not in doing}, **ended}
+    gone = {**{each.address: each.reason for each in look.gone if each.address not in doing}, **ended}
     channels = {channel.name: channel for each in doing.values() for channel in each.channels}
     bare = WaitGraph({}, doing, silent, gone, channels)
     blocked: dict[str, tuple[Blocked, ...]] = {}

@@ -23,7 +23,7 @@ from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import CommError, ConfigError, SchedulerError
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
+from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.spool import SpoolContent, read_spool
@@ -211,7 +211,7 @@ class TraceDesk:
         """Have all write what is left, and no more; who that is."""
         members = self._on_io_thread(partial(self._end_telling, tracing))
         told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
-        _, tracing.silent = self._ask(told, TRACE, TraceOff(tracing.trace_id), TOLD_S)
+        tracing.silent = self._tell_end(members, TraceOff(tracing.trace_id))
         _result(self._on_io_thread(partial(self._tracer.end, tracing.trace_id)))
         self._give_up(tracing)
         tracing.told = told
@@ -342,18 +342,14 @@ class TraceDesk:
 
     # -- on the I/O thread and back ---------------------------------------------------------------
 
-    def _ask(
-        self, asked: Mapping[str, tuple[str, Endpoint]], service: str, head: Any, within_s: float
-    ) -> tuple[list[ReplyFrom], dict[str, str]]:
-        found: Promise[tuple[list[ReplyFrom], dict[str, str]]] = Promise()
-
-        def begin() -> None:
-            told = AllAsked(self._messenger, asked, lambda *answers: found.set_result(answers))
-            told.ask(service, head, within_s, None)
-
-        self._messenger.submit(begin)
-        answers: tuple[list[ReplyFrom], dict[str, str]] = _result(found)
-        return answers
+    def _tell_end(self, members: dict[str, tuple[str, Enlist]], order: TraceOff) -> dict[str, str]:
+        """Have all write what is left; who has not said that it is done, and why."""
+        told: Promise[AskingAll] = Promise()
+        inquiry = Inquiry(TRACE, None, TOLD_S, head=order, is_patient=True)
+        everybody = [known for _, known in members.values()]
+        asking = AskingAll(self._session, inquiry, members, everybody, told.set_result)
+        self._messenger.submit(asking.begin)
+        return {each.process: each.detail for each in _result(told).silent}
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:
         done: Promise[Any] = Promise()

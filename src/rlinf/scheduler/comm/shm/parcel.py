@@ -176,10 +176,9 @@ class Arrived:
     Attributes:
         lease: the block in which it lies; None if its bytes came in the message.
         sizes: of the frames in shared memory.
-        size_bytes: how large it is.
     """
 
-    __slots__ = ("_frames", "lease", "size_bytes", "sizes")
+    __slots__ = ("_frames", "lease", "sizes")
 
     def __init__(
         self, frames: list[Buffer], lease: BlockLease | None = None, sizes: Sequence[int] = ()
@@ -187,7 +186,11 @@ class Arrived:
         self._frames = frames
         self.lease = lease
         self.sizes = sizes
-        self.size_bytes = total_bytes(frames) if lease is None else sum(sizes)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large it is."""
+        return total_bytes(self._frames) if self.lease is None else sum(self.sizes)
 
     def mark(self) -> Any:
         """A byte of its block, seen by all processes: 1 once somebody has taken the object; None without a block."""
