@@ -106,6 +106,16 @@ def test_stories_are_about_items_that_stay_on_their_nodes_and_are_lost_with_them
     assert ("Refuse", "lost") in told
 
 
+def test_stories_are_about_weights_on_devices_whose_owner_or_readers_die():
+    histories = [told_of(seed).history for seed in range(120)]
+    told = [history for history in histories if any(event[2] == "stages" for event in history)]
+    happened = [{event[1:3] for event in history} for history in told]
+    assert len(told) > 15
+    assert sum(event[2] == "has read" for history in told for event in history) > 150
+    assert any(("server", "dies") in each for each in happened)
+    assert any(("client0", "dies") in each for each in happened)
+
+
 def test_a_story_is_told_with_its_history(capsys):
     assert main(["--seed", "3"]) == 0
     assert f"seed 3: every promise was kept; history {simulate(3).digest}" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import threading
 import time
 
 from rlinf.scheduler.comm import DirectoryClient, DirectoryServer
+from rlinf.scheduler.comm.device import Devices
 from rlinf.scheduler.weights import Weights
 
 DEADLINE_S = 60.0
@@ -23,12 +24,14 @@ class Job:
         DirectoryServer(self.driver)
         self.messengers = {}
 
-    def member(self, name, machine="here", **options):
+    def member(self, name, machine="here", device=None, **options):
+        """Weights of a process of its own; `device` is the driver of the device that it has."""
         messenger = self.messengers[name] = self._new_messenger(name, machine, **options)
-        return Weights(messenger, DirectoryClient(messenger, self.driver.endpoint))
+        devices = None if device is None else Devices(messenger, lambda: device)
+        return Weights(messenger, DirectoryClient(messenger, self.driver.endpoint), devices=devices)
 
     def start(self, function, name, *args, machine="here"):
-        """A process that runs `function` of `weights_peers`, and our end of its pipe; it has said something."""
+        """A process that runs a function of `weights_peers` or its like, and our end of its pipe; it has spoken."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=function,

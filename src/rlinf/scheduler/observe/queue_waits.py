@@ -140,11 +140,10 @@ def _how_much(queue: QueueNote, wait: Wait) -> str:
     if wait.detail == "get_group" and queue.num_items >= wait.needs:
         return f"there are {counted(queue.num_items, 'item')}, but no group is complete"
     if wait.needs > 0:
-        there = queue.num_items if wait.counts_items else queue.weight
-        return f"{there:,g} of {wait.needs:,g} are there"
-    if not queue.num_items:
-        return "it is empty"
-    return f"there {'is' if queue.num_items == 1 else 'are'} {counted(queue.num_items, 'item')}"
+        has = queue.num_items if wait.counts_items else queue.weight
+        return f"{has:,g} of {wait.needs:,g} are there"
+    there = "there is" if queue.num_items == 1 else "there are"
+    return f"{there} {counted(queue.num_items, 'item')}" if queue.num_items else "it is empty"
 
 
 def _how_full(queue: QueueNote) -> str:

@@ -6,10 +6,13 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from rlinf.scheduler.comm.device import Devices
+from rlinf.scheduler.comm.device.imports import BucketUse
+from rlinf.scheduler.comm.device.records import is_staged
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Reply
@@ -22,6 +25,8 @@ from rlinf.scheduler.errors import PeerDied, WeightsMismatch
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
 
+DeviceRead: TypeAlias = Callable[[BucketUse, Callable[[], None]], None]
+
 # How long a publisher may take to answer who does not want to wait.
 ANSWER_TIMEOUT_S = 30.0
 
@@ -33,11 +38,13 @@ class FetchedWeights:
         version: which one.
     """
 
-    __slots__ = ("_arrived", "_unfit", "version")
+    __slots__ = ("_arrived", "_read", "_unfit", "_use", "version")
 
-    def __init__(self, version: int, arrived: Arrived) -> None:
+    def __init__(self, version: int, arrived: Arrived, use: BucketUse | None, read: DeviceRead) -> None:
         self.version = version
         self._arrived: Arrived | None = arrived
+        self._use = use
+        self._read = read
         self._unfit: tuple[Any, ...] | None = None
 
     def frames(self) -> list[Buffer]:
@@ -62,18 +69,22 @@ class FetchedWeights:
             self._write(writer, self._arrived)
         except WeightsMismatch as error:
             self._unfit = error.args
-            self._arrived = None
+            self._arrived = self._use = None
             raise
         except BaseException:
             self._write(writer, self._arrived)
             raise
-        self._arrived = None
+        self._arrived = self._use = None
         return self.version
 
     def _write(self, writer: StateDictWriter, arrived: Arrived) -> None:
-        frames = list(arrived.frames())
+        frames: list[Any] = list(arrived.frames())
         try:
-            writer.write(self.version, frames)
+            if self._use is None:
+                writer.write(self.version, frames)
+            else:
+                frames = self._use.frames(frames)
+                writer.write(self.version, frames, partial(self._read, self._use))
         finally:
             # An error keeps what its traceback refers to for as long as somebody keeps the error.
             del arrived
@@ -86,6 +97,8 @@ class Fetch(Transfer):
     Args:
         transfers: where fetches are under way.
         replicas: keeps what this process is to hand on to others of its machine.
+        devices: what this process shares on devices.
+        into: the devices on which it is written to.
         name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
         timeout_s: how long it may take; 0 for what is there now.
@@ -95,12 +108,16 @@ class Fetch(Transfer):
         self,
         transfers: Transfers,
         replicas: Replicas,
+        devices: Devices,
+        into: tuple[str, ...],
         name: str,
         min_version: int,
         timeout_s: float,
     ) -> None:
         super().__init__(transfers, "fetch", entry_of(name), timeout_s)
         self._replicas = replicas
+        self._devices = devices
+        self._into = into
         self._name = name
         self._min_version = min_version
         self._waits = timeout_s > 0
@@ -131,9 +148,13 @@ class Fetch(Transfer):
     def found(self, endpoint: Endpoint) -> None:
         """See `Transfer`."""
         self._publisher = self._messenger.peer_name(endpoint.process_id)
+        self._from = endpoint
         if not self._waits:
             # It gets what is there, but the answer takes its time.
             self.arm(ANSWER_TIMEOUT_S)
+        self._begin_reading(endpoint)
+
+    def _begin_reading(self, endpoint: Endpoint) -> None:
         self._reading = Reading(
             self._messenger,
             self._replicas,
@@ -165,7 +186,8 @@ class Fetch(Transfer):
             self._messenger.submit(self._give_up)
 
     def _ask(self, publisher: Endpoint, want: Want) -> Promise[Reply]:
-        question = FetchWeights(self._name, self._min_version, want)
+        devices = self._devices.readable_from(publisher.process_id, self._into)
+        question = FetchWeights(self._name, self._min_version, want, devices)
         return self._messenger.request(publisher, FETCH, question, reply_type=ReaderAnswer)
 
     def _on_heard(self, there: Key) -> None:
@@ -175,11 +197,29 @@ class Fetch(Transfer):
 
     def _done(self, key: Key | None, arrived: Arrived | None, error: BaseException | None) -> None:
         if key is not None and arrived is not None:
-            self.end(FetchedWeights(key.number, arrived))
+            frames = arrived.frames()
+            if is_staged(frames):
+                opened = partial(self._opened, key, arrived)
+                self._devices.open(f"weights '{self._name}'", self._from.process_id, frames, opened)
+            else:
+                self._arrived(key, arrived, None)
         elif isinstance(error, PeerDied):
             self.end(error=PeerDied(self.peer, f"published by '{error.peer}': {error.reason}"))
         else:
             self.end(error=error)
+
+    def _opened(self, key: Key, arrived: Arrived, use: BucketUse | None) -> None:
+        if self.over:
+            return
+        if use is None:
+            # From now on this process asks for bytes.
+            self._begin_reading(self._from)
+        else:
+            self._arrived(key, arrived, use)
+
+    def _arrived(self, key: Key, arrived: Arrived, use: BucketUse | None) -> None:
+        read = partial(self._devices.read, f"weights '{self._name}'")
+        self.end(FetchedWeights(key.number, arrived, use, read))
 
     def _what_is_missing(self) -> str:
         if self._heard == NOTHING_HEARD:

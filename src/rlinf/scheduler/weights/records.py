@@ -20,8 +20,10 @@ class FetchWeights(msgspec.Struct, array_like=True):
         name: what the weights are published as.
         min_version: the least version that will do; NO_VERSION if any does.
         want: the reader; what it has `heard` is a version.
+        devices: where the reader can read what lies there.
     """
 
     name: str
     min_version: int
     want: Want
+    devices: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ torch is only used where it is loaded, or where a dtype arrives that numpy does 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +22,6 @@ from rlinf.scheduler.comm.codec.arrays import memory_of
 from rlinf.scheduler.comm.codec.copying import copy_bytes
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
-from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
 
 _NO_PART = -1
@@ -52,12 +51,15 @@ _encode_rows = msgspec.msgpack.Encoder().encode
 _decode_rows = msgspec.msgpack.Decoder(list[TensorEntry]).decode
 
 
-def encode_state_dict(name: str, state_dict: Mapping[str, Any]) -> Encoded:
+def encode_state_dict(
+    name: str, state_dict: Mapping[str, Any], device_of: Callable[[Any], str] = lambda _tensor: ""
+) -> Encoded:
     """The tensors and arrays of `state_dict`; those in one stretch of memory are not copied.
 
     Args:
         name: for messages.
         state_dict: tensors (on any device) and arrays by key.
+        device_of: says which tensors are on a device that processes share: these are not looked at, whatever they are.
 
     Raises:
         WeightsError: something in it is neither, or has no plain elements.
@@ -66,14 +68,15 @@ def encode_state_dict(name: str, state_dict: Mapping[str, Any]) -> Encoded:
         raise WeightsError(
             name, f"a dict of tensors or arrays is published, not {type(state_dict).__qualname__}"
         )
-    table = _Table(name)
+    table = _Table(name, device_of)
     for key, value in state_dict.items():
         table.add(key, value)
     return Encoded(_encode_rows(table.rows), table.parts)
 
 
 class _Table:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device_of: Callable[[Any], str]) -> None:
+        self._device_of = device_of
         self.rows: list[TensorEntry] = []
         self.parts: list[BytePart] = []
         self._name = name
@@ -108,7 +111,7 @@ class _Table:
         row = TensorEntry(key, str(data.dtype).removeprefix("torch."), tuple(data.shape), _NO_PART)
         if data.numel():
             bits = data.view(getattr(torch, BITS[data.element_size()]))
-            plain = bits.is_cpu and bits.is_contiguous()
+            plain = bits.is_cpu and bits.is_contiguous() and not self._device_of(bits)
             part = memory_of(bits.numpy()) if plain else StridedTensor(torch, bits)
             row.part = self._place(part, (data.device, data.data_ptr(), row.dtype, row.shape, data.stride()))
         self.rows.append(row)
@@ -154,26 +157,59 @@ class StateDictWriter:
             kind = type(into).__qualname__
             raise WeightsError(name, f"they go into a torch.nn.Module or a dict, not into a {kind}")
 
-    def write(self, version: int, frames: Sequence[Buffer]) -> None:
+    @property
+    def tensors(self) -> list[Any]:
+        """The tensors that are written to."""
+        return [each for each in self._targets.values() if not isinstance(each, np.ndarray)]
+
+    def write(
+        self,
+        version: int,
+        frames: Sequence[Any],
+        on_device: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         """Copy everything to its place; the dtypes and the devices stay those of the destination.
 
         Args:
             version: for messages.
-            frames: what `encode_state_dict` gave.
+            frames: what `encode_state_dict` gave; some may be tensors of bytes on a device.
+            on_device: lets something copy from there.
 
         Raises:
             WeightsMismatch: keys, shapes or kinds differ; nothing was written.
         """
         rows = _decode_rows(frames[0])
         self._check(version, rows)
+        there: list[tuple[TensorEntry, Any]] = []
         for row in rows:
-            target = self._targets[row.key]
-            if row.part != _NO_PART:
-                data = np.frombuffer(frames[1 + row.part], np.uint8)
+            frame = b"" if row.part == _NO_PART else frames[1 + row.part]
+            if on_device is not None and isinstance(frame, self._torch.Tensor):
+                there.append((row, frame))
+            elif len(frame):
+                self._write(row, np.frombuffer(frame, np.uint8))
+        if on_device is not None and there:
+            on_device(lambda: self._write_from_device(there))
+
+    def _write(self, row: TensorEntry, data: np.ndarray[Any, Any]) -> None:
+        target = self._targets[row.key]
+        if isinstance(target, np.ndarray):
+            self._write_array(target, row, data)
+        else:
+            self._write_tensor(target, row, data)
+
+    def _write_from_device(self, there: list[tuple[TensorEntry, Any]]) -> None:
+        torch = self._torch
+        with torch.no_grad():
+            for row, data in there:
+                target = self._targets[row.key]
                 if isinstance(target, np.ndarray):
-                    self._write_array(target, row, data)
-                else:
-                    self._write_tensor(target, row, data)
+                    target = torch.from_numpy(target)
+                dtype = getattr(torch, row.dtype)
+                if target.dtype == dtype and not dtype.is_complex:
+                    # Bits, which torch copies of every dtype.
+                    dtype = getattr(torch, BITS[dtype.itemsize])
+                    target = target.detach().view(dtype)
+                target.copy_(data.view(dtype).reshape(row.shape), non_blocking=True)
 
     def _write_tensor(self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any]) -> None:
         torch = self._torch

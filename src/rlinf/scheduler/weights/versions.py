@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
+from rlinf.scheduler.comm.device import Devices, Staged
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.replication import AnswerKind, Key, Publisher, ReaderAnswer
+from rlinf.scheduler.comm.replication.publisher import give
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import WeightsError
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS, FetchWeights
@@ -14,11 +17,21 @@ from rlinf.scheduler.weights.records import FETCH, NO_VERSION, SERVICE, VERSIONS
 
 @dataclass(slots=True)
 class _Weights:
-    """What is published under one name; `waiting`: questions of readers that have heard what there is."""
+    """What is published under one name.
+
+    Attributes:
+        version: the newest version.
+        parcel: it, in host memory; None as long as nobody wants it there.
+        staged: it, on a device; None if it is not there.
+        waiting: questions of readers that have heard what there is.
+        unserved: questions of readers that wait until it is in host memory.
+    """
 
     version: int = NO_VERSION
     parcel: Parcel | None = None
+    staged: Staged | None = None
     waiting: list[Request] = field(default_factory=list)
+    unserved: list[Request] = field(default_factory=list)
 
 
 class Versions:
@@ -26,10 +39,12 @@ class Versions:
 
     Args:
         messenger: this process's messenger.
+        devices: what this process shares on devices.
     """
 
-    def __init__(self, messenger: Messenger) -> None:
+    def __init__(self, messenger: Messenger, devices: Devices) -> None:
         self._messenger = messenger
+        self._devices = devices
         self._publisher = Publisher(messenger, SERVICE)
         self._weights: dict[str, _Weights] = {}
         messenger.serve(FETCH, self._on_fetch, FetchWeights)
@@ -47,9 +62,10 @@ class Versions:
     def size_bytes(self, name: str) -> int:
         """The size of the present version; 0 if there is none."""
         weights = self._weights.get(name)
-        return 0 if weights is None or weights.parcel is None else weights.parcel.size_bytes
+        there = None if weights is None else weights.staged or weights.parcel
+        return 0 if there is None else there.size_bytes
 
-    def put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
+    def put(self, name: str, version: int, new: Parcel | Staged) -> tuple[Parcel | None, Staged | None]:
         """Make this the version that readers get from now on; the one before comes back.
 
         Raises:
@@ -57,14 +73,22 @@ class Versions:
         """
         weights = self._weights[name]
         check_growth(name, weights.version, version)
-        before, old = weights.parcel, Key(name, weights.version)
-        weights.version, weights.parcel = version, parcel
-        self._publisher.publish(Key(name, version), parcel, replicated=True)
+        before, old = (weights.parcel, weights.staged), Key(name, weights.version)
+        weights.version, weights.parcel, weights.staged = version, None, None
+        if isinstance(new, Staged):
+            weights.staged = new
+        else:
+            self._publish(name, weights, new)
         self._publisher.release(old)
-        waiting, weights.waiting = weights.waiting, []
-        for reader in waiting:
+        readers = weights.waiting + weights.unserved
+        weights.waiting, weights.unserved = [], []
+        for reader in readers:
             self._serve(reader)
         return before
+
+    def _publish(self, name: str, weights: _Weights, parcel: Parcel) -> None:
+        weights.parcel = parcel
+        self._publisher.publish(Key(name, weights.version), parcel, replicated=True)
 
     def _on_fetch(self, request: Request) -> None:
         asked: FetchWeights = request.head
@@ -81,14 +105,51 @@ class Versions:
         key = Key(asked.name, weights.version)
         if request.is_cancelled:
             return
-        if weights.parcel is not None and weights.version >= asked.min_version:
+        if weights.version != NO_VERSION and weights.version >= asked.min_version:
             # If it is replaced before it is answered, the reader gets what replaced it.
-            self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
+            if weights.staged is not None:
+                reads_ours = partial(self._serve_staged, weights, weights.staged, request)
+                self._messenger.parcels.when_ready(asked.want.reader, reads_ours)
+            else:
+                self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
         elif asked.want.heard == weights.version:
             self._park(weights, request)
         else:
             # Whoever waits knows what it waits for, and can say so at its deadline.
             request.reply(ReaderAnswer(AnswerKind.WAIT, key))
+
+    def _serve_staged(self, weights: _Weights, staged: Staged, request: Request) -> None:
+        asked: FetchWeights = request.head
+        if weights.staged is not staged:
+            self._serve(request)
+        elif request.is_cancelled:
+            return
+        elif staged.goes_to(asked.want.reader, asked.devices) and not asked.want.unreadable:
+            staged.given_to(asked.want.reader)
+            answer = ReaderAnswer(AnswerKind.HERE, Key(asked.name, weights.version))
+            give(request, answer, staged.parcel, asked.want.reader)
+        elif weights.parcel is not None:
+            key = Key(asked.name, weights.version)
+            self._publisher.answer(request, key, asked.want, lambda: self._serve(request))
+        else:
+            weights.unserved.append(request)
+            if len(weights.unserved) == 1:
+                copied = partial(self._on_copied, asked.name, weights, staged)
+                self._devices.copy_out(f"weights '{asked.name}'", staged, copied)
+
+    def _on_copied(
+        self, name: str, weights: _Weights, staged: Staged, copied: Parcel | BaseException
+    ) -> None:
+        if weights.staged is not staged:
+            return
+        readers, weights.unserved = weights.unserved, []
+        if isinstance(copied, BaseException):
+            for reader in readers:
+                reader.fail(WeightsError(name, f"they cannot be copied off {staged.device}: {copied}"))
+            return
+        self._publish(name, weights, copied)
+        for reader in readers:
+            self._serve(reader)
 
     def _park(self, weights: _Weights, reader: Request) -> None:
         def forget() -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.device import Devices, Staged
+from rlinf.scheduler.comm.device.cuda_driver import cuda_driver, no_driver
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -50,15 +53,23 @@ class Weights:
     Args:
         messenger: this process's messenger.
         directory: where publishers are found, as "weights/<name>".
-        tape: notes what is published and fetched.
+        tape: notes what is published and fetched; it has to see the bytes, so nothing stays on a device.
+        devices: what this process shares on devices; None: those that torch has initialised.
     """
 
-    def __init__(self, messenger: Messenger, directory: DirectoryClient, tape: Tape = NO_TAPE) -> None:
+    def __init__(
+        self,
+        messenger: Messenger,
+        directory: DirectoryClient,
+        tape: Tape = NO_TAPE,
+        devices: Devices | None = None,
+    ) -> None:
         self._tape = tape
+        self._devices = devices or Devices(messenger, no_driver if tape.is_recording else cuda_driver)
         self._messenger = messenger
         self._directory = directory
         self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
-        self._versions = Versions(messenger)
+        self._versions = Versions(messenger, self._devices)
         # Not `private`, here and below: readers copy out of it and write nothing, so they need no private maps.
         self._replicas = Replicas(messenger, SERVICE, private=False)
         self._claimed: set[str] = set()
@@ -82,15 +93,13 @@ class Weights:
         self._messenger.check_process()
         began = time.monotonic()
         number = _checked_version(name, version)
-        encoded = encode_state_dict(_checked_name(name), state_dict)
+        encoded = encode_state_dict(_checked_name(name), state_dict, self._devices.device_of)
         check_growth(name, self._versions.version(name), number)
         self._claim(name)
         note = self._tape.begin("publish", name, encoded)
-        parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
-        if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
-            self._tell_once(name, parcel.size_bytes)
+        new = self._devices.stage(f"weights '{name}'", encoded) or self._packed(name, encoded)
         # The memory of the version before is given back in this thread.
-        self._put(name, number, parcel)
+        self._put(name, number, new)
         note.took()
         TIMES.note_moved(PUBLISH, began, f"publish version {number}", name, ((name, number),))
 
@@ -127,7 +136,9 @@ class Weights:
         self._messenger.check_process()
         writer = StateDictWriter(_checked_name(name), into)
         wanted = NO_VERSION if min_version is None else _checked_version(name, min_version)
-        fetch = Fetch(self._transfers, self._replicas, name, wanted, checked_timeout(timeout_s))
+        into_devices = self._devices.of(writer.tensors)
+        limit_s = checked_timeout(timeout_s)
+        fetch = Fetch(self._transfers, self._replicas, self._devices, into_devices, name, wanted, limit_s)
 
         note, promise = self._tape.begin("fetch", name), fetch.begin()
         note.follow(promise)
@@ -136,6 +147,9 @@ class Weights:
             began = time.monotonic()
             note.took(delivery.frames, delivery.version)
             self._fetched[name] = version = delivery.write(writer)
+            if into_devices:
+                # So its publisher can fill this version's bucket again at once.
+                self._messenger.submit(self._messenger.parcels.release_dropped)
             TIMES.note_moved(FETCH, began, f"fetch version {version}", name, ((name, version),))
             return version
 
@@ -162,12 +176,18 @@ class Weights:
         self._directory.register(entry_of(name), self._messenger.endpoint, again=True)
         self._claimed.add(name)
 
-    def _put(self, name: str, version: int, parcel: Parcel) -> Parcel | None:
-        done: Promise[Parcel | None] = Promise()
+    def _packed(self, name: str, encoded: Encoded) -> Parcel:
+        parcel = self._messenger.parcels.pack(encoded, None, snapshot=True)
+        if parcel.size_bytes >= SHARED_BYTES and not parcel.in_shared_memory:
+            self._tell_once(name, parcel.size_bytes)
+        return parcel
+
+    def _put(self, name: str, version: int, new: Parcel | Staged) -> object:
+        done: Promise[object] = Promise()
 
         def put() -> None:
             try:
-                done.set_result(self._versions.put(name, version, parcel))
+                done.set_result(self._versions.put(name, version, new))
             except WeightsError as error:
                 done.set_exception(error)
 

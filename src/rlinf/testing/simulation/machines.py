@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlinf.scheduler.channel.node_holder import HolderBook
+from rlinf.scheduler.comm.device.open_buckets import OpenBuckets
+from rlinf.scheduler.comm.device.pool import BucketPool
 from rlinf.scheduler.comm.replication.publication import Publication
 from rlinf.scheduler.comm.transport.peer_session import PeerSession
 from rlinf.scheduler.queueing import (
@@ -44,6 +46,8 @@ class Machines:
         journal: what a durable channel writes down; by default a file that keeps it.
         receiver: the queues of a mailbox, from their bound in bytes.
         publication: who gets an object from where, from the name of its machine.
+        bucket_pool: the buckets of a device, from how much they take at most.
+        open_buckets: those of others that a process has open.
         merged: of two looks at a channel, what is in its checkpoint.
         session: half of a session, from the own name, the other's, an id, and the time in seconds.
     """
@@ -58,5 +62,7 @@ class Machines:
     journal: Callable[[], Any] | None = None
     receiver: Callable[[int], ChannelState] = _bounded_in_bytes
     publication: Callable[[str], Publication] = _replicated
+    bucket_pool: Callable[[int], BucketPool] = BucketPool
+    open_buckets: Callable[[], OpenBuckets] = OpenBuckets
     merged: Callable[[Snapshot, Snapshot], Snapshot] = merged
     session: Callable[[str, str, int, float], PeerSession[Any]] = PeerSession

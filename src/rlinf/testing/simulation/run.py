@@ -9,13 +9,14 @@ from typing import Any
 from rlinf.testing.simulation.admission import AdmissionPart
 from rlinf.testing.simulation.channel import ChannelPart
 from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.devices import DevicePart
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.mailbox import MailboxPart
 from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
-PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart)
+PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart)
 
 
 @dataclass(frozen=True, slots=True)

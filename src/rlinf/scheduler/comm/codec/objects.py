@@ -58,15 +58,16 @@ class Encoded:
 
     Attributes:
         head: the first frame.
+        parts: where the others come from.
         sizes: how many bytes each frame has, the head first.
         size_bytes: all of them together.
     """
 
-    __slots__ = ("_parts", "head", "size_bytes", "sizes")
+    __slots__ = ("head", "parts", "size_bytes", "sizes")
 
     def __init__(self, head: bytes, parts: Sequence[BytePart] = ()) -> None:
         self.head = head
-        self._parts = parts
+        self.parts = parts
         self.sizes = [len(head), *map(len, parts)] if parts else [len(head)]
         self.size_bytes = sum(self.sizes)
 
@@ -80,8 +81,8 @@ class Encoded:
 
         What has gaps or lies on a device is copied by the first call, nothing else is copied.
         """
-        parts = [part.contiguous() if isinstance(part, ByteSource) else part for part in self._parts]
-        self._parts = parts
+        parts = [part.contiguous() if isinstance(part, ByteSource) else part for part in self.parts]
+        self.parts = parts
         return [self.head, *parts]
 
     def write_into(self, target: Bytes, offsets: Sequence[int]) -> None:
@@ -94,11 +95,11 @@ class Encoded:
         Raises:
             ValueError: there is not one offset for each frame, or a frame does not fit.
         """
-        write_parts([self.head, *self._parts], target, offsets)
+        write_parts([self.head, *self.parts], target, offsets)
 
     def detached(self) -> Encoded:
         """The same, sharing no memory with the object."""
-        return Encoded(self.head, [copied(part) for part in self._parts]) if self._parts else self
+        return Encoded(self.head, [copied(part) for part in self.parts]) if self.parts else self
 
 
 def encode(obj: object) -> Encoded:

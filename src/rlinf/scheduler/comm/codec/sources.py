@@ -67,20 +67,23 @@ class StridedTensor(ByteSource):
     Args:
         torch: the module.
         tensor: of one of the integer types, or complex128: what is copied are bits, not values.
+
+    Attributes:
+        tensor: see above.
     """
 
-    __slots__ = ("_tensor", "_torch")
+    __slots__ = ("_torch", "tensor")
 
     def __init__(self, torch: Any, tensor: Any) -> None:
         self._torch = torch
-        self._tensor = tensor
+        self.tensor = tensor
 
     def __len__(self) -> int:
-        return int(self._tensor.nbytes)
+        return int(self.tensor.nbytes)
 
     def write_into(self, target: Bytes) -> None:
         """See `ByteSource.write_into`."""
-        tensor = self._tensor
+        tensor = self.tensor
         self._torch.from_numpy(target).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -107,6 +108,14 @@ class Arena:
         if block is not None:
             return block
         return self._take(size_bytes) if self._io_thread.on_io_thread() else self._ask(size_bytes, wait_s)
+
+    def when_free(self, block: Block, tell: Callable[[], None]) -> None:
+        """Call `tell` on the I/O thread once nobody uses a block any more; by who has it."""
+        self._store.on_free[block.index] = tell
+
+    def holders(self, block: Block) -> list[int]:
+        """The ids of the processes that hold a block."""
+        return self._table.holders(block.index) if self.fd >= 0 else []
 
     @property
     def touched_bytes(self) -> int:

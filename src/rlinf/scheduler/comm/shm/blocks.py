@@ -81,6 +81,7 @@ class BlockStore:
         free: for each size the free blocks; the last is the warmest.
         touched_bytes: what the blocks take that were written since their pages were last given back.
         num_lent: blocks that only readers use.
+        on_free: what is called, once, when the block of a number is free again.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class BlockStore:
         # Not in use here, but held by readers; by the table's groups.
         self._lent: dict[int, set[int]] = {}
         self.num_lent = 0
+        self.on_free: dict[int, Callable[[], None]] = {}
         self._groups: deque[int] = deque()
         self._made = 0
         self._births: dict[int, int] = {}
@@ -229,7 +231,11 @@ class BlockStore:
     def _free(self, index: int) -> None:
         block = self._begin(index)
         if block is not None:
+            # Before somebody takes it, and says what is to be called then.
+            tell = self.on_free.pop(index, None)
             self.free[self._layout.class_of(index)].append(block)
+            if tell is not None:
+                tell()
 
     # -- giving pages back -----------------------------------------------------------------------
 

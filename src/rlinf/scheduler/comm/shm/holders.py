@@ -125,6 +125,11 @@ class HolderTable:
         # A loop is five times faster than numpy for a few slots, and level for a hundred.
         return any(cells[slot * row + index] for slot in self.slots())
 
+    def holders(self, index: int) -> list[int]:
+        """The ids of the processes that hold a block."""
+        held = [slot for slot in self.slots() if self._cells[slot * self.row_bytes + index]]
+        return [int(self.pids[slot]) for slot in held]
+
     def renew(self, index: int) -> int | None:
         """Begin the next generation of a block: which one it is; None if somebody holds the block after all."""
         self._generations[index] += 1

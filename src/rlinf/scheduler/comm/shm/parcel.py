@@ -112,6 +112,14 @@ class Written:
         sizes = tuple(self._sizes)
         return Descriptor(owner_id, pid, self._arena.fd, block.index, block.generation, sizes, shared)
 
+    def when_free(self, tell: Callable[[], None]) -> None:
+        """See `Arena`."""
+        self._arena.when_free(self._block, tell)
+
+    def holders(self) -> list[int]:
+        """See `Arena`."""
+        return self._arena.holders(self._block)
+
     def frames(self) -> list[Buffer]:
         """The object's frames; they keep the block."""
         return frames_of(self._block.memory, self._sizes)
@@ -163,7 +171,24 @@ class Parcel:
         """What to send to `peer`: a descriptor if it reads our arena, else the bytes."""
         if self._written is None or not self._reads_ours(peer.process_id):
             return self.bytes_frames()
-        return [self._written.descriptor(self._own_id, os.getpid(), shared=self._shared).to_frame()]
+        return [self._descriptor_of(self._written).to_frame()]
+
+    @property
+    def descriptor(self) -> Descriptor | None:
+        """Where it lies in this process's arena; None if it does not."""
+        return None if self._written is None else self._descriptor_of(self._written)
+
+    def _descriptor_of(self, written: Written) -> Descriptor:
+        return written.descriptor(self._own_id, os.getpid(), shared=self._shared)
+
+    def when_free(self, tell: Callable[[], None]) -> None:
+        """Call `tell` on the I/O thread once nobody, here or elsewhere, uses its block; it has one."""
+        if self._written is not None:
+            self._written.when_free(tell)
+
+    def holders(self) -> list[int]:
+        """The ids of the processes that read its block."""
+        return [] if self._written is None else self._written.holders()
 
     def bytes_frames(self) -> list[Buffer]:
         """What to send to a peer that could not read a descriptor: always the bytes."""

@@ -137,6 +137,13 @@ class Parcels:
             self.own_id, self.reads_ours, frames, written, size_bytes=encoded.size_bytes, shared=shared
         )
 
+    def pack_in_arena(self, encoded: Encoded, wait_s: float = 0.0) -> Parcel | None:
+        """`encoded` in this process's arena, however small; None if there is none, or no room in it."""
+        written = self._write(encoded, wait_s)
+        if written is None:
+            return None
+        return Parcel(self.own_id, self.reads_ours, [], written, size_bytes=encoded.size_bytes, shared=False)
+
     def _write(self, encoded: Encoded, wait_s: float) -> Written | None:
         arena = self.arena
         if arena is None:
@@ -241,6 +248,10 @@ class Parcels:
         """See what others have released: then this process has warm memory for what comes next."""
         if self.arena is not None:
             self.arena.serve()
+
+    def see_released_now(self) -> None:
+        """The same, from any thread but this one: it has seen it when this returns."""
+        run_at(self._messenger, self.see_released)
 
     def _tell_owner(self, owner: Endpoint) -> None:
         """Tell an owner that waits for room."""

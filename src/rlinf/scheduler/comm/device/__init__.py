@@ -1,0 +1,16 @@
+"""Objects on a device that other ranks of that device read there: staged once, opened once, never through the host.
+
+pool.py          which bucket is filled next, and when there is one more or one less: pure
+open_buckets.py  which buckets of others are open here, and when one is closed: pure
+driver.py        what a device can do; `cuda_driver.py` does it with CUDA
+records.py       what is said of buckets
+thread.py        the thread that does everything on devices
+staging.py       this process's buckets, from what is put into them until nobody reads it
+imports.py       the buckets of others
+devices.py       all of that for one process
+"""
+
+from rlinf.scheduler.comm.device.devices import Devices
+from rlinf.scheduler.comm.device.staging import Staged
+
+__all__ = ["Devices", "Staged"]

@@ -1,0 +1,243 @@
+"""What a process shares with others on devices: its own buckets, theirs, and the thread that sees to both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from rlinf.scheduler.comm.codec import Encoded
+from rlinf.scheduler.comm.codec.sources import StridedTensor
+from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceUnusable
+from rlinf.scheduler.comm.device.imports import BucketImports, BucketUse
+from rlinf.scheduler.comm.device.limit import pool_limit_bytes
+from rlinf.scheduler.comm.device.open_buckets import BucketKey
+from rlinf.scheduler.comm.device.records import RETIRE, OnDevice, Retire
+from rlinf.scheduler.comm.device.staging import Staged, Staging
+from rlinf.scheduler.comm.device.thread import DeviceThread
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcels import SHARED_BYTES, WAIT_S
+from rlinf.scheduler.errors import CommError, CommTimeout
+
+logger = Reporter(__name__)
+T = TypeVar("T")
+
+# A copy comes after what its thread had asked of the device before, which may be a whole step of training.
+COPY_TIMEOUT_S = 600.0
+
+
+class Devices:
+    """Shares objects with the ranks that have the same devices; at most one on a messenger.
+
+    What it cannot do it says once, in the log, and then the objects go through host memory.
+
+    Args:
+        messenger: this process's.
+        find_driver: the driver of this process's devices; None as long as it uses none.
+        limit_bytes: how much its buckets take on each device at most; None: what `RLINF_DEVICE_POOL_MIB` says, or a
+            quarter of the device.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        find_driver: Callable[[], DeviceDriver | None],
+        *,
+        limit_bytes: int | None = None,
+    ) -> None:
+        self._messenger = messenger
+        self._find_driver = find_driver
+        self._limit_bytes = pool_limit_bytes() if limit_bytes is None else limit_bytes
+        self._driver: DeviceDriver | None = None
+        self._thread = DeviceThread()
+        self._staging = Staging(messenger, self._thread, self._limit_bytes)
+        self._imports = BucketImports(messenger.parcels, self._thread)
+        # Whose buckets cannot be opened here.
+        self._barred: set[str] = set()
+        self._said: set[str] = set()
+        messenger.serve(RETIRE, self._on_retire, Retire)
+        messenger.on_peer_lost(self._on_peer_lost)
+        messenger.at_end(self._on_end)
+
+    # -- from a user's thread --------------------------------------------------------------------
+
+    def device_of(self, tensor: Any) -> str:
+        """The UUID of the device that a tensor is on, if other processes can share it; else ""."""
+        driver = self._found()
+        return "" if driver is None else driver.device_of(tensor)
+
+    def of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+        """The devices that tensors are on."""
+        return tuple(sorted({self.device_of(tensor) for tensor in tensors} - {""}))
+
+    def stage(self, what: str, encoded: Encoded) -> Staged | None:
+        """Put what an object has on one device into a bucket there; None if that is not worth it, or cannot be.
+
+        Args:
+            what: the object, for messages.
+            encoded: it.
+
+        Raises:
+            CommTimeout: the device has done nothing for `COPY_TIMEOUT_S`.
+        """
+        driver, device = self._found(), self._main_device(encoded)
+        if driver is None or not device:
+            return None
+        mark = driver.mark(device)
+        try:
+            return self._wait(what, device, partial(self._staging.stage, driver, device, encoded, mark))
+        except DeviceUnusable as error:
+            self._say(f"stage {device}", "%s goes through host memory: %s", what, error)
+            return None
+
+    def read(self, what: str, use: BucketUse, copy: Callable[[], None]) -> None:
+        """Let `copy` copy out of a bucket, by torch; what it copies is there at the end.
+
+        If this is interrupted, the copy goes on.
+
+        Args:
+            what: the object, for messages.
+            use: the bucket.
+            copy: copies, on the device thread.
+
+        Raises:
+            CommError: this process has left the cluster.
+            CommTimeout: the device has done nothing for `COPY_TIMEOUT_S`.
+        """
+        driver, torch = self._found(), sys.modules["torch"]
+        if driver is None:
+            raise CommError(f"{what}: its device is none of this process's any more")
+        mark = driver.mark(use.memory.device)
+        # A mode of torch's is a thread's own.
+        in_inference = torch.is_inference_mode_enabled()
+
+        def read() -> None:
+            if use.memory.bytes is None:
+                raise CommError(f"{what}: this process has left the cluster")
+            with driver.copying(use.memory.device, mark), torch.inference_mode(in_inference):
+                copy()
+
+        self._wait(what, use.memory.device, read)
+
+    def _wait(self, what: str, device: str, step: Callable[[], T]) -> T:
+        if self._messenger.why_closed:
+            raise CommError(self._messenger.why_closed)
+        try:
+            return self._thread.ask(step).result(COPY_TIMEOUT_S)
+        except TimeoutError as error:
+            raise CommTimeout("copy", what, COPY_TIMEOUT_S, f"device {device}") from error
+
+    def _found(self) -> DeviceDriver | None:
+        if self._driver is None and self._limit_bytes != 0:
+            self._driver = self._find_driver()
+        return self._driver
+
+    def _main_device(self, encoded: Encoded) -> str:
+        """The device that most of an object is on; "" if it is too small to be worth it."""
+        sizes: dict[str, int] = {}
+        for part in encoded.parts:
+            if isinstance(part, StridedTensor):
+                device = self.device_of(part.tensor)
+                sizes[device] = sizes.get(device, 0) + len(part)
+        sizes.pop("", None)
+        device = max(sizes, key=sizes.__getitem__, default="")
+        return device if sizes.get(device, 0) >= SHARED_BYTES else ""
+
+    # -- the I/O thread --------------------------------------------------------------------------
+
+    def readable_from(self, process_id: str, devices: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of some devices on which this process can read what another one has staged."""
+        return () if process_id in self._barred else devices
+
+    def open(
+        self, what: str, owner_id: str, frames: list[Buffer], then: Callable[[BucketUse | None], None]
+    ) -> None:
+        """Open the bucket in which an object lies.
+
+        Args:
+            what: the object, for messages.
+            owner_id: whose bucket it is.
+            frames: what was sent; they keep the object.
+            then: called on the I/O thread with the bucket, or with None if it cannot be opened here.
+        """
+
+        def done(answer: Promise[BucketUse]) -> None:
+            error = answer.exception()
+            if error is not None:
+                self._barred.add(owner_id)
+                peer = self._messenger.peer_name(owner_id)
+                self._say(f"open {owner_id}", "%s of '%s' comes through host memory: %s", what, peer, error)
+            use = None if error is not None else answer.result()
+            self._messenger.submit(lambda: then(use))
+
+        self._thread.ask(partial(self._open, OnDevice.from_frame(frames[0]), owner_id)).add_done_callback(
+            done
+        )
+
+    def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
+        """Copy an object to host memory.
+
+        Args:
+            what: the object, for messages.
+            staged: it.
+            then: called on the I/O thread with the copy, or with what went wrong.
+        """
+
+        def done(answer: Promise[Parcel]) -> None:
+            error = answer.exception()
+            copied: Parcel | BaseException = answer.result() if error is None else error
+            self._messenger.submit(lambda: then(copied))
+
+        if self._messenger.why_closed:
+            return
+        logger.info("%s is read by who has not its device %s, and copied to host memory", what, staged.device)
+        self._thread.ask(partial(self._copy_out, staged)).add_done_callback(done)
+
+    def _on_retire(self, notice: Request) -> None:
+        key = BucketKey(notice.peer_id, notice.head.index, notice.head.generation)
+        self._thread.put(partial(self._imports.retire, key))
+
+    def _on_peer_lost(self, process_id: str) -> None:
+        self._barred.discard(process_id)
+        if self._driver is not None:
+            self._thread.put(partial(self._imports.lose, process_id))
+
+    def _on_end(self) -> None:
+        if self._driver is not None:
+            self._thread.put(partial(self._end, self._driver))
+
+    # -- the device thread -----------------------------------------------------------------------
+
+    def _open(self, where: OnDevice, owner_id: str) -> BucketUse:
+        driver = self._driver
+        if driver is None:
+            raise DeviceUnusable("this process uses no device")
+        if owner_id != self._messenger.endpoint.process_id:
+            return self._imports.use(driver, where)
+        memory = self._staging.memory_of(where)
+        if memory is None:
+            raise DeviceUnusable("its memory was given up")
+        return BucketUse(memory, where, None)
+
+    def _copy_out(self, staged: Staged) -> Parcel:
+        driver = self._driver
+        if driver is None:
+            raise DeviceUnusable("this process uses no device")
+        with driver.copying(staged.device):
+            return self._messenger.parcels.pack(staged.elsewhere(), None, snapshot=True, wait_s=WAIT_S)
+
+    def _end(self, driver: DeviceDriver) -> None:
+        self._staging.close(driver)
+        if self._imports.close():
+            self._thread.stop()
+
+    def _say(self, key: str, text: str, *args: object) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            logger.warning(text, *args)

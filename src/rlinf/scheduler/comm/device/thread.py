@@ -1,0 +1,66 @@
+"""The thread of a process that does everything on devices: in turn, and never interrupted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.threads import run_beside
+
+logger = Reporter(__name__)
+T = TypeVar("T")
+
+
+class DeviceThread:
+    """Runs what it is given, one after the other; it is started with the first.
+
+    Users' threads are interrupted anywhere, and a device goes on meanwhile: memory that it still reads or writes
+    would be taken for free. And the I/O thread must not wait for a device.
+    """
+
+    def __init__(self) -> None:
+        # Its methods are one step each, and may be called in a signal handler while they run.
+        self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._pid = os.getpid()
+
+    def put(self, step: Callable[[], None]) -> None:
+        """Run `step` soon; its mistake is reported. From any thread; in a forked child, which has no device, never."""
+        if os.getpid() != self._pid:
+            return
+        self._todo.put(step)
+        if self._starting.acquire(blocking=False):
+            try:
+                run_beside(self._run)
+            except RuntimeError:  # no thread to be had now: with the next step, perhaps
+                self._starting.release()
+
+    def ask(self, function: Callable[[], T]) -> Promise[T]:
+        """What `function` gives."""
+        answer: Promise[T] = Promise()
+
+        def step() -> None:
+            try:
+                answer.set_result(function())
+            except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+                answer.set_exception(error)
+
+        self.put(step)
+        return answer
+
+    def stop(self) -> None:
+        """End the thread, when it has done all that it was given."""
+        self._todo.put(None)
+
+    def _run(self) -> None:
+        while (step := self._todo.get()) is not None:
+            try:
+                step()
+            except Exception:
+                logger.exception("something on a device failed")
+            del step  # else what it refers to stays until the next one comes

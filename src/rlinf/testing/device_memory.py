@@ -1,0 +1,101 @@
+"""Pretend devices whose memory is host memory that processes really share: what stays on a device can be tried without.
+
+Every tensor of torch on the CPU counts as one on the pretend device. Processes that were given the same UUID have the
+same device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceUnusable
+from rlinf.scheduler.comm.shm import kernel
+from rlinf.scheduler.comm.shm.maps import map_array
+
+
+class PretendDevice:
+    """A driver of one device; for `Devices(messenger, lambda: PretendDevice(...))`.
+
+    Args:
+        uuid: of the device.
+        total_bytes: how much memory it has for this process.
+        opens: whether it opens what other processes share.
+
+    Attributes:
+        used_bytes: how much of it this process has allocated.
+        num_opened: how often it has opened memory of others,
+        num_open: and how much of that is open.
+    """
+
+    def __init__(self, uuid: str, total_bytes: int = 1 << 30, *, opens: bool = True) -> None:
+        self._uuid = uuid
+        self._total_bytes = total_bytes
+        self._opens = opens
+        self.used_bytes = 0
+        self.num_opened = self.num_open = 0
+
+    def device_of(self, tensor: Any) -> str:
+        """See `DeviceDriver`."""
+        return self._uuid if tensor.is_cpu else ""
+
+    def free_bytes(self, device: str) -> tuple[int, int]:
+        """See `DeviceDriver`."""
+        return self._total_bytes - self.used_bytes, self._total_bytes
+
+    def trim(self, device: str) -> None:
+        """See `DeviceDriver`."""
+
+    def allocate(self, device: str, size_bytes: int) -> BucketMemory:
+        """See `DeviceDriver`."""
+        if self.used_bytes + size_bytes > self._total_bytes:
+            raise DeviceUnusable(f"{device} has no {size_bytes} bytes free")
+        fd = kernel.create(size_bytes)
+        self.used_bytes += size_bytes
+        return BucketMemory(device, _tensor(fd, size_bytes), (fd, size_bytes))
+
+    def handle(self, memory: BucketMemory) -> bytes:
+        """See `DeviceDriver`."""
+        return msgspec.msgpack.encode((os.getpid(), memory.token[0]))
+
+    def free(self, memory: BucketMemory) -> None:
+        """See `DeviceDriver`."""
+        fd, size_bytes = memory.token
+        os.close(fd)
+        self.used_bytes -= size_bytes
+
+    def open(self, device: str, size_bytes: int, handle: bytes) -> BucketMemory:
+        """See `DeviceDriver`."""
+        if not self._opens:
+            raise DeviceUnusable("this device opens nothing of others")
+        pid, number = msgspec.msgpack.decode(handle, type=tuple[int, int])
+        try:
+            fd = kernel.open_of(pid, number)
+        except OSError as error:
+            raise DeviceUnusable(f"process {pid} shares nothing (any more): {error}") from error
+        self.num_opened += 1
+        self.num_open += 1
+        return BucketMemory(device, _tensor(fd, size_bytes), fd)
+
+    def close(self, memory: BucketMemory) -> None:
+        """See `DeviceDriver`."""
+        os.close(memory.token)
+        self.num_open -= 1
+
+    def mark(self, device: str) -> Any:
+        """See `DeviceDriver`; what a CPU is asked it does at once."""
+
+    @contextmanager
+    def copying(self, device: str, mark: Any = None) -> Iterator[None]:
+        """See `DeviceDriver`."""
+        del device, mark
+        yield
+
+
+def _tensor(fd: int, size_bytes: int) -> Any:
+    return sys.modules["torch"].from_numpy(map_array(fd, size_bytes))
