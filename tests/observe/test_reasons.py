@@ -102,7 +102,7 @@ def test_the_reason_travels_with_the_error(error):
 
 
 _DRIVER = """
-from rlinf.scheduler import Channel, __version__
+from rlinf.scheduler import Channel
 from rlinf.scheduler.observe import reasons
 from rlinf.testing import LocalRuntime
 

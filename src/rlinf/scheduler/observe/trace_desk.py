@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.promise import Promise
@@ -110,11 +111,10 @@ class JobTrace:
         file: what was written; None before.
     """
 
-    def __init__(self, desk: TraceDesk, path: Path, tracing: Tracing) -> None:
+    def __init__(self, path: Path, finish: Callable[[float], TraceFile]) -> None:
         self.path = path
         self.file: TraceFile | None = None
-        self._desk = desk
-        self._tracing = tracing
+        self._finish = finish
         # Of several who end it, as a thread and the job's end, one does; again for a signal handler of that one.
         self._stopping = threading.RLock()
 
@@ -129,7 +129,7 @@ class JobTrace:
         """
         with self._stopping:
             if self.file is None:
-                self.file = self._desk.finish(self.path, self._tracing, timeout_s)
+                self.file = self._finish(timeout_s)
             return self.file
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class TraceDesk:
             pass
         gone_before = frozenset(self._on_io_thread(lambda: set(self._roll_call.departed)))
         self._tracing = tracing = Tracing(secrets.token_hex(8), max_bytes, gone_before)
-        self._trace = trace = JobTrace(self, file, tracing)
+        self._trace = trace = JobTrace(file, partial(self._finish, file, tracing))
         self._session.bus.subscribe(self._on_event)
         self._session.on_close_first(self._stop_at_close)
         try:
@@ -193,7 +193,7 @@ class TraceDesk:
             raise
         return trace
 
-    def finish(self, path: Path, tracing: Tracing, timeout_s: float) -> TraceFile:
+    def _finish(self, path: Path, tracing: Tracing, timeout_s: float) -> TraceFile:
         """End a trace, unless it has ended already and could not be written, and write its file."""
         deadline = time.monotonic() + timeout_s
         told = self._end(tracing) if tracing.told is None else tracing.told
@@ -371,10 +371,9 @@ def _by_machine(
     return found
 
 
-def _opened(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "wt", encoding="ascii"))
-    return path.open("w", encoding="ascii")
+def opened_file(path: Path) -> BinaryIO:
+    """The file of a trace, to be written; compressed if it is called so."""
+    return cast(BinaryIO, gzip.open(path, "wb")) if path.suffix == ".gz" else path.open("wb")
 
 
 def _written(
@@ -382,8 +381,8 @@ def _written(
 ) -> TraceFile:
     processes = [on_home_clock(content) for content in contents]
     timeline = Timeline(processes, missing)
-    with _opened(path) as file:
-        file.writelines(timeline.lines(max_bytes))
+    with opened_file(path) as file, TextIOWrapper(file, encoding="ascii") as text:
+        text.writelines(timeline.lines(max_bytes))
     return TraceFile(
         path,
         path.stat().st_size,
