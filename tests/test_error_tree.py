@@ -8,7 +8,11 @@ import pytest
 
 from rlinf.scheduler import errors
 
-CLASSES = [each for name in errors.__all__ if inspect.isclass(each := getattr(errors, name))]
+CLASSES = [
+    each
+    for each in vars(errors).values()
+    if inspect.isclass(each) and issubclass(each, errors.SchedulerError)
+]
 # What a parameter is given, by the beginning of its annotation.
 SAMPLES = {
     "str": "what",
