@@ -8,11 +8,12 @@ SEEDS ?= 10000
 BENCHMARKS := placement balance calls comm channel growth
 BENCH ?=
 N ?= 5000
+EFFORT ?= 10
 
 # Hundreds of processes start in a run: compiled once, each of them starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check types docs bench interrupt fuzz simulate clean
+.PHONY: help demo test soak check types docs bench interrupt fuzz simulate clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -29,6 +30,9 @@ demo: .venv/.ready ## Train across components on simulated accelerators (EXAMPLE
 
 test: .venv/.ready ## Run the test suite
 	$(BIN)/python -m pytest -n 3 --dist loadgroup
+
+soak: .venv/.ready ## Run the test suite with many times its random examples, seeds and rounds (EFFORT=10)
+	EFFORT=$(EFFORT) $(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 0
 
 check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from effort import tries
+
 # A busy machine is no mistake; whole tests have a limit.
-settings.register_profile("scheduler", deadline=None)
+settings.register_profile("scheduler", deadline=None, max_examples=tries(40))
 settings.load_profile("scheduler")
 
 # All tests of a group run in one process, one after the other: what shares the Ray that is made once, and what starts
@@ -61,8 +63,8 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
 def pytest_collection_modifyitems(items):
-    """Let tests of Ray run in two processes, beside all others in a third."""
-    items.sort(key=lambda item: not _is_first(item))
+    """Let tests of Ray run in two processes, which take longest and begin, beside all others in a third."""
+    items.sort(key=_turn)
     for item in items:
         if ray := item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group(OWN_RAYS if ray.kwargs.get("own") else SHARED_RAY))
@@ -78,9 +80,11 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(INTERRUPTED_LIMIT_S, method="thread"))
 
 
-def _is_first(item):
+def _turn(item):
     ray = item.get_closest_marker("ray")
-    return ray is not None and ray.kwargs.get("first", False)
+    if ray is None:
+        return 3
+    return 0 if ray.kwargs.get("first") else 1 if ray.kwargs.get("own") else 2
 
 
 def pytest_collection_finish(session):

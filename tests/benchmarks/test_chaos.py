@@ -1,8 +1,9 @@
 """A short chaos: every item is accounted for while processes are killed, stopped and interrupted."""
 
 from chaos import Chaos, report
+from effort import EFFORT
 
-SECONDS = 3.0
+SECONDS = 1.5 * EFFORT
 
 
 def test_every_item_of_a_durable_channel_is_accounted_for_while_its_own_process_is_killed_too(tmp_path):

@@ -320,9 +320,7 @@ def test_explain_says_who_makes_what_and_who_waits_why(backend):
     (queue,) = report.queues
     assert queue.admission.startswith("version 0 has taken 0 of 1 items, 1 item in the making")
     assert "1 admit waiting until items are taken" in queue.admission
-    assert [held.operation for held in queue.held] == [
-        f"slot {slot.number} of version 0, for version 0 at last"
-    ]
+    assert [held.operation for held in queue.held] == [f"slot {slot.number}, for an item of version 0"]
     assert [waits.operation for waits in queue.waiting] == ["admit with max_lag 0"]
     assert report.to_dict()["queues"][0]["admission"] == queue.admission
     assert queue.admission in str(report)

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 import regression_roles as roles
+from effort import tries
 from job_processes import DEADLINE_S, Job
 from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import ChannelTimeout
+
+NUM_ITEMS = tries(600)
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
@@ -18,8 +21,8 @@ def test_gets_that_were_given_up_do_not_change_the_order(transport, consumer):
     with Job(transport) as job:
         _, channel = job.hold(maxsize=4)
         job.start(roles.put_small_until_closed, channel.name)
-        got = job.start(consumer, channel.name, 2000).result()
-        assert got == list(range(2000))
+        got = job.start(consumer, channel.name, NUM_ITEMS).result()
+        assert got == list(range(NUM_ITEMS))
 
 
 @pytest.mark.parametrize(

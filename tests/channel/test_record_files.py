@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.channel.record_file import HEAD, MAGIC, RecordFile, write_file
 from rlinf.scheduler.errors import CheckpointError
 
@@ -42,7 +43,7 @@ def path(tmp_path):
 
 
 @given(records=st.lists(st.lists(st.binary(max_size=50), max_size=4), max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 def test_what_was_written_is_read(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("records") / "file"
     assert write(path, records) == path.stat().st_size

@@ -5,6 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.cli.diff_table import diff_as_data, render_diff
 from rlinf.cli.plan_map import map_rows, render_map
 from rlinf.cli.plan_page import page_data, render_page
@@ -58,7 +59,7 @@ def plans(draw):
     return Plan(topology, components)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(plans())
 def test_any_plan_can_be_shown_in_every_way(plan):
     report = report_on(plan, dict.fromkeys(plan.components, 1))
@@ -72,7 +73,7 @@ def test_any_plan_can_be_shown_in_every_way(plan):
     assert page.count("<script") == 2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(plans())
 def test_map_shows_every_device_and_every_user(plan):
     report = report_on(plan, {})
@@ -93,7 +94,7 @@ def test_map_shows_every_device_and_every_user(plan):
     assert len(page_data(report)["nodes"]) == plan.topology.num_nodes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(plans(), plans())
 def test_any_two_plans_can_be_compared(old, new):
     found = diff_plans(old, new)

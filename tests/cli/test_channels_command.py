@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 
 import pytest
 
+from programs import RLINF, run_program
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.rundir import JOB_NAME
 from rlinf.scheduler.errors import ClusterError
@@ -21,8 +20,7 @@ DEADLINE_S = 60.0
 
 
 def rlinf_channels(*arguments):
-    command = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "channels", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return run_program("-c", RLINF, "channels", *arguments)
 
 
 @pytest.fixture

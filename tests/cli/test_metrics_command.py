@@ -3,8 +3,6 @@
 import os
 import re
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -12,13 +10,13 @@ from contextlib import suppress
 import pytest
 from typer.testing import CliRunner
 
+from programs import RLINF, Program
 from rlinf.cli.main import app
 from rlinf.cli.metrics import _server
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 60.0
-COMMAND = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "metrics"]
 
 
 @pytest.fixture
@@ -35,26 +33,18 @@ def read(url, token):
 
 
 def test_they_are_served_to_who_has_the_token_until_the_job_ends(token_file):
-    arguments = ["--job", str(os.getpid()), "--token-file", str(token_file)]
-    with (
-        LocalRuntime() as runtime,
-        subprocess.Popen(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process,
-    ):
-        try:
-            Channel.create("trajectories").put("one")
-            url = process.stdout.readline().strip()
-            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url), process.stderr.read()
-            assert 'rlinf_channel_items{channel="trajectories"} 1.0' in read(url, "open sesame")
-            with pytest.raises(urllib.error.HTTPError, match="401"):
-                read(url, "open")
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                read(url.removesuffix("/metrics"), "open sesame")
-            runtime.close()
-            assert process.wait(DEADLINE_S) == 0
-        finally:
-            process.kill()
+    arguments = ["--job", os.getpid(), "--token-file", token_file]
+    with LocalRuntime() as runtime, Program("-c", RLINF, "metrics", *arguments) as process:
+        Channel.create("trajectories").put("one")
+        url = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url), process.stderr.read()
+        assert 'rlinf_channel_items{channel="trajectories"} 1.0' in read(url, "open sesame")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            read(url, "open")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            read(url.removesuffix("/metrics"), "open sesame")
+        runtime.close()
+        assert process.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.parametrize(

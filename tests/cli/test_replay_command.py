@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from programs import RLINF, run_program
 from rlinf.cli.main import app
 from rlinf.scheduler import Channel, Worker
 from rlinf.scheduler.comm import encode
@@ -96,18 +95,10 @@ def test_a_debugger_stops_it_on_the_main_thread(recording):
     """As `python -m pdb` and `breakpoint()` do."""
     stopping = recording / "stopping.py"
     stopping.write_text(PROGRAM.format(more="breakpoint()"))
-    command = "from rlinf.cli.main import main; main()"
     # Where a Ray was started before, it has a debugger of its own there.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONBREAKPOINT"}
-    done = subprocess.run(
-        [sys.executable, "-c", command, "replay", str(recording / "run"), f"{stopping}:Adder"],
-        input="p 'total', total\ncontinue\n",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = ["-c", RLINF, "replay", recording / "run", f"{stopping}:Adder"]
+    done = run_program(*command, input="p 'total', total\ncontinue\n", env=environment)
     assert "('total', 5)" in done.stdout
     assert "call 1, add(): done" in done.stdout
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from effort import tries
 from rlinf.cli.top_choice import URGENCY, chosen
 from rlinf.cli.top_view import job_view
 from rlinf.scheduler.observe.status import (
@@ -55,7 +56,7 @@ def test_a_frame_of_a_large_job_takes_less_than_a_tenth_of_a_second(width, heigh
     assert min(took_s) < FRAME_S
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(15))
 @given(
     sizes=st.lists(st.integers(1, 40), max_size=12),
     height=st.integers(5, 60),

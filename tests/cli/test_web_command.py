@@ -2,25 +2,22 @@
 
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 
 from typer.testing import CliRunner
 
+from programs import RLINF, Program
 from rlinf.cli.main import app
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 60.0
-COMMAND = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "web", "--json", "--job"]
 
 
 def test_another_terminal_serves_the_page_until_the_job_ends():
     with LocalRuntime():
         Channel.create("tasks").put("one")
-        command = [*COMMAND, str(os.getpid())]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = Program("-c", RLINF, "web", "--json", "--job", os.getpid())
         found = json.loads(process.stdout.readline())
         assert found["job"] == os.getpid()
         address = found["url"].replace("/?", "/status.json?")
@@ -28,8 +25,9 @@ def test_another_terminal_serves_the_page_until_the_job_ends():
             status = json.loads(answer.read())
     assert [channel["name"] for channel in status["channels"]] == ["tasks"]
     assert "rlinf-web" not in json.dumps(status)
-    assert process.communicate(timeout=DEADLINE_S) == ("", "the job has ended\n")
-    assert process.returncode == 0
+    with process:
+        assert process.wait(DEADLINE_S) == 0
+        assert (process.stdout.read(), process.stderr.read()) == ("", "the job has ended\n")
 
 
 def test_a_job_that_is_not_there_is_a_wrong_question():

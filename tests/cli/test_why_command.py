@@ -3,15 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
+from programs import RLINF, Program, run_program
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
 
-DEADLINE_S = 60.0
 _DRIVER = """
 from rlinf.scheduler import Channel
 from rlinf.testing import LocalRuntime
@@ -25,26 +23,15 @@ with LocalRuntime():
 
 
 def rlinf_why(pid, *arguments):
-    command = [
-        sys.executable,
-        "-c",
-        "from rlinf.cli.main import main; main()",
-        "why",
-        "--job",
-        str(pid),
-        *arguments,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return run_program("-c", RLINF, "why", "--job", pid, *arguments)
 
 
 @pytest.fixture
 def driver():
     """A driver that waits for what does not come."""
-    command = [sys.executable, "-c", _DRIVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Program("-c", _DRIVER) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
-        process.kill()
 
 
 def test_another_terminal_is_told_who_waits_and_for_what(driver):

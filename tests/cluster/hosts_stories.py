@@ -1,4 +1,4 @@
-"""Jobs on three hosts of which this is the first; whoever started the program does to the hosts what it asks for."""
+"""Jobs on three hosts of which this is one; whoever started the program does to the hosts what it asks for."""
 
 import json
 import os
@@ -25,6 +25,10 @@ class Rank(Worker):
     def where(self):
         """Its process."""
         return os.getpid()
+
+    def host(self):
+        """The address of its node."""
+        return self.info.node_ip
 
     def send_to(self, rank, item):
         """Send it to another rank of the group."""
@@ -211,7 +215,17 @@ def second(seen):
         ask("seen", seen)
 
 
+def kept(seen):
+    """A job whose keeper is on the first host, begun and ended by a driver on another one."""
+    with Cluster(num_nodes=2, job="kept", detached=True) as cluster:
+        group = launch(cluster, "stays", 0, 1, detached=True)
+        seen["hosts"] = [entry.ip for entry in cluster.topology.nodes]
+        seen["group"] = cluster.attach("stays").host().wait(DEADLINE_S)
+        group.terminate()
+        cluster.stop_job()
+
+
 if __name__ == "__main__":
     FOUND = {}
-    {"first": first, "second": second}[sys.argv[1]](FOUND)
+    {"first": first, "kept": kept, "second": second}[sys.argv[1]](FOUND)
     ask("seen", FOUND)

@@ -3,11 +3,10 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
+from programs import Program
 from rlinf.scheduler import Channel, Cluster, errors
 from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.events import WorkerLogged
@@ -149,16 +148,10 @@ def start_driver(ray_address):
     with contextlib.ExitStack() as stack:
 
         def start(end):
-            process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER.format(end=end)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "RAY_ADDRESS": ray_address},
-            )
+            environment = {**os.environ, "RAY_ADDRESS": ray_address}
+            code = DRIVER.format(end=end)
+            process = Program("-c", code, with_ray=True, new_session=True, env=environment)
             stack.enter_context(process)
-            stack.callback(process.kill)
             for line in process.stdout:
                 if line.startswith("pid"):
                     return process, int(line.split()[1])
@@ -177,8 +170,7 @@ def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver
     process, worker = start_driver(end)
     if number is not None:
         os.kill(process.pid, number)
-    process.communicate(timeout=240)
-    assert process.returncode == status
+    assert process.wait(240) == status
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 

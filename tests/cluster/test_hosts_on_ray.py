@@ -80,12 +80,12 @@ class Hands:
         self.seen = seen
 
 
-def tell(hands, story):
-    """Run a program's story on the first host; what it has seen."""
+def tell(hands, story, host=0):
+    """Run a program's story on a host; what it has seen."""
     pipe = subprocess.PIPE
     command = [sys.executable, str(PROGRAM), story]
     hands.seen = None
-    with hands.fleet.hosts[0].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+    with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
         try:
             while select.select([program.stdout], [], [], DEADLINE_S)[0]:
                 line = program.stdout.readline()
@@ -189,7 +189,16 @@ def test_a_node_whose_raylet_goes_on_can_be_used_again(seen):
 
 
 @pytest.fixture(scope="module")
-def seen_later(hands, seen):
+def seen_kept(hands, seen):
+    return tell(hands, "kept", host=1)
+
+
+def test_a_driver_begins_uses_and_ends_a_job_that_is_kept_on_another_host(seen_kept):
+    assert seen_kept["group"] == seen_kept["hosts"] == ["192.0.2.1", "192.0.2.2"]
+
+
+@pytest.fixture(scope="module")
+def seen_later(hands, seen_kept):
     return tell(hands, "second")
 
 

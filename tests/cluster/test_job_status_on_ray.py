@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+from programs import RLINF, run_program
 from rlinf.scheduler import Channel, PackedPlacementStrategy, Worker
 
 DEADLINE_S = 60.0
@@ -25,14 +24,7 @@ def test_another_terminal_sees_ranks_devices_and_channels(ray_cluster):
     Channel.create("seen from elsewhere")
     with Producer.create_group().launch(ray_cluster, PackedPlacementStrategy(5, 5), name="producer") as group:
         (pid,) = group.produce("seen from elsewhere", 3).wait(DEADLINE_S)
-        command = [sys.executable, "-c", "from rlinf.cli.main import main; main()"]
-        done = subprocess.run(
-            [*command, "top", "--once", "--json", "--job", str(os.getpid())],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        done = run_program("-c", RLINF, "top", "--once", "--json", "--job", os.getpid())
         found = ray_cluster.status()
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)

@@ -4,14 +4,13 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from page_programs import printed_by_process, programs_of, save
+from programs import run_program
 from rlinf.cli.main import app
 from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
 from rlinf.scheduler.engine.holds import holds_in_cluster
@@ -58,8 +57,7 @@ def rlinf(*arguments):
 def test_programs_of_the_page_run_although_the_first_one_is_killed(ray_here, tmp_path):
     save(PAGE, tmp_path)
     serve, ask = programs_of(PAGE)
-    command = [sys.executable, "-c", serve.code.rstrip() + KILLED]
-    killed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
+    killed = run_program("-c", serve.code.rstrip() + KILLED, cwd=tmp_path, with_ray=True, timeout=DEADLINE_S)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, serve.output), killed.stderr
     with Cluster(job="serving") as cluster:
         policy = cluster.attach("policy")

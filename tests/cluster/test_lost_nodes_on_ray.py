@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from programs import run_program
 
 PROGRAM = Path(__file__).with_name("node_that_dies.py")
 GONE = (
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.ray(own=True)
 @pytest.fixture(scope="module")
 def program():
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    done = subprocess.run(
-        [sys.executable, PROGRAM], capture_output=True, text=True, timeout=240, check=False, env=environment
-    )
+    done = run_program(PROGRAM, with_ray=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from effort import case, tries
 from rlinf.scheduler.comm.replication.publication import COPIES_AT_ONCE, Give, Publication, Reader, Refer
 
 
@@ -187,12 +188,14 @@ class Readers:
             self.follow(self.publication.lost(process_id))
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_whatever_happens_every_reader_is_answered_once_and_a_machine_has_one_replica(seed):
-    readers = Readers(seed)
-    for _ in range(100):
-        readers.random.choice([readers.ask, readers.ask, readers.keep, readers.lose, readers.withdraw])()
-    while readers.sources:
-        readers.keep(next(iter(readers.sources)))
-    assert sorted(readers.publication.ready()) == sorted(readers.replicas.values())
-    assert readers.answered | readers.withdrawn == set(readers.machine_of)
+def test_whatever_happens_every_reader_is_answered_once_and_a_machine_has_one_replica():
+    for seed in range(tries(200)):
+        readers = Readers(seed)
+        with case(seed):
+            for _ in range(100):
+                happens = [readers.ask, readers.ask, readers.keep, readers.lose, readers.withdraw]
+                readers.random.choice(happens)()
+            while readers.sources:
+                readers.keep(next(iter(readers.sources)))
+            assert sorted(readers.publication.ready()) == sorted(readers.replicas.values())
+            assert readers.answered | readers.withdrawn == set(readers.machine_of)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from effort import tries
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.config import ClusterConfig, RobotConfig, read_cluster_config
 from rlinf.scheduler.errors import ConfigError, ConfigErrors
@@ -432,7 +433,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(70))
 @given(st.dictionaries(keys, values, max_size=4), st.sampled_from(["1x8", "2,0,4"]))
 def test_any_config_is_placed_or_a_config_error(content, nodes):
     with suppress(ConfigError):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import PlacementError
 from rlinf.scheduler.planning import Node
@@ -215,7 +216,7 @@ def fleets(draw):
     return nodes(*counts), groups, labels
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(50))
 @given(fleets(), st.integers(1, 3))
 def test_component_over_all_groups_gets_every_resource_once_in_the_order_written(fleet, processes_each):
     topology, groups, labels = fleet

@@ -81,8 +81,10 @@ def test_no_name_is_described_twice():
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize("thing", documented(), ids=lambda thing: thing.__qualname__)
-def test_what_is_described_has_words_of_its_own(thing):
-    described = [thing, *(m for name, m in members(thing).items() if not name.startswith("_"))]
+def test_what_is_described_has_words_of_its_own():
+    described = []
+    for thing in documented():
+        described += [thing, *(m for name, m in members(thing).items() if not name.startswith("_"))]
     wanted = [m for m in described if inspect.isclass(m) or inspect.isfunction(m) or isinstance(m, property)]
+    assert len(wanted) > 400
     assert [getattr(m, "__qualname__", m) for m in wanted if not inspect.getdoc(m)] == []

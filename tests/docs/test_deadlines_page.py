@@ -31,7 +31,7 @@ from rlinf.scheduler.session.pulse import SILENT_S
 from rlinf.scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.followed_group import END_WITHIN_S
-from rlinf.scheduler.worker.group import UNRESPONSIVE_AFTER_S
+from rlinf.scheduler.worker.group_builder import UNRESPONSIVE_AFTER_S
 from rlinf.scheduler.worker.group_calls import UNREAD_GRACE_S
 from rlinf.scheduler.worker.node_states import REFUSED_FOR_S, TOLD_AFTER_S
 from rlinf.scheduler.worker.node_watch import MAX_HEADLESS_S

@@ -59,6 +59,7 @@ def foreign_rays():
                 f"--node-ip-address={host}",
             ]
             options = [f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--no-monitor"]
+            options.append("--include-log-monitor=false")
             settings = {"RAY_TMPDIR": f"{folder}/{port}", "RAY_USAGE_STATS_ENABLED": "0", MARK: mark, **mode}
             Path(folder, port).mkdir()
             with Path(folder, f"{port}.log").open("w") as output:

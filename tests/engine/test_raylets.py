@@ -1,11 +1,12 @@
 """Which Rays this machine is a node of, as its processes say."""
 
+import os
 import time
 
 import pytest
 
 from rlinf.scheduler.engine import raylets
-from rlinf.scheduler.errors import ClusterTimeout
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 
 @pytest.fixture
@@ -25,7 +26,13 @@ def machine(tmp_path, monkeypatch):
 
 def raylet(address, ip="10.0.0.1"):
     program = "/site-packages/ray/core/src/ray/raylet/raylet"
-    return program, "--node_id=1", f"--node_ip_address={ip}", f"--gcs-address={address}"
+    return (
+        program,
+        "--node_id=1",
+        f"--node_ip_address={ip}",
+        f"--gcs-address={address}",
+        "--log_dir=/tmp/of-ray",
+    )
 
 
 def test_raylets_are_told_by_their_program_and_say_whose_they_are(machine):
@@ -74,3 +81,19 @@ def test_of_raylets_of_several_machines_that_of_this_one_is_told_by_its_address(
     another_ray = raylet("10.0.0.9:6379", "10.0.0.9")
     machine(another_ray, *(raylet("10.0.0.1:6379", ip) for ip in ["10.0.0.2", *others]))
     assert raylets.node_ip_here("10.0.0.1:6379") == found
+
+
+def test_a_ray_whose_folder_lets_nobody_else_in_refuses_before_it_would_abort(machine, monkeypatch):
+    machine(raylet("10.0.0.1:6379"))
+
+    def stat(path, *args, **options):
+        if path == "/tmp/of-ray":
+            raise PermissionError(path)
+        return real(path, *args, **options)
+
+    real = os.stat
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(
+        ClusterError, match=r"the Ray at 10\.0\.0\.1:6379 is that of user .*: run the program as that"
+    ):
+        raylets.wait_for_raylet("10.0.0.1:6379", 0)

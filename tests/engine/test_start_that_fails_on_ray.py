@@ -1,12 +1,11 @@
 """A Ray that does not start: the error is the library's, and nothing is left behind."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from programs import run_program
 from rlinf.scheduler.engine import engine
 from rlinf.scheduler.engine.engine import ray_errors
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
@@ -24,9 +23,8 @@ PROGRAM = Path(__file__).with_name("ray_that_fails.py")
     ],
 )
 def test_a_start_that_fails_or_is_interrupted_leaves_nothing(what, told):
-    done = subprocess.run(
-        [sys.executable, PROGRAM, what], capture_output=True, text=True, timeout=240, check=True
-    )
+    done = run_program(PROGRAM, what, with_ray=True, timeout=240)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [told.rstrip("\n"), "left: [[], False, None, True]"], done.stderr
 
 

@@ -1,14 +1,13 @@
 """The page on adding hardware: what it shows is installed and planned as it stands there."""
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from programs import run_program
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/add-hardware.md").read_text()
 
@@ -36,14 +35,7 @@ def folder(tmp_path):
 
 
 def run(folder, code):
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program("-c", code, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -51,11 +43,11 @@ def run(folder, code):
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware import views_of
+from rlinf.scheduler.hardware import HardwareTable
 try:
     placed = ComponentPlacement("arms.yaml", Topology.parse("0,0"))
     for placement in placed.placements("env"):
-        print(placement.node_rank, *views_of(placed.topology, placement))
+        print(placement.node_rank, *HardwareTable(placed.topology).views_of(placement))
 except ConfigError as error:
     print(error)
 """

@@ -1,16 +1,15 @@
 """Hardware of other packages: a real one is installed, used, broken, and in another's way."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from programs import run_program
+
 PLAN = """
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import SchedulerError
-from rlinf.scheduler.hardware import check_reachable, hardware_names, views_of, HardwareTable
+from rlinf.scheduler.hardware import check_reachable, hardware_names, HardwareTable
 
 config = {"cluster": {
     "component_placement": {"env": {"node_group": "arms", "placement": "0-1:0-1"}},
@@ -19,9 +18,9 @@ config = {"cluster": {
 try:
     placed = ComponentPlacement(config, Topology.parse("2x1"))
     print(hardware_names())
-    for placement in placed.placements("env"):
-        print(placement.node_rank, placement.hardware_type, views_of(placed.topology, placement))
     table = HardwareTable(placed.topology)
+    for placement in placed.placements("env"):
+        print(placement.node_rank, placement.hardware_type, table.views_of(placement))
     check_reachable([unit for placement in placed.placements("env") for unit in table.units_of(placement)])
 except SchedulerError as error:
     print(error)
@@ -68,18 +67,12 @@ def install(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    def run_program(code):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+    def run_code(code):
+        done = run_program("-c", textwrap.dedent(code), env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    return run_program
+    return run_code
 
 
 def plan(run, serial="b"):

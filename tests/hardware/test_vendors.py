@@ -12,7 +12,6 @@ from rlinf.scheduler.hardware.vendors import (
     match_devices,
     vendor_named,
     visibility_settings,
-    visibility_variable,
 )
 
 
@@ -39,7 +38,7 @@ def test_vendor_shows_and_hides_devices_through_its_own_variable(
     vendor, resource, variable, shows_1_and_3, shows_none
 ):
     assert vendor_named(vendor.upper()).ray_resource == resource
-    assert visibility_variable(vendor) == variable
+    assert vendor_named(vendor).visibility_variable == variable
     assert visibility_settings(vendor, ("1", "3")) == {variable: shows_1_and_3}
     assert visibility_settings(vendor, ()) == {variable: shows_none}
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlinf.scheduler import ComponentPlacement, Topology
 from rlinf.scheduler.errors import ConfigError
-from rlinf.scheduler.hardware import Accelerator, HardwareTable, RobotConfig, views_of
+from rlinf.scheduler.hardware import Accelerator, HardwareTable, RobotConfig
 from rlinf.scheduler.planning import Node
 
 
@@ -23,7 +23,8 @@ def place(placements, *groups, nodes="2x2"):
 
 
 def views(placed, component):
-    return [views_of(placed.topology, placement) for placement in placed.placements(component)]
+    table = HardwareTable(placed.topology)
+    return [table.views_of(placement) for placement in placed.placements(component)]
 
 
 def test_robots_are_given_as_they_were_declared():
@@ -66,7 +67,10 @@ def test_accelerators_are_given_by_index_and_by_their_name_in_the_mask(isolate_g
     topology = Topology(nodes=(Node(num_accelerators=2, accelerator_type="AMD", visible=("4", "5")),))
     placed = place({"actor": "0-1:0"}, nodes=topology)
     (placement,) = placed.placements("actor", isolate_gpu=isolate_gpu)
-    assert views_of(placed.topology, placement) == (Accelerator("AMD", 0, "4"), Accelerator("AMD", 1, "5"))
+    assert HardwareTable(placed.topology).views_of(placement) == (
+        Accelerator("AMD", 0, "4"),
+        Accelerator("AMD", 1, "5"),
+    )
 
 
 def test_process_on_a_bare_node_was_given_nothing():
@@ -88,7 +92,7 @@ def test_component_of_many_groups_gets_for_each_process_what_it_has():
 def test_piece_of_another_topology_is_a_mistake_with_a_name():
     placed = place({"env": {"node_group": "arms", "placement": 0}}, robots("arms", 0, (0, "a")))
     with pytest.raises(ConfigError, match="process 0 was given Robot 0 of node 0, which no node group"):
-        views_of(Topology.parse("2x2"), placed.placements("env")[0])
+        HardwareTable(Topology.parse("2x2")).views_of(placed.placements("env")[0])
 
 
 def test_views_travel_to_other_processes():

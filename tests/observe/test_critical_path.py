@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.comm.timekeeping import CALL, PHASE, WAIT, Span
 from rlinf.scheduler.observe.critical_path import critical_path
 from rlinf.scheduler.observe.tracks import Track
@@ -143,7 +144,7 @@ def spans_of_a_process(draw):
     return parts
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(30))
 @given(
     st.fixed_dictionaries({name: spans_of_a_process() for name in NAMES}),
     st.integers(0, 30),
@@ -161,7 +162,7 @@ def test_each_moment_of_a_step_is_of_one_process(spans, began, took, is_cut):
     assert {piece.process for piece in pieces} <= {*NAMES}
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(30))
 @given(spans_of_a_process(), st.floats(0, 60))
 def test_a_track_knows_what_its_process_was_at_at_any_moment(spans, moment):
     activity = Track(spans).before(moment)

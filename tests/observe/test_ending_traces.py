@@ -85,13 +85,13 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
 def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, monkeypatch):
     late, told = Enlist(current_session().messenger.endpoint, 1, 0), []
     monkeypatch.setattr(desk, "_tell", lambda name, *_: told.append(name))
-    ask = desk._ask
+    tell_end = desk._tell_end
 
     def come_late(*arguments):
         desk._on_io_thread(lambda: desk._on_enlisted("late:0", late))
-        return ask(*arguments)
+        return tell_end(*arguments)
 
-    monkeypatch.setattr(desk, "_ask", come_late)
+    monkeypatch.setattr(desk, "_tell_end", come_late)
     trace = desk.begin(tmp_path / "run.json", MIB)
     desk._on_io_thread(lambda: desk._on_enlisted("early:0", late))
     trace.stop()

@@ -6,9 +6,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.observe.event_log import LostRank
-from rlinf.scheduler.observe.notes import Gone, Silent
-from rlinf.scheduler.observe.status import JobStatus
+from rlinf.scheduler.observe.notes import Silent
+from rlinf.scheduler.observe.status import ChannelStatus, GoneProcess, JobStatus
 from rlinf.scheduler.observe.summing_up import JobFacts, JobVitals, status_of
 from rlinf.scheduler.observe.vitals import ChannelVitals, DeviceMemory, PublishedVersion, Vitals
 from rlinf.scheduler.planning import Topology
@@ -52,8 +53,9 @@ def test_another_process_in_a_ranks_place_has_no_rate_yet():
     assert rank_of(status_of(look(now), look(before), JobFacts()), "actor:0").cpu_percent == 0.0
 
 
-def holder(clock_s, **channel):
-    return vitals("Channels:0", clock_s, kind="channels", channels=(ChannelVitals("c", **channel),))
+def holder(clock_s, putters=(), **channel):
+    counted = ChannelVitals(ChannelStatus("c", "", **channel), dict(putters))
+    return vitals("Channels:0", clock_s, kind="channels", channels=(counted,))
 
 
 def test_a_channels_rates_are_of_the_time_between_two_looks():
@@ -73,7 +75,7 @@ def test_a_channel_that_was_not_there_before_has_no_rate():
     assert (channel.puts_per_s, channel.putters) == (0.0, {"r:0": 0.0})
 
 
-@settings(max_examples=30)
+@settings(max_examples=tries(20))
 @given(then=st.integers(0, 1 << 40), now=st.integers(0, 1 << 40), span_s=st.floats(0, 1e6))
 def test_no_rate_is_negative_or_without_bound(then, now, span_s):
     first, second = holder(5.0, num_put=then), holder(5.0 + span_s, num_put=now)
@@ -94,7 +96,7 @@ def test_a_process_that_does_not_answer_is_unresponsive_since_it_answered_last()
 
 def test_a_rank_that_was_lost_is_told_of_once_until_another_process_has_its_place():
     facts = JobFacts(lost={"a:1": LostRank("killed by signal 9", 990.0)})
-    gone = look(silent=(Silent("a:1", 7, "gone"),), gone=(Gone("a:1", "its connection ended", 10.0),))
+    gone = look(silent=(Silent("a:1", 7, "gone"),), gone=(GoneProcess("a:1", "its connection ended", 10.0),))
     status = status_of(gone, None, facts)
     assert (rank_of(status, "a:1").state, rank_of(status, "a:1").silent_s) == ("lost", 10.0)
     assert status.gone[0].reason == "its connection ended"

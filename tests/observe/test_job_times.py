@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.comm.timekeeping import CALL, WAIT, Span, Timekeeper
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.errors import ConfigError
@@ -163,7 +164,7 @@ def sheets(draw):
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(30))
 @given(sheets())
 def test_nothing_that_was_counted_is_lost_or_counted_twice(found):
     groups = group_times(found)

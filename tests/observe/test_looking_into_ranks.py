@@ -5,13 +5,12 @@ import os
 import queue
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 from hanging_workers import Hanging
 
 from forked_job import ForkedJob
+from programs import RLINF, run_program
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.events import Stalled, WorkerPrinted
@@ -19,7 +18,6 @@ from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.observe import asking_all
 from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.roll_call import CallRoll, RollCall
-from rlinf.scheduler.session import set_current
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -35,12 +33,6 @@ def launched(tmp_path_factory):
     )
     yield job, group
     job.close()
-
-
-@pytest.fixture
-def job(launched):
-    set_current(launched[0].session)
-    return launched[0]
 
 
 @pytest.fixture
@@ -147,11 +139,8 @@ def test_a_breakpoint_says_how_to_get_there_and_goes_on_afterwards(group, events
     path = re.fullmatch(
         r"actor:0 is at a breakpoint in hanging_workers.py:\d+: on .*, run `rlinf pdb (.*)`", told
     )[1]
-    command = [sys.executable, "-c", "from rlinf.cli.main import main; main()", "pdb", path]
     typed = "p answer + 1\nanswer = 43\ncontinue\n"
-    done = subprocess.run(
-        command, input=typed, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    done = run_program("-c", RLINF, "pdb", path, input=typed)
     assert "42" in done.stdout
     assert result.wait(DEADLINE_S) == [43]
 

@@ -10,36 +10,12 @@ from contextlib import contextmanager
 import pytest
 from hanging_workers import Hanging, SlowToStart
 
-from forked_job import ForkedJob
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.observe import asking_all, reasoner
 from rlinf.scheduler.observe.why import why
-from rlinf.scheduler.session import set_current
-from waits import wait_until
+from waits import seen
 
 LIMIT_S, DEADLINE_S = 2.0, 30.0
-
-
-@pytest.fixture(scope="module")
-def launched():
-    """One job for all of them: what hangs in it is freed again."""
-    job = ForkedJob()
-    with job.starting():
-        actor = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="actor")
-        rollout = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="rollout")
-    yield job, (actor, rollout)
-    job.close()
-
-
-@pytest.fixture
-def job(launched):
-    set_current(launched[0].session)
-    return launched[0]
-
-
-@pytest.fixture
-def groups(launched):
-    return launched[1]
 
 
 @pytest.fixture
@@ -57,19 +33,16 @@ def open_gate(path):
 
 def asked(job, is_there, *told):
     """Ask until what was planted has happened, and is named and told within two seconds; what was said then."""
-    found = []
 
     def ask():
         began = time.monotonic()
-        found[:] = [why(job.session)]
-        in_time = time.monotonic() - began < LIMIT_S
-        return in_time and is_there(found[0]) and all(each in str(found[0]) for each in told)
+        return why(job.session), time.monotonic() - began < LIMIT_S
 
-    try:
-        wait_until(ask)
-    except AssertionError as error:
-        raise AssertionError(str(found[0])) from error
-    return found[0]
+    def is_told(asked):
+        found, in_time = asked
+        return in_time and is_there(found) and all(each in str(found) for each in told)
+
+    return seen(ask, is_told)[0]
 
 
 @contextmanager

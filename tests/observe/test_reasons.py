@@ -5,14 +5,21 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest
 from msgspec.structs import replace
 
-from rlinf.scheduler import Channel
-from rlinf.scheduler.errors import BatchTimeout, ChannelTimeout, CommError, CommTimeout, ResultTimeout
+from programs import Program
+from rlinf.scheduler import Channel, __version__
+from rlinf.scheduler.errors import (
+    BatchTimeout,
+    ChannelTimeout,
+    ClusterError,
+    CommError,
+    CommTimeout,
+    ResultTimeout,
+)
 from rlinf.scheduler.observe import reasons
 from rlinf.scheduler.observe.outside import is_stopped
 from rlinf.scheduler.observe.why import why_of_job
@@ -121,12 +128,21 @@ def test_a_driver_elsewhere_is_not_taken_for_the_process_of_its_number_here():
             stopped.kill()
 
 
+def test_a_job_of_another_version_is_not_joined():
+    with LocalRuntime():
+        job = find_job(os.getpid())
+        assert job.version == __version__
+        for version, shown in (("9.9", "9.9"), ("", "unknown")):
+            problem = rf"runs on version {shown} of rlinf-scheduler, and this program has {job.version}: use the same"
+            with pytest.raises(ClusterError, match=problem):
+                replace(job, version=version).attach("rlinf-test")
+
+
 def test_ctrl_c_says_what_the_driver_waited_for():
-    command = [sys.executable, "-c", _DRIVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Program("-c", _DRIVER) as process:
         assert process.stdout.readline() == "ready\n"
         wait_until(lambda: "get_batch" in str(why_of_job(find_job(process.pid), "rlinf-test")))
-        os.kill(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
     assert "KeyboardInterrupt" in told
     assert re.search(rf"it waited for this: driver waits.* in {re.escape(WHY)}", told)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf.scheduler.observe import spool_thread
@@ -48,7 +49,7 @@ def test_only_its_user_can_read_it(tmp_path):
     assert segment(tmp_path / "p", 0).stat().st_mode & 0o777 == 0o600
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(30))
 @given(st.lists(st.integers(1, 200), max_size=8), st.integers(2000, 5000))
 def test_the_last_spans_are_kept_within_the_bound_and_the_others_counted(
     tmp_path_factory, batches, max_bytes
@@ -78,7 +79,7 @@ def test_a_span_that_has_no_room_is_dropped_and_counted(tmp_path):
     assert read(tmp_path / "p").head.num_dropped == writer.num_dropped == 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(30))
 @given(st.integers(0, 2000))
 def test_a_process_that_was_killed_while_it_wrote_leaves_what_was_before(tmp_path_factory, length):
     path = tmp_path_factory.mktemp("spool") / "p"
@@ -167,7 +168,7 @@ def test_nothing_is_read_of_what_is_no_spool():
     assert read_spool([b"", b"\x05\x00\x00\x00hello"]) is None
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(30))
 @given(
     st.floats(-1e6, 1e6),
     st.lists(st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=8),

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from programs import run_program
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.rundir import STACKS_NAME
@@ -169,3 +170,33 @@ def test_who_is_asked_for_its_stacks_again_and_again_fills_no_disk(tmp_path):
     data = path.read_bytes()
     assert data.startswith(first)
     assert len(data) < stack_file.MAX_BYTES
+
+
+COLLECTED_MEANWHILE = """
+import gc, threading
+from rlinf.scheduler.observe.stacks import frames_of_threads
+
+class Knot:
+    def __init__(self):
+        self.itself, self.local = self, threading.local()
+        self.local.value = self
+
+release = threading.Event()
+threads = [threading.Thread(target=release.wait) for _ in range(50)]
+for thread in threads:
+    thread.start()
+for threshold in range(1, 60):
+    gc.disable()
+    gc.collect()
+    knots = [Knot() for _ in range(3)]
+    del knots
+    gc.set_threshold(threshold + gc.get_count()[0])
+    gc.enable()
+    frames_of_threads()
+release.set()
+print("done")
+"""
+
+
+def test_what_is_collected_while_all_threads_are_looked_at_stops_nobody():
+    assert run_program("-c", COLLECTED_MEANWHILE, timeout=DEADLINE_S).stdout == "done\n"

@@ -6,6 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.comm.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
 from rlinf.scheduler.observe.spool import ClockNote, SpoolContent, SpoolHead
 from rlinf.scheduler.observe.timeline import ProcessSpans, Timeline, lanes, on_home_clock
@@ -140,7 +141,7 @@ SPANS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(30))
 @given(st.lists(SPANS, max_size=30))
 def test_in_a_lane_spans_nest_or_follow_each_other(spans):
     found = lanes(spans)
@@ -157,7 +158,7 @@ def test_what_nests_needs_one_lane():
     assert len(lanes(ACTOR.spans)) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=tries(30))
 @given(st.lists(st.lists(SPANS, max_size=20), min_size=1, max_size=3), st.integers(2000, 20_000))
 def test_the_file_is_within_its_bound_and_has_the_last_spans(processes, max_bytes):
     given_spans = [ProcessSpans(f"p:{place}", 1, "n", each) for place, each in enumerate(processes)]

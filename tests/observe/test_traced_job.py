@@ -21,7 +21,6 @@ from rlinf.scheduler.observe.spool import read_spool
 from rlinf.scheduler.observe.spool_folder import folder_of, spools_in
 from rlinf.scheduler.observe.trace_desk import TraceDesk
 from rlinf.scheduler.observe.tracing import TraceOn, Tracer
-from rlinf.scheduler.session import set_current
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
@@ -67,14 +66,8 @@ def launched():
         rollout = Collector.create_group().launch(job, placed, name="rollout", on_failure="ignore")
         actor = Learner.create_group().launch(job, PackedPlacementStrategy(0, 0), name="actor")
         Channel.create(CHANNEL)
-    yield job, rollout, actor
+    yield job, (rollout, actor)
     job.close()
-
-
-@pytest.fixture
-def job(launched):
-    set_current(launched[0].session)
-    return launched
 
 
 class Traced:
@@ -132,8 +125,8 @@ def run_steps(rollout, actor, steps=3):
         assert updating.wait(DEADLINE_S) == [6]
 
 
-def test_a_report_says_what_a_step_waits_for(job):
-    job, rollout, actor = job
+def test_a_report_says_what_a_step_waits_for(job, groups):
+    rollout, actor = groups
     run_steps(rollout, actor)
     found = ask_report(job.session, "actor.update")
     assert found.step.count == 3
@@ -156,11 +149,11 @@ def test_a_report_says_what_a_step_waits_for(job):
 
 def test_a_step_that_nobody_called_is_told_with_what_was(job):
     with pytest.raises(ConfigError, match=r"report\(step='actor.learn'\)"):
-        ask_report(job[0].session, "actor.learn")
+        ask_report(job.session, "actor.learn")
 
 
-def test_a_trace_has_calls_phases_waits_items_and_weights(job, tmp_path):
-    job, rollout, actor = job
+def test_a_trace_has_calls_phases_waits_items_and_weights(job, groups, tmp_path):
+    rollout, actor = groups
     desk = job.session.service(TraceDesk)
     with desk.begin(tmp_path / "run.json.gz", MIB) as trace:
         run_steps(rollout, actor, 2)
@@ -188,8 +181,8 @@ def test_a_trace_has_calls_phases_waits_items_and_weights(job, tmp_path):
     assert trace.stop() is trace.file
 
 
-def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(job, tmp_path):
-    job, rollout, _ = job
+def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(job, groups, tmp_path):
+    rollout, _ = groups
     (pid,) = rollout.execute_on(2).where().wait(DEADLINE_S)
     desk = job.session.service(TraceDesk)
     trace = desk.begin(tmp_path / "run.json", MIB)
@@ -218,8 +211,8 @@ def test_a_killed_rank_is_in_the_trace_and_its_times_are_missing_in_the_report(j
     assert "missing: rollout:2: " in str(ask_report(job.session))
 
 
-def test_what_a_group_did_that_has_ended_is_in_the_report(job):
-    job, rollout, actor = job
+def test_what_a_group_did_that_has_ended_is_in_the_report(job, groups):
+    rollout, actor = groups
     run_steps(rollout, actor, 1)
     before = {group.name: group for group in ask_report(job.session).groups}
     actor.shutdown(DEADLINE_S)

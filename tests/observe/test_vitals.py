@@ -6,58 +6,31 @@ import signal
 import pytest
 from hanging_workers import Hanging
 
-from forked_job import ForkedJob
 from rlinf.scheduler import Channel, PackedPlacementStrategy
 from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.observe.status_desk import begin_status, received
-from rlinf.scheduler.session import Session, set_current
-from waits import wait_until
+from rlinf.scheduler.session import Session
+from waits import seen
 
 DEADLINE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def launched():
-    job = ForkedJob()
-    with job.starting():
-        actor = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="actor")
-        rollout = Hanging.create_group().launch(job, PackedPlacementStrategy(0, 1), name="rollout")
-    yield job, actor, rollout
-    job.close()
-
-
-@pytest.fixture
-def job(launched):
-    set_current(launched[0].session)
-    return launched
 
 
 def status_of(job, max_age_s=0.0):
     return received(begin_status(job.session, max_age_s))
 
 
-def seen(job, is_there):
+def seen_in(job, is_there):
     """Look until what was done shows; the status then."""
-    found = []
-
-    def look():
-        found[:] = [status_of(job)]
-        return is_there(found[0])
-
-    try:
-        wait_until(look)
-    except AssertionError as error:
-        raise AssertionError(str(found[0])) from error
-    return found[0]
+    return seen(lambda: status_of(job), is_there)
 
 
 def rank_in(status, address):
     return next(rank for rank in status.ranks if rank.address == address)
 
 
-def test_every_rank_tells_where_it_is_and_what_it_uses(job):
-    job, actor, rollout = job
+def test_every_rank_tells_where_it_is_and_what_it_uses(job, groups):
+    actor, rollout = groups
     status = status_of(job)
     assert [(group.name, group.kind) for group in status.groups][:3] == [
         ("driver", "driver"),
@@ -78,8 +51,8 @@ def test_every_rank_tells_where_it_is_and_what_it_uses(job):
     assert {"GroupLaunched"} <= {event.kind for event in status.events}
 
 
-def test_channels_weights_and_waits_are_seen(job):
-    job, actor, rollout = job
+def test_channels_weights_and_waits_are_seen(job, groups):
+    actor, rollout = groups
     trajectories = Channel.create("trajectories", maxsize=64)
     rollout.execute_on(1).put("trajectories", 5).wait(DEADLINE_S)
     trajectories.get()
@@ -88,7 +61,7 @@ def test_channels_weights_and_waits_are_seen(job):
     actor.execute_on(0).publish("policy", 3).wait(DEADLINE_S)
     waiting = actor.execute_on(0).take_batch("trajectories", 64)
     try:
-        status = seen(
+        status = seen_in(
             job, lambda status: "get_batch" in rank_in(status, "actor:0").wait and status.channels[0].waiting
         )
     finally:
@@ -109,33 +82,31 @@ def test_channels_weights_and_waits_are_seen(job):
 
 
 def test_who_asks_within_a_second_gets_the_same_look(job):
-    job = job[0]
     assert status_of(job, 60.0) == status_of(job, 60.0)
 
 
-def test_a_rank_that_is_stopped_is_unresponsive_and_since_when(job):
-    job, _, rollout = job
+def test_a_rank_that_is_stopped_is_unresponsive_and_since_when(job, groups):
+    _, rollout = groups
     (pid,) = rollout.execute_on(1).where().wait(DEADLINE_S)
-    seen(job, lambda status: rank_in(status, "rollout:1").state == "idle")
+    seen_in(job, lambda status: rank_in(status, "rollout:1").state == "idle")
     os.kill(pid, signal.SIGSTOP)
     try:
-        status = seen(job, lambda status: rank_in(status, "rollout:1").silent_s > 0.5)
+        status = seen_in(job, lambda status: rank_in(status, "rollout:1").silent_s > 0.5)
     finally:
         os.kill(pid, signal.SIGCONT)
     rank = rank_in(status, "rollout:1")
     assert (rank.state, rank.pid, rank.node_rank) == ("unresponsive", pid, 0)
     assert "SIGSTOP" in rank.detail
     assert [each.address for each in status.silent] == ["rollout:1"]
-    seen(job, lambda status: rank_in(status, "rollout:1").state == "idle")
+    seen_in(job, lambda status: rank_in(status, "rollout:1").state == "idle")
 
 
 def test_a_rank_that_is_killed_is_lost_and_an_event_says_so(job):
-    job = job[0]
     group = Hanging.create_group().launch(job, PackedPlacementStrategy(2, 2), name="victim")
     (pid,) = group.where().wait(DEADLINE_S)
-    seen(job, lambda status: rank_in(status, "victim:0").state == "idle")
+    seen_in(job, lambda status: rank_in(status, "victim:0").state == "idle")
     os.kill(pid, signal.SIGKILL)
-    status = seen(job, lambda status: status.event_counts.get("WorkerLost"))
+    status = seen_in(job, lambda status: status.event_counts.get("WorkerLost"))
     rank = rank_in(status, "victim:0")
     assert (rank.state, rank.pid, rank.devices) == ("lost", pid, (2,))
     assert rank.detail
@@ -145,7 +116,6 @@ def test_a_rank_that_is_killed_is_lost_and_an_event_says_so(job):
 
 
 def test_a_stranger_without_the_jobs_token_is_refused(job):
-    job = job[0]
     home = job.session.messenger.endpoint
     member = Session(job.session.secret, "rlinf-top:1", home=home)
     stranger = Session(ClusterSecret.generate(), "rlinf-top:2", home=home)

@@ -19,7 +19,6 @@ from rlinf.scheduler.observe.notes import (
     ChannelNote,
     Doing,
     Frame,
-    Gone,
     JobLook,
     QueueNote,
     RunningCall,
@@ -29,6 +28,7 @@ from rlinf.scheduler.observe.notes import (
     User,
     Waiter,
 )
+from rlinf.scheduler.observe.status import GoneProcess
 from rlinf.scheduler.observe.why import why_of
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
@@ -56,10 +56,9 @@ def result(*peers, since_s=41.0):
     return Wait(RESULT, "actor.train()", since_s, None, peers)
 
 
-def get(queue="'default'", since_s=41.0, needs=0, kind="get"):
-    return Wait(
-        CHANNEL, f"{kind}('rollouts')", since_s, None, ("Channels:0",), "rollouts", queue, needs, kind
-    )
+def get(queue="'default'", since_s=41.0, needs=0, kind="get", counts_items=False):
+    about = f"{kind}('rollouts')", since_s, None, ("Channels:0",), "rollouts", queue, needs, kind
+    return Wait(CHANNEL, *about, counts_items)
 
 
 def put(since_s=30.0):
@@ -101,7 +100,7 @@ def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
         waits("actor:0", get(kind="get_batch", needs=4096)),
         works("rollout:0"),
         channel(queue),
-        gone=(Gone("rollout:1", "killed", 12.0),),
+        gone=(GoneProcess("rollout:1", "killed", 12.0),),
     )
     assert (
         "actor:0 waits 41 s in get_batch('rollouts'): 3,900 of 4,096 are there; its producers: rollout:1 has ended, "
@@ -246,7 +245,7 @@ def test_a_held_interpreter_is_named_with_its_line():
 
 
 def test_who_waits_for_the_gone_waits_in_vain():
-    found = why(waits("a:0", recv("b:0")), gone=(Gone("b:0", "killed by SIGKILL", 3.0),))
+    found = why(waits("a:0", recv("b:0")), gone=(GoneProcess("b:0", "killed by SIGKILL", 3.0),))
     assert found.headline == "a:0 waits 10 s in recv('b:0'): b:0 has ended"
 
 
@@ -291,6 +290,33 @@ def test_a_put_waits_for_who_has_items_on_lease():
     )
 
 
+SLOTS = tuple(
+    Waiter("b:0", f"slot {number}, for an item of version 5", 20.0 - number) for number in (2, 3, 4)
+)
+
+
+def test_who_makes_what_is_waited_for_is_told_once_and_not_slot_by_slot():
+    making = QueueNote(
+        "'default'", 1, 0, held=(*SLOTS, Waiter("c:0", SLOTS[0].operation, 3.0)), putters=used("b:0")
+    )
+    found = why(
+        waits("a:0", get(needs=4, kind="get_batch", counts_items=True)), works("b:0"), channel(making)
+    )
+    assert (
+        "1 of 4 are there; b:0 has 3 slots for items that it makes, the oldest since 18 s; its producers: b:0"
+        in str(found)
+    )
+
+
+def test_who_waits_for_a_slot_waits_for_who_has_them_and_who_takes_items():
+    held = (*SLOTS, Waiter("c:0", SLOTS[0].operation, 3.0))
+    queue = QueueNote("'default'", 0, 0, held=held, putters=used("b:0"), getters=used("a:0"))
+    asking = waits("d:0", get(kind="admit"))
+    told = "no slot is free; b:0 has 3 slots for items that it makes, the oldest since 18 s; c:0 has a slot for an item"
+    assert told in str(why(asking, works("b:0"), works("c:0"), idle("a:0"), channel(queue)))
+    assert culprit_of(asking, works("b:0"), works("c:0"), idle("a:0"), channel(queue))[0] == "b:0"
+
+
 def test_a_put_that_nobody_has_ever_made_room_for():
     full = QueueNote("'default'", 4, 4, limits=("maxsize 4",), putters=used("b:0"))
     assert (
@@ -319,7 +345,7 @@ def test_an_acknowledgement_waits_for_the_channels_process():
 
 def test_of_groups_there_may_be_more_items_than_one_needs():
     queue = QueueNote("'default'", 10, 10, putters=used("b:0"))
-    found = why(waits("a:0", get(kind="get_group", needs=8)), works("b:0"), channel(queue))
+    found = why(waits("a:0", get(kind="get_group", needs=8, counts_items=True)), works("b:0"), channel(queue))
     assert "get_group('rollouts'): there are 10 items, but no group is complete; its producers: b:0" in str(
         found
     )
@@ -367,7 +393,7 @@ def test_a_collective_waits_for_the_ranks_that_are_not_in_it():
     assert found.culprit.waiters == ("a:0", "a:1")
     found = why(waits("a:0", reduce), waits("a:1", barrier))
     assert "a:1 is in torch.distributed.barrier()" in str(found)
-    found = why(waits("a:0", reduce), gone=(Gone("a:1", "killed", 1.0),))
+    found = why(waits("a:0", reduce), gone=(GoneProcess("a:1", "killed", 1.0),))
     assert "a:1 has ended" in found.headline
 
 

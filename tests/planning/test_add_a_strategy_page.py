@@ -1,18 +1,16 @@
 """The page on adding a strategy: what its tables name is there. Its programs run with those of all pages."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from programs import run_program
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/add-a-strategy.md").read_text()
 
 
 def run(folder, program):
     (folder / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    done = run_program("program.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

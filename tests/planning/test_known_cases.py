@@ -5,23 +5,29 @@ import copy
 import pytest
 from placement_cases import COMPONENT_CASES, PACKED_CASES, as_expected, config_of_case, topology_of_case
 
+from effort import case
 from rlinf.scheduler import ComponentPlacement, PackedPlacementStrategy
 from rlinf.scheduler.errors import PlacementError
 from rlinf.scheduler.planning import FlexiblePlacementStrategy, NodePlacementStrategy
 
 
-@pytest.mark.parametrize("case", COMPONENT_CASES, ids=range(len(COMPONENT_CASES)))
-def test_component_placement_holds(case):
-    topology, config = topology_of_case(case), config_of_case(case)
+def test_component_placement_holds():
+    for number, known in enumerate(COMPONENT_CASES):
+        with case(number):
+            check_components(known)
+
+
+def check_components(known):
+    topology, config = topology_of_case(known), config_of_case(known)
     before = copy.deepcopy(config)
-    if case["expect"] == "error":
+    if known["expect"] == "error":
         with pytest.raises(PlacementError):
             ComponentPlacement(config, topology)
         return
     placement = ComponentPlacement(config, topology)
     assert config == before
-    assert set(placement.components) == set(case["expect"])
-    for name, expected in case["expect"].items():
+    assert set(placement.components) == set(known["expect"])
+    for name, expected in known["expect"].items():
         planned = placement.placements(name)
         assert [as_expected(p) for p in planned] == expected
         assert placement.get_world_size(name) == len(expected)
@@ -32,12 +38,17 @@ def test_component_placement_holds(case):
         assert strategy.get_placement(topology) == planned
 
 
-@pytest.mark.parametrize("case", PACKED_CASES, ids=range(len(PACKED_CASES)))
-def test_packed_placement_holds(case):
-    numbers = (case["start"], case["end"], case["num_per_process"])
-    if case["expect"] == "error":
+def test_packed_placement_holds():
+    for number, known in enumerate(PACKED_CASES):
+        with case(number):
+            check_packed(known)
+
+
+def check_packed(known):
+    numbers = (known["start"], known["end"], known["num_per_process"])
+    if known["expect"] == "error":
         with pytest.raises(PlacementError):
-            PackedPlacementStrategy(*numbers, stride=case["stride"]).get_placement(topology_of_case(case))
+            PackedPlacementStrategy(*numbers, stride=known["stride"]).get_placement(topology_of_case(known))
         return
-    strategy = PackedPlacementStrategy(*numbers, stride=case["stride"])
-    assert [as_expected(p) for p in strategy.get_placement(topology_of_case(case))] == case["expect"]
+    strategy = PackedPlacementStrategy(*numbers, stride=known["stride"])
+    assert [as_expected(p) for p in strategy.get_placement(topology_of_case(known))] == known["expect"]

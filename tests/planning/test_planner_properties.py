@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.errors import ConfigError, PlacementError
 from rlinf.scheduler.planning import (
     HardwareUnit,
@@ -58,7 +59,7 @@ labels = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(100))
 @given(topologies(), texts(), labels)
 def test_every_plan_keeps_the_rules(topology, text, groups):
     before = pickle.dumps(topology)

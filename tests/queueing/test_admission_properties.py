@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from effort import tries
 from rlinf.scheduler.queueing import (
     Accept,
     ChannelState,
@@ -219,4 +220,4 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 TestAdmission = AdmissionMachine.TestCase
-TestAdmission.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestAdmission.settings = settings(max_examples=tries(100), stateful_step_count=40, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from effort import tries
 from rlinf.scheduler.queueing import (
     Accept,
     ChannelState,
@@ -192,5 +193,5 @@ def _items_of(fifo):
     return items + (list(fifo._ranked._items.values()) if fifo._ranked is not None else [])
 
 
-LeaseMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+LeaseMachine.TestCase.settings = settings(max_examples=tries(50), stateful_step_count=50, deadline=None)
 TestAnyOrderOfLeases = LeaseMachine.TestCase

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.queueing import (
     Bury,
     ChannelState,
@@ -283,7 +284,7 @@ GET = ("get", "b", "default", True)
 FREE = (0, 0, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70), deadline=None)
 @given(bounds=BOUNDS, before=STORIES, after=STORIES)
 @example(bounds=FREE, before=[PUT, *[URGENT] * 9, *[GET] * 8], after=[URGENT, GET, GET])
 @example(bounds=FREE, before=[PUT, ("flush", "default")], after=[("get_batch", "b", "default", 3, 0, True)])
@@ -315,7 +316,7 @@ def test_queues_made_of_a_record_behave_as_those_that_it_was_made_of(bounds, bef
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70), deadline=None)
 @given(bounds=BOUNDS, before=STORIES, after=STORIES)
 def test_at_rest_everything_is_where_it_is_when_all_clients_are_lost_and_all_delays_are_over(
     bounds, before, after
@@ -344,7 +345,7 @@ def test_at_rest_everything_is_where_it_is_when_all_clients_are_lost_and_all_del
 SEE = ("subscribe", "a", None, True, 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(before=STORIES, between=STORIES)
 @example(
     before=[], between=[("ask", "a", "default"), ("lose", "a"), ("get", "b", "default", True), ("confirm", 1)]

@@ -1,9 +1,14 @@
 """Processes of ranks that are started by another one, as Ray's raylet starts them, and that nobody else can end."""
 
 import os
+import signal
 from pathlib import Path
 
-from forked_job import ForkedProcess, ForkedProcesses, host
+from ray_workers import Probe
+
+from forked_job import ForkedJob, ForkedProcess, ForkedProcesses, host
+from rlinf.scheduler import PackedPlacementStrategy
+from waits import DEADLINE_S, wait_until
 
 
 def call_itself(name):
@@ -99,3 +104,16 @@ class ProcessesOutOfReach(ForkedProcesses):
     """Ranks on nodes that nothing reaches any more."""
 
     process_class = OutOfReach
+
+
+def launch_and_wait(pipe, state):
+    """A driver whose two ranks have a child each: they idle, are in a call, or that without a thread to spare."""
+    group = Probe.create_group().launch(ForkedJob(), PackedPlacementStrategy(0, 1), name="parents")
+    pids = group.start_a_child().wait(DEADLINE_S) + [who["pid"] for who in group.who().wait(DEADLINE_S)]
+    if "threadless" in state:
+        group.run_out_of_threads().wait(DEADLINE_S)
+    if "busy" in state:
+        group.hold_the_process()
+        wait_until(lambda: all(group.is_held().wait(DEADLINE_S)))
+    pipe.send(pids)
+    signal.pause()

@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from programs import run_program
 from rlinf.scheduler import Channel, WorkerGroup
 from rlinf.scheduler.channel import channels_of
 from rlinf.scheduler.session import current_or_none
@@ -78,9 +77,7 @@ def save(page, folder):
 
 def printed_by_process(program, folder):
     """What a program prints, run as a reader runs it."""
-    done = subprocess.run(
-        [sys.executable, program.file], cwd=folder, capture_output=True, text=True, timeout=90
-    )
+    done = run_program(program.file, cwd=folder, timeout=90, with_ray=program.needs_ray)
     assert done.returncode == 0, f"{program.file}:\n{done.stdout}{done.stderr}"
     return done.stdout
 

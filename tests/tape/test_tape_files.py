@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.errors import RecordingError
 from rlinf.scheduler.tape import files
 from rlinf.scheduler.tape.files import TapeFile, TapeReader
@@ -20,7 +21,7 @@ def contents(path):
     return found, reader.cut_bytes
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(25))
 @given(
     records=st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=4), max_size=5),
     cut=st.integers(0, 400),

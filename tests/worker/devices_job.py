@@ -6,8 +6,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import ray
-
 from rlinf.scheduler import Cluster, FlexiblePlacementStrategy, Worker
 from rlinf.scheduler.worker.processes import Processes
 
@@ -45,10 +43,9 @@ def reserve_side_by_side(session, wanted):
 
 
 def main():
-    where, *shape = sys.argv[1:]
-    with Cluster(simulate=shape[0]) if where == "start" else Cluster(address=where) as cluster:
+    with Cluster(address=sys.argv[1]) as cluster:
         groups = []
-        say("ready", ray.get_runtime_context().gcs_address, os.environ.get("RAY_AUTH_TOKEN"))
+        say("ready")
         for line in sys.stdin:
             command, *args = line.split()
             if command == "end":

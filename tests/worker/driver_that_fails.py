@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from rlinf.scheduler import Channel, Cluster, Worker
+from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 from rlinf.scheduler.errors import ChannelLost, ClusterError, CommError
 
 DEADLINE_S = 30.0
@@ -37,10 +37,10 @@ def raised_by(function):
 
 
 if __name__ == "__main__":
-    cluster = Cluster(simulate="1x1")
+    cluster = Cluster(address=sys.argv[1])
     session = cluster.session
     channel = Channel.create("nothing comes")
-    group = Sleeper.create_group().launch(cluster, name="sleeper")
+    group = Sleeper.create_group().launch(cluster, NodePlacementStrategy([0]), name="sleeper")
     waiting = group.wait()
     left = threading.Event()
     session.on_close_last(left.set)

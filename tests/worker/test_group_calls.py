@@ -5,7 +5,7 @@ import pytest
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
-from rlinf.scheduler.worker.group import claim_name
+from rlinf.scheduler.worker.group_launch import claim_name
 from rlinf.scheduler.worker.signatures import check_arguments
 
 

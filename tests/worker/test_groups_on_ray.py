@@ -16,7 +16,7 @@ from rlinf.scheduler.errors import (
     WorkerDied,
     WorkerError,
 )
-from waits import wait_until
+from waits import seen
 
 pytestmark = pytest.mark.ray
 
@@ -179,16 +179,13 @@ def collectives(probes):
 
 def asked(cluster, operation, told=""):
     """What the job says once a rank is the culprit at this operation, and this is told."""
-    found = []
 
-    def ask():
-        found[:] = [cluster.why()]
-        culprit = found[0].culprit
+    def is_told(why):
+        culprit = why.culprit
         is_culprit = culprit is not None and culprit.address == "probes:3" and operation in culprit.operation
-        return is_culprit and told in str(found[0])
+        return is_culprit and told in str(why)
 
-    wait_until(ask)
-    return str(found[0])
+    return str(seen(cluster.why, is_told))
 
 
 def test_gloo_reduces_across_two_nodes_and_a_rank_that_is_lost_to_it_is_named(ray_cluster, collectives):

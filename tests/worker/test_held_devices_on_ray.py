@@ -1,10 +1,10 @@
 """Devices belong to one job at a time, and Ray's own programs do not get them either."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from programs import RLINF, Program, run_program
 
 PROGRAM = Path(__file__).with_name("devices_job.py")
 # Ray programs that are not ours: they take as many GPUs as they are told, and say which they have got.
@@ -28,9 +28,7 @@ class Job:
     """A program with a job of its own; `tell` gives it a line and returns its answer, as words."""
 
     def __init__(self, *command):
-        self.process = subprocess.Popen(
-            [sys.executable, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = Program(*command, with_ray=True, stderr=2)
         try:
             self.first = self.answer()
         except BaseException:
@@ -52,29 +50,18 @@ class Job:
         return self.answer()
 
     def end(self):
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def address():
-    """Where a Ray with two nodes of four devices is reached; its own job has none of them."""
-    job = Job(PROGRAM, "start", "2x4")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", job.first[2])
-        yield job.first[1]
-    job.end()
+        with self.process:
+            self.process.stdin.close()
+            self.process.wait(60)
 
 
 @pytest.fixture
-def start(address):
-    """Start a job there."""
+def start(ray_address):
+    """Start a job on the Ray of the tests, which has two nodes of four devices."""
     jobs = []
 
     def start_job(*command):
-        jobs.append(Job(*(command or (PROGRAM, address))))
+        jobs.append(Job(*(command or (PROGRAM, ray_address))))
         return jobs[-1]
 
     yield start_job
@@ -83,12 +70,13 @@ def start(address):
 
 
 @pytest.fixture
-def foreign(address, start):
+def foreign(ray_address, start):
     """Start a Ray program that is not ours."""
-    return lambda count, wait_s=20: start("-c", FOREIGN, address, count, wait_s)
+    return lambda count, wait_s=20: start("-c", FOREIGN, ray_address, count, wait_s)
 
 
-pytestmark = pytest.mark.ray(own=True)
+# Other tests keep devices; here all are free.
+pytestmark = pytest.mark.ray(first=True)
 
 
 def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_when_that_is_killed(start):
@@ -106,24 +94,18 @@ def test_a_second_job_is_refused_by_the_name_of_the_first_and_gets_the_devices_w
 
 
 def test_ray_gives_others_exactly_the_devices_that_no_job_holds_and_the_command_shows_them(
-    start, foreign, address
+    start, foreign, ray_address
 ):
     job = start()
     assert job.tell("launch", "1,2", 0)[0] == "done"
     assert job.tell("launch", "4,5,6,7", 0)[0] == "done"
-    command = "from rlinf.cli.main import main; main()"
-    shown = subprocess.run(
-        [sys.executable, "-c", command, "devices", "--address", address],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    shown = run_program("-c", RLINF, "devices", "--address", ray_address, with_ray=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
     _, one_by_one, rest, whole = (line.split(maxsplit=3) for line in shown.stdout.splitlines())
     assert (one_by_one[0], one_by_one[2]) == ("0", "1-2")
     assert f"(process {job.process.pid} on" in one_by_one[3]
     assert rest[2:] == ["0,3", "free"]
-    assert (whole[0], whole[2]) == ("1", "0-3")
+    assert (whole[0], whole[2]) == ("1", "4-7")  # as the node's mask calls them
     assert sorted(foreign(2).first[1:]) == ["0", "3"]
     assert foreign(1, wait_s=1).first == ["got", "nothing"]
 

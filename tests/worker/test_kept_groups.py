@@ -1,5 +1,7 @@
 """Groups of a job that outlives its drivers: real processes, without Ray; drivers come, call, leave and are lost."""
 
+import gzip
+import json
 import queue
 import threading
 from concurrent.futures import CancelledError
@@ -11,6 +13,7 @@ from kept_forked_job import KeptForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.rundir import private_directory
 from rlinf.scheduler.errors import (
     ClusterError,
     CommError,
@@ -22,15 +25,18 @@ from rlinf.scheduler.errors import (
     WorkerDied,
 )
 from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerLost, WorkerReturned
-from rlinf.scheduler.kept import attach, end_job, nodes_of
+from rlinf.scheduler.kept import attach, end_job, nodes_of, trace
 from rlinf.scheduler.observe.status_desk import begin_status, received
+from rlinf.scheduler.observe.trace_desk import TraceDesk
 from rlinf.scheduler.session import set_current
-from rlinf.scheduler.worker import followed_group, kept_job
+from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
+from rlinf.scheduler.worker.kept_trace import TraceMaker
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
+MIB = 1 << 20
 ONE, TWO = PackedPlacementStrategy(0, 0), PackedPlacementStrategy(0, 1)
 
 
@@ -281,6 +287,45 @@ def test_a_driver_sees_what_the_job_does(kept, driver):
     launch(driver, "policy", placement=ONE)
     status = received(begin_status(driver.session))
     assert {"policy", "driver@here.1"} <= {group.name for group in status.groups}
+
+
+def slices(path):
+    with gzip.open(path, "rt") as file:
+        return [event["name"] for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+
+
+def test_a_driver_has_the_job_traced_by_its_keeper(kept, driver, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_trace, "PART_BYTES", 1000)  # it comes in several parts
+    group = launch(driver, "policy", placement=ONE, detached=True)
+    with trace(driver.session, tmp_path / "run.json.gz", MIB) as traced:
+        group.who().wait(60)
+        with pytest.raises(
+            ConfigError, match=r"by 'driver@here\.1' to .*run\.json\.gz: that trace is to be stopped"
+        ):
+            trace(kept.attach("driver@there.2").session, tmp_path / "other.json", MIB)
+    assert slices(tmp_path / "run.json.gz").count("who") == 1
+    assert traced.file.num_processes == 4  # of drivers, the keeper, and the rank
+    assert traced.file.missing == {}
+    assert traced.stop() is traced.file
+    with pytest.raises(ConfigError, match="a trace needs a megabyte"):
+        trace(driver.session, tmp_path / "run.json.gz", 1)
+
+
+def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost(kept, driver, tmp_path):
+    group = launch(driver, "policy", placement=ONE, detached=True)
+    traced = trace(driver.session, tmp_path / "run.json.gz", MIB)
+    group.who().wait(60)
+    driver.session.close()
+    assert traced.file is not None
+    assert "who" in slices(tmp_path / "run.json.gz")
+    second, third = kept.attach("driver@there.2"), kept.attach("driver@there.3")
+    trace(second.session, tmp_path / "lost.json", MIB)
+    second.session.messenger.close()
+    made, desk = kept.session.service(TraceMaker)._made, kept.session.service(TraceDesk)
+    wait_until(lambda: not made and desk._trace is None)
+    trace(third.session, tmp_path / "next.json.gz", MIB).stop()
+    left = list(private_directory().glob("trace-*file-*"))
+    wait_until(lambda: not any(path.exists() for path in left))
 
 
 def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):

@@ -1,6 +1,7 @@
 """Ranks that nobody is left for end by themselves: their node's process of Ray's is gone, or the job's home."""
 
 import contextlib
+import multiprocessing
 import os
 import select
 import signal
@@ -18,6 +19,7 @@ from orphaned_ranks import (
     BehindScripts,
     LastingProcesses,
     ProcessesOutOfReach,
+    launch_and_wait,
 )
 from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerDied
@@ -132,39 +134,24 @@ def test_a_rank_outlives_the_script_between_it_and_its_raylet_and_ends_with_the_
         wait_until(lambda: any(isinstance(each, NodeLost) for each in events))
 
 
-DRIVER = """
-import signal, sys
-from forked_job import ForkedJob
-from ray_workers import Probe
-from rlinf.scheduler import PackedPlacementStrategy
-if __name__ == "__main__":
-    job = ForkedJob()
-    group = Probe.create_group().launch(job, PackedPlacementStrategy(0, 1), name="parents")
-    pids = group.start_a_child().wait(60) + [who["pid"] for who in group.who().wait(60)]
-    if "threadless" in sys.argv[1]:
-        group.run_out_of_threads().wait(60)
-    if "busy" in sys.argv[1]:
-        group.hold_the_process()
-        while not all(group.is_held().wait(60)):
-            pass
-    print(*pids, flush=True)
-    signal.pause()
-"""
-
-
 @pytest.mark.parametrize("state", ["idle", "busy", "busy, threadless"])
-def test_ranks_and_what_they_have_started_end_when_their_launcher_is_killed(state, tmp_path):
-    program = tmp_path / "driver.py"
-    program.write_text(DRIVER)
-    path = os.pathsep.join(each for each in sys.path if each)
-    with subprocess.Popen(
-        [sys.executable, program, state], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
-    ) as driver:
-        pids = [int(pid) for pid in driver.stdout.readline().split()]
+def test_ranks_and_what_they_have_started_end_when_their_launcher_is_killed(state):
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    driver = context.Process(target=launch_and_wait, args=(theirs, state))
+    driver.start()
+    theirs.close()
+    try:
+        assert ours.poll(SOON_S)
+        pids = ours.recv()
         assert len(pids) == 4
         with watching(pids) as ended:
             driver.kill()
             assert_all_end(ended)
+    finally:
+        driver.kill()
+        driver.join(SOON_S)
+        ours.close()
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "shutdown"])

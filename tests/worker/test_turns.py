@@ -2,8 +2,7 @@
 
 import random
 
-import pytest
-
+from effort import case, tries
 from rlinf.scheduler.worker.turns import Turn, Turns
 
 
@@ -56,9 +55,13 @@ def test_what_was_never_asked_for_can_be_given_back():
     assert Turns().give_back("a", 7, 0.0) == []
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_no_device_has_two_and_everybody_gets_a_turn(seed):
-    chance = random.Random(seed)
+def test_no_device_has_two_and_everybody_gets_a_turn():
+    for seed in range(tries(100)):
+        with case(seed):
+            check_that_everybody_gets_a_turn(random.Random(seed))
+
+
+def check_that_everybody_gets_a_turn(chance):
     turns, having, waiting = Turns(), {}, {}
     for number in range(60):
         wanted = turn(f"p{number % 7}", chance.sample("0123", chance.randint(1, 3)), number)

@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.options import Address, AsJson, NodesTimeoutS
 from rlinf.cli.running import HOW_TO, running_cluster
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.wording import clock_text, counted, device_list, text_table
@@ -24,12 +25,9 @@ ANSWER_S = 5.0
 
 
 def devices(
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here."),
-    ] = None,
-    timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+    address: Address = None,
+    timeout_s: NodesTimeoutS = 120.0,
+    as_json: AsJson = False,
 ) -> None:
     """Show which job holds which accelerators, and which are free."""
     with readable_errors():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf.cli.options import Address, NodesTimeoutS
 from rlinf.scheduler.wording import counted, printable
 
 if TYPE_CHECKING:
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here.")
-    ] = None,
+    address: Address = None,
     num_nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes there should be.")] = None,
-    timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 60.0,
+    timeout_s: NodesTimeoutS = 60.0,
     ports: Annotated[
         str | None,
         typer.Option(metavar="FIRST-LAST", help="`cluster.network.ports` of your configs, if any."),

@@ -11,6 +11,7 @@ import typer
 
 from rlinf.cli.devices import ANSWER_S
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf.cli.options import Address
 from rlinf.cli.running import HOW_TO, running_cluster
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.wording import clock_text, counted, printable
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from rlinf.scheduler.session.job_file import RunningJob
 
 jobs = typer.Typer(help="Show the jobs that run, and end those that outlive their drivers.")
-Address = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here.")
-]
 TimeoutS = Annotated[float, typer.Option(min=0, help="How long to wait for the cluster, in seconds.")]
 
 

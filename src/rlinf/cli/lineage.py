@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf.cli.options import AsJson
 
 
 def lineage(
     paths: Annotated[list[Path], typer.Argument(help="Recordings of channels, and folders of such (*.rec).")],
     step: Annotated[int | None, typer.Option(help="Which step; without, which steps there are.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which items a training step took, with the versions that made them, and what they were made of.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
+from rlinf.cli.options import AsJson
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.wording import counted
 
@@ -57,7 +58,7 @@ def start(
     ] = None,
     block: Annotated[bool, typer.Option("--block", help="Stay, and stop the node when told to end.")] = False,
     timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for it, in seconds.")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start this machine as a node. What follows `--` goes to `ray start`: `-- --num-gpus 4`."""
     if head == (address is not None):

@@ -30,7 +30,7 @@ def replay(
     through as it is. Exits with 1 if it does something else than it did then.
     """
     # What runs a worker takes a while to load, and other commands do without it.
-    from rlinf.scheduler.errors import RecordingError, ReplayDiffers, ReplayEnded  # noqa: PLC0415
+    from rlinf.scheduler.errors import RecordingError, ReplayError  # noqa: PLC0415
     from rlinf.scheduler.worker.replay import Replay  # noqa: PLC0415
 
     try:
@@ -45,6 +45,6 @@ def replay(
     except RecordingError as error:
         typer.echo(f"rlinf: {error}", err=True)
         raise typer.Exit(WRONG_QUESTION) from error
-    except (ReplayDiffers, ReplayEnded) as error:
+    except ReplayError as error:
         typer.echo(f"rlinf: {error}", err=True)
         raise typer.Exit(ANSWER_IS_NO) from error

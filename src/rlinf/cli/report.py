@@ -9,16 +9,15 @@ from typing import Annotated
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.options import AsJson, JobPid
 
 
 def report(
     step: Annotated[
         str | None, typer.Option(help="The method with which each step of the job ends, as group.method.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
-    job: Annotated[
-        int | None, typer.Option(help="The process id of the job's driver, where several run.")
-    ] = None,
+    as_json: AsJson = False,
+    job: JobPid = None,
 ) -> None:
     """Say where the time goes in a job whose driver runs on this machine: phases, waits, what its steps wait for."""
     # Sockets and keys take a while to load, and other commands do without them.

@@ -11,6 +11,7 @@ import typer
 
 from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.options import JobPid
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,9 +35,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once, all of it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as data.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Look again after so many seconds.")] = 1.0,
-    job: Annotated[
-        int | None, typer.Option(help="The process id of the job's driver, where several run.")
-    ] = None,
+    job: JobPid = None,
     every: Annotated[bool, typer.Option("--all", help="Show all jobs of yours on this machine.")] = False,
 ) -> None:
     """Show the ranks, channels, weights and events of a job whose driver runs on this machine, until q or Ctrl-C."""

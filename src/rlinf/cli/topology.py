@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.options import AsJson, NodesTimeoutS
 from rlinf.cli.running import HOW_TO, running_cluster
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.wording import counted, text_table
@@ -31,8 +32,8 @@ def topology(
         typer.Option(help="A Ray address; else the cluster that runs here, else this machine alone."),
     ] = None,
     simulate: Annotated[str | None, typer.Option(help="Show simulated nodes instead, such as 2x8.")] = None,
-    timeout_s: Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
+    timeout_s: NodesTimeoutS = 120.0,
+    as_json: AsJson = False,
 ) -> None:
     """Probe every node of a cluster, on the node itself, and show what it has."""
     with readable_errors():

@@ -11,6 +11,7 @@ import typer
 
 from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.options import JobPid
 
 if TYPE_CHECKING:
     from rlinf.scheduler.session import Session
@@ -20,9 +21,7 @@ LOOKER = "rlinf-web-"
 
 
 def web(
-    job: Annotated[
-        int | None, typer.Option(help="The process id of the job's driver, where several run.")
-    ] = None,
+    job: JobPid = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as data.")] = False,
 ) -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
 
 import typer
 
 from rlinf.cli.exits import readable_errors
+from rlinf.cli.options import AsJson, JobPid
 
 
-def why(
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as data.")] = False,
-    job: Annotated[
-        int | None, typer.Option(help="The process id of the job's driver, where several run.")
-    ] = None,
-) -> None:
+def why(as_json: AsJson = False, job: JobPid = None) -> None:
     """Say who waits for whom in a job whose driver runs on this machine, the most probable culprit first."""
     # Sockets and keys take a while to load, and other commands do without them.
     from rlinf.scheduler.observe.why import why_of_job  # noqa: PLC0415

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlinf.scheduler import errors
 from rlinf.scheduler.lazy import loader
+from rlinf.scheduler.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel import Channel
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
         wait_all,
         wait_first,
     )
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "Channel": "rlinf.scheduler.channel",

@@ -368,10 +368,10 @@ class Cluster:
     def trace(self, path: str | os.PathLike[str], *, max_bytes: int = TRACE_BYTES) -> JobTrace:
         """Write a timeline of all processes: calls, phases, items from put to get, weights, waits, events.
 
-        It begins at once, for ranks that come later too. It ends with the block, `JobTrace.stop`, or the job;
-        then what all of them noted is fetched and written. A rank that was killed is in it to its last moment. The file
-        is JSON that https://ui.perfetto.dev opens, and Chrome. With RLINF_TRACE=file in the driver's environment the
-        whole job is traced so.
+        It begins at once, for ranks that come later too. It ends with the block, `JobTrace.stop`, the job, or when this
+        driver leaves a job that outlives it; then what all of them noted is fetched and written. A rank that was killed
+        is in it to its last moment. The file is JSON that https://ui.perfetto.dev opens, and Chrome. With
+        RLINF_TRACE=file in the driver's environment the whole job is traced so, unless it outlives its drivers.
 
             with cluster.trace("run.perfetto"):
                 train(cluster)
@@ -382,12 +382,14 @@ class Cluster:
 
         Raises:
             ConfigError: the job is traced already; this process is no driver; or `max_bytes` is less than a megabyte.
+            CommError: the keeper of a job that outlives its drivers does not answer.
             OSError: the file cannot be written.
         """
         session = self.session
         if session.home.process_id != session.messenger.endpoint.process_id:
             if keeps_elsewhere(session):
-                raise ConfigError("a job that outlives its drivers cannot be traced: they come and go")
+                begun: JobTrace = _kept().trace(session, path, max_bytes)
+                return begun
             raise ConfigError("only the driver traces a job; a rank's own times are in its trace")
         return session.service(TraceDesk).begin(path, max_bytes)
 

@@ -31,6 +31,7 @@ from rlinf.scheduler.engine.keepers import (
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError
 from rlinf.scheduler.host.errand import withdraw_of_the_dead
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
+from rlinf.scheduler.observe.trace_desk import JobTrace
 from rlinf.scheduler.opening import DRIVER_NAME, leave_when_interrupted
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.job_file import RunningJob, own_program
@@ -40,6 +41,7 @@ from rlinf.scheduler.worker.driver_news import DESCRIBE, STOP, JobDescription, S
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.kept_job import follow_group
+from rlinf.scheduler.worker.kept_trace import KeptTraces
 
 T = TypeVar("T")
 
@@ -109,6 +111,12 @@ def attach(session: Session, name: str, worker_class: type[T] | None) -> WorkerG
     return WorkerGroup(name, found, len(group.ranks), launched)
 
 
+def trace(session: Session, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
+    """Trace a job that outlives its drivers; see `Cluster.trace`."""
+    _driver(session)
+    return session.service(KeptTraces).begin(path, max_bytes)
+
+
 def end_job(session: Session) -> None:
     """End the job that this process's driver takes part in, and leave it.
 
@@ -117,6 +125,7 @@ def end_job(session: Session) -> None:
         ClusterError: it has not ended; or this process is no driver of such a job.
     """
     attached = _driver(session)
+    session.service(KeptTraces).stop()
     attached.stop_job(_who())
     ended = wait_for_keeper_end(attached.name, STOP_WITHIN_S)
     session.close("the job was stopped")
@@ -219,7 +228,11 @@ def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T
 
 
 def _decoded(record: bytes) -> RunningJob:
-    return msgspec.msgpack.decode(record, type=RunningJob)
+    try:
+        return msgspec.msgpack.decode(record, type=RunningJob)
+    except msgspec.MsgspecError as error:
+        problem = f"what its keeper says cannot be read ({error}): it has another version of rlinf-scheduler"
+        raise ClusterError(f"{problem}; use the same one in both") from error
 
 
 def _who() -> str:

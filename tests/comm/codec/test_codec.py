@@ -22,10 +22,11 @@ from codec_cases import (
     plain,
     tensors,
 )
+from effort import tries
 from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelTimeout, CodecError
 
-many = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=tries(130), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @many

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codec_cases import bits
+from effort import tries
 from rlinf.scheduler.comm import decode, encode
 from rlinf.scheduler.comm.codec.arrays import check_extent, strided_array
 from rlinf.scheduler.errors import CodecError
@@ -24,7 +25,7 @@ ENCODED = encode(SENT)
 HEAD = bytes(ENCODED.head)
 BUFFERS = [bytes(frame) for frame in ENCODED.frames()[1:]]
 TABLE_END = 9 + int.from_bytes(HEAD[5:9], "little")
-many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=tries(300), deadline=None, suppress_health_check=list(HealthCheck))
 numbers = (
     st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 5000) | st.sampled_from([2**31, 2**62, 2**63 - 8])
 )
@@ -119,7 +120,7 @@ def test_a_wrong_byte_in_the_head_is_a_codec_error(position, change):
         decode(wrong, BUFFERS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70), deadline=None)
 @given(st.integers(0, len(HEAD) - 1))
 def test_a_head_that_was_cut_off_is_a_codec_error(length):
     with pytest.raises(CodecError, match="cannot be decoded"):

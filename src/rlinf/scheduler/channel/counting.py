@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rlinf.scheduler.channel.spec import ChannelSpec
-from rlinf.scheduler.observe.status import MAX_QUEUES, QueueStatus, WaitingOperation
+from rlinf.scheduler.observe.status import MAX_QUEUES, ChannelStatus, QueueStatus, WaitingOperation
 from rlinf.scheduler.observe.vitals import ChannelVitals
 from rlinf.scheduler.queueing import ChannelState
 from rlinf.scheduler.wording import counted, size_text
@@ -44,30 +44,32 @@ def channel_vitals(
     known = {each.client: each for each in clients}
     names = {client: each.name for client, each in known.items()}
     per_queue = f"{counted(spec.maxsize, 'item')} a queue" if spec.maxsize else ""
-    return ChannelVitals(
+    status = ChannelStatus(
         spec.name,
-        found.num_items,
-        state.total_held_bytes,
-        ", ".join(filter(None, [per_queue, size_text(max_bytes) if max_bytes else ""])),
-        state.num_accepted,
-        num_got,
-        state.accepted_bytes,
-        _age(found.oldest_since, now),
-        found.num_leased,
-        {each.name: each.num_put for each in known.values() if each.num_put},
-        {each.name: each.num_got for each in known.values() if each.num_got},
-        tuple(
+        "",
+        depth=found.num_items,
+        bytes=state.total_held_bytes,
+        max=", ".join(filter(None, [per_queue, size_text(max_bytes) if max_bytes else ""])),
+        num_put=state.num_accepted,
+        num_got=num_got,
+        bytes_put=state.accepted_bytes,
+        oldest_age_s=_age(found.oldest_since, now),
+        leased=found.num_leased,
+        waiting=tuple(
             WaitingOperation(
                 names.get(each.client, ""), repr(queue), each.operation, max(0.0, now - each.since)
             )
             for queue, each in found.waiting
         ),
-        tuple(
+        queues=tuple(
             QueueStatus(repr(queue.name), queue.num_items, _age(queue.oldest_since, now))
             for queue in found.busiest
         ),
-        found.num_queues,
+        num_queues=found.num_queues,
     )
+    putters = {each.name: each.num_put for each in known.values() if each.num_put}
+    getters = {each.name: each.num_got for each in known.values() if each.num_got}
+    return ChannelVitals(status, putters, getters)
 
 
 def _age(since: float | None, now: float) -> float | None:

@@ -250,6 +250,7 @@ class Operation:
             queue=repr(self.queue_name),
             needs=needs,
             detail=self.kind,
+            counts_items=self.batch_weight is None,
         )
 
     @property

@@ -74,7 +74,6 @@ class Messenger:
             all processes of a cluster.
         ports: the first and the last of the ports that the job takes; None: any that the kernel chooses.
         unreachable_after_s: how long a process may be unreachable before it counts as dead, in seconds.
-        directory: where names are looked up; kept here for `DirectoryClient`.
         machine_id: overrides the machine's id; a different one on one machine makes peers use TCP.
         arena_limit_bytes: how much shared memory this process may use for what it sends, in bytes; None for
             `shm.default_limit_bytes()`, 0 for none. All processes of the job on a machine together may use
@@ -100,7 +99,6 @@ class Messenger:
         encryption: bool = True,
         ports: PortRange | None = None,
         unreachable_after_s: float = GRACE_S,
-        directory: Endpoint | None = None,
         machine_id: str | None = None,
         arena_limit_bytes: int | None = None,
         on_failed: Callable[[BaseException], None] | None = None,
@@ -110,7 +108,6 @@ class Messenger:
         self.name = name
         self.encryption = encryption
         self.ports = ports
-        self.directory = directory
         self._services: dict[str, _Service] = {}
         self._unbegun: dict[str, Callable[[], object]] = {}
         self._busy: list[Callable[[], bool]] = []

@@ -42,6 +42,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
         queue: the queue of that channel, as `repr` writes it.
         needs: the weight or number of a batch that is waited for, or the version of weights; 0 for none.
         detail: what is known of it besides, a phrase.
+        counts_items: `needs` is a number of items.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
     queue: str = ""
     needs: float = 0
     detail: str = ""
+    counts_items: bool = False
 
 
 Describe = Callable[[dict[str, Any]], Wait | None]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf.scheduler.engine.authentication import host_and_port
 from rlinf.scheduler.engine.probe import network_interfaces
-from rlinf.scheduler.errors import ClusterTimeout
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 _PROC = Path("/proc")
-_ADDRESS_OPTION, _IP_OPTION = "--gcs-address=", "--node_ip_address="
+_ADDRESS_OPTION, _IP_OPTION, _FOLDER_OPTION = "--gcs-address=", "--node_ip_address=", "--log_dir="
 _PAUSE_S = 0.25
 
 
@@ -25,6 +28,7 @@ def wait_for_raylet(address: str, timeout_s: float) -> None:
 
     Raises:
         ClusterTimeout: it is none at the deadline.
+        ClusterError: it is, and its Ray lets no other user take part.
     """
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
@@ -35,12 +39,42 @@ def wait_for_raylet(address: str, timeout_s: float) -> None:
                 f"one of its nodes, or `rlinf node start --address {address}` here first"
             )
         pause.wait(_PAUSE_S)
+    _check_access(address)
+
+
+def _check_access(address: str) -> None:
+    # Ray itself, which writes there, aborts the process.
+    there = [raylet for raylet in _raylets() if raylet.is_of(address)]
+    folders = [(folder, raylet.uid) for raylet in there for folder in raylet.values(_FOLDER_OPTION)]
+    if folders and not any(_lets_in(folder) for folder, _ in folders):
+        folder, uid = folders[0]
+        problem = f"the Ray at {address} is that of {_user(uid)}, and its folder {folder} lets nobody else in"
+        raise ClusterError(
+            f"{problem}: run the program as that user; this process is of {_user(os.getuid())}"
+        )
+
+
+def _lets_in(folder: str) -> bool:
+    try:
+        os.stat(folder)
+    except PermissionError:
+        return False
+    except OSError:  # it is none of this process's: Ray says what there is
+        return True
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user '{pwd.getpwuid(uid).pw_name}'"
+    except KeyError:
+        return f"user {uid}"
 
 
 def raylets_here() -> Iterator[str]:
     """For every node of a Ray that runs on this machine, the address of that Ray."""
-    for options in _raylets():
-        yield from _values(options, _ADDRESS_OPTION)
+    for raylet in _raylets():
+        yield from raylet.values(_ADDRESS_OPTION)
 
 
 def node_ip_here(address: str) -> str | None:
@@ -48,28 +82,32 @@ def node_ip_here(address: str) -> str | None:
 
     Where containers share their process ids, raylets of other nodes are seen, too, and Ray would take any of them.
     """
-    there = {
-        ip
-        for options in _raylets()
-        if any(_is_same(address, other) for other in _values(options, _ADDRESS_OPTION))
-        for ip in _values(options, _IP_OPTION)
-    }
+    there = {ip for raylet in _raylets() if raylet.is_of(address) for ip in raylet.values(_IP_OPTION)}
     own = there.intersection(ip for _, ip in network_interfaces())
     return own.pop() if len(there) > 1 and len(own) == 1 else None
 
 
-def _raylets() -> Iterator[list[str]]:
-    """The options of every raylet that runs here."""
+@dataclass(frozen=True, slots=True)
+class _Raylet:
+    """A raylet that runs here: its user's number, and its options."""
+
+    uid: int
+    options: list[str]
+
+    def values(self, name: str) -> Iterator[str]:
+        return (option.removeprefix(name) for option in self.options if option.startswith(name))
+
+    def is_of(self, address: str) -> bool:
+        return any(_is_same(address, other) for other in self.values(_ADDRESS_OPTION))
+
+
+def _raylets() -> Iterator[_Raylet]:
     for directory in _PROC.iterdir():
         if directory.name.isdecimal():
             with contextlib.suppress(OSError):  # it has ended
                 program, *options = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 if program.rpartition("/")[2] == "raylet":
-                    yield options
-
-
-def _values(options: Iterable[str], name: str) -> Iterator[str]:
-    return (option.removeprefix(name) for option in options if option.startswith(name))
+                    yield _Raylet(directory.stat().st_uid, options)
 
 
 def _is_same(one: str, other: str) -> bool:

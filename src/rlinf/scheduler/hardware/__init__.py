@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rlinf.scheduler.hardware.reachability import check_reachable
 from rlinf.scheduler.hardware.registry import hardware_names, hardware_type
 from rlinf.scheduler.hardware.vendor import Vendor
-from rlinf.scheduler.hardware.views import Accelerator, HardwareTable, views_of
+from rlinf.scheduler.hardware.views import Accelerator, HardwareTable
 from rlinf.scheduler.lazy import loader
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ __all__ = [
     "check_reachable",
     "hardware_names",
     "hardware_type",
-    "views_of",
 ]
 
 

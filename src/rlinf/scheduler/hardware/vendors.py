@@ -99,11 +99,6 @@ def vendor_named(name: str) -> Vendor | None:
     return _BUILT_IN.get(name.lower()) or plugin_vendor(name)
 
 
-def visibility_variable(accelerator_type: str) -> str:
-    """The variable that limits which accelerators of this vendor a process sees; CUDA's for an unknown vendor."""
-    return vendor_or_cuda(accelerator_type).visibility_variable
-
-
 def visibility_settings(accelerator_type: str, visible: Sequence[str]) -> dict[str, str]:
     """The environment variables that make a process see some accelerators of a node.
 

@@ -25,23 +25,6 @@ class Accelerator:
     name: str
 
 
-def views_of(topology: Topology, placement: Placement) -> tuple[object, ...]:
-    """What a process finds in `self.hardware`. For many processes ask one `HardwareTable`.
-
-    Args:
-        topology: what the process was placed on, with its node groups.
-        placement: where it runs and what it was given.
-
-    Returns:
-        In the order of `placement.local_hardware_ranks`: an `Accelerator` each, or what the hardware's type makes of
-        the piece's settings; nothing for a process on a bare node.
-
-    Raises:
-        ConfigError: a hardware type is not known here, or its package cannot be loaded.
-    """
-    return HardwareTable(topology).views_of(placement)
-
-
 class HardwareTable:
     """The pieces of hardware on a topology, by node.
 
@@ -68,7 +51,18 @@ class HardwareTable:
         return tuple(self._unit(placement, index) for index in placement.local_hardware_ranks)
 
     def views_of(self, placement: Placement) -> tuple[object, ...]:
-        """What a process finds in `self.hardware`; as the function of that name."""
+        """What a process finds in `self.hardware`.
+
+        Args:
+            placement: where it runs and what it was given.
+
+        Returns:
+            In the order of `placement.local_hardware_ranks`: an `Accelerator` each, or what the hardware's type makes
+            of the piece's settings; nothing for a process on a bare node.
+
+        Raises:
+            ConfigError: a hardware type is not known here, or its package cannot be loaded.
+        """
         if placement.has_accelerators:
             names = self._nodes[placement.node_rank].accelerator_names
             kind = placement.hardware_type

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rlinf.scheduler.comm import Endpoint, Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
+from rlinf.scheduler.errors import CommTimeout
 from rlinf.scheduler.observe.answering import LOOK_AT, LookAt, silence
 from rlinf.scheduler.observe.notes import Enlist, Silent
 from rlinf.scheduler.observe.outside import STACKS_S, look_at
@@ -35,12 +36,32 @@ class Inquiry(NamedTuple):
         reply_type: of what each answers.
         within_s: how long all may take, in seconds.
         by_signal: whether a process that is silent for `SIGNAL_AFTER_S` is sent a signal to write its stacks.
+        head: the question.
+        is_patient: whether those at which somebody has looked are waited for all the same.
     """
 
     service: str
     reply_type: Any
     within_s: float
     by_signal: bool = False
+    head: Any = None
+    is_patient: bool = False
+
+
+class Answer(NamedTuple):
+    """What a process has answered.
+
+    Attributes:
+        head: it.
+        endpoint: how the process is reached.
+        asked_at: when it was asked, on this process's monotonic clock,
+        answered_at: and when the answer came.
+    """
+
+    head: Any
+    endpoint: Endpoint
+    asked_at: float
+    answered_at: float
 
 
 class AskingAll:
@@ -52,10 +73,10 @@ class AskingAll:
         asked: who: by their processes' ids, their names and how they are looked at from outside.
         everybody: all who may look at one of these.
         done: called once, when all have answered or are looked at, or the time is over.
+        own: what the home answers itself, if it is asked, too.
 
     Attributes:
-        began: when, on the monotonic clock.
-        answers: what came.
+        answers: of the others.
         took_s: how long it took, in seconds, once it is done.
     """
 
@@ -66,29 +87,36 @@ class AskingAll:
         asked: dict[str, tuple[str, Enlist]],
         everybody: Sequence[Enlist],
         done: Callable[[AskingAll], None],
+        own: tuple[Any, ...] = (),
     ) -> None:
-        self.began = time.monotonic()
-        self.answers: list[Any] = []
+        self._began = time.monotonic()
+        self.answers: list[Answer] = []
         self.took_s = 0.0
+        self._own = own
         self._session = session
         self._messenger = session.messenger
         self._inquiry = inquiry
-        self._within_s = inquiry.within_s
         self._everybody = everybody
         self._missing = dict(asked)
         self._silent: dict[str, Silent] = {}
+        self._failed: list[Silent] = []
         self._done: Callable[[AskingAll], None] | None = done
 
     @property
     def silent(self) -> tuple[Silent, ...]:
-        """Those that did not answer, as seen from outside."""
-        return tuple(self._silent.values())
+        """Those that did not answer, as seen from outside, or that answered by an error."""
+        return (*self._silent.values(), *self._failed)
+
+    @property
+    def heads(self) -> tuple[Any, ...]:
+        """What all say."""
+        return (*self._own, *(answer.head for answer in self.answers))
 
     def begin(self) -> None:
         """Ask."""
         self._ask(iter(tuple(self._missing.items())))
-        self._messenger.call_later(min(PATIENCE_S, self._within_s / 3), self._look)
-        self._messenger.call_later(self._within_s, self._end)
+        self._messenger.call_later(min(PATIENCE_S, self._inquiry.within_s / 3), self._look)
+        self._messenger.call_later(self._inquiry.within_s, self._end)
         self._end_if_known()
 
     def _ask(self, rest: Iterator[tuple[str, tuple[str, Enlist]]]) -> None:
@@ -98,26 +126,29 @@ class AskingAll:
             answer = self._messenger.request(
                 known.endpoint,
                 inquiry.service,
-                None,
+                inquiry.head,
                 timeout_s=inquiry.within_s,
                 reply_type=inquiry.reply_type,
             )
-            answer.add_done_callback(partial(self._on_answer, process_id))
+            answer.add_done_callback(partial(self._on_answer, process_id, time.monotonic()))
         if len(part) == AT_ONCE:
             self._messenger.submit(partial(self._ask, rest))
 
-    def _on_answer(self, process_id: str, answer: Promise[Reply]) -> None:
+    def _on_answer(self, process_id: str, asked_at: float, answer: Promise[Reply]) -> None:
         error = answer.exception(0)
+        if isinstance(error, CommTimeout):
+            return  # the time of all is over, too
+        self._silent.pop(process_id, None)
+        name, known = self._missing.pop(process_id)
         if error is None:
-            self._silent.pop(process_id, None)
-            self._missing.pop(process_id, None)
-            self.answers.append(answer.result(0).head)
-        elif process_id not in self._messenger.peers.by_id:
-            self._missing.pop(process_id, None)  # it is gone, and told of as such
+            now = time.monotonic()
+            self.answers.append(Answer(answer.result(0).head, known.endpoint, asked_at, now))
+        elif process_id in self._messenger.peers.by_id:  # else it is gone, and told of as such
+            self._failed.append(silence(name, known, str(error)))
         self._end_if_known()
 
     def _end_if_known(self) -> None:
-        if len(self._silent) >= len(self._missing):
+        if not self._missing or (len(self._silent) >= len(self._missing) and not self._inquiry.is_patient):
             self._end()
 
     def _look(self) -> None:
@@ -155,7 +186,7 @@ class AskingAll:
             neighbour,
             LOOK_AT,
             LookAt(name, known, self._stacks_s(process_id)),
-            timeout_s=self._within_s,
+            timeout_s=self._inquiry.within_s,
             reply_type=Silent,
         )
 
@@ -185,5 +216,5 @@ class AskingAll:
             return
         for process_id, (name, known) in self._missing.items():
             self._silent.setdefault(process_id, silence(name, known, "it does not answer"))
-        self.took_s = time.monotonic() - self.began
+        self.took_s = time.monotonic() - self._began
         done(self)

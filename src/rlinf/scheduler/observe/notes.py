@@ -6,6 +6,7 @@ import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.waits import Wait
+from rlinf.scheduler.observe.status import GoneProcess
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -194,14 +195,6 @@ class Silent(msgspec.Struct, frozen=True, array_like=True):
     stacks: tuple[Stack, ...] = ()
 
 
-class Gone(msgspec.Struct, frozen=True, array_like=True):
-    """A process that was part of the job and is gone: why, and how long ago, in seconds."""
-
-    process: str
-    reason: str
-    ago_s: float
-
-
 class JobLook(msgspec.Struct, frozen=True, array_like=True):
     """What all processes of a job are at.
 
@@ -210,11 +203,9 @@ class JobLook(msgspec.Struct, frozen=True, array_like=True):
         silent: those that did not.
         gone: those that are gone, the last ones.
         took_s: how long it took to ask, in seconds.
-        home: the process that keeps the job's directory, mostly "driver".
     """
 
     doing: tuple[Doing, ...] = ()
     silent: tuple[Silent, ...] = ()
-    gone: tuple[Gone, ...] = ()
+    gone: tuple[GoneProcess, ...] = ()
     took_s: float = 0.0
-    home: str = "driver"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ import msgspec
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.observe.stacks import is_own_thread
+from rlinf.scheduler.observe.stacks import frames_of_threads, is_own_thread
 from rlinf.scheduler.session import Session
 
 # A service of every rank.
@@ -67,7 +66,7 @@ def sample(seconds: float, rate_hz: float) -> Profile:
     seen: Counter[tuple[int, tuple[Place, ...]]] = Counter()
     began = next_at = time.monotonic()
     while next_at < began + seconds:
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in frames_of_threads().items():
             if ident != own:
                 seen[ident, _places(frame)] += 1
         next_at += pause_s

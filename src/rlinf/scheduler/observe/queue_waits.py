@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
@@ -13,6 +14,10 @@ from rlinf.scheduler.wording import counted, name_list
 MAX_NAMES = 6
 # What was delivered so long ago, in seconds, should have been taken.
 ARRIVED_S = 1.0
+# So much is said of what others have.
+_MAX_HELD = 3
+# How the leave to make an item is told of among what is held.
+_SLOT = "slot "
 
 
 def some_names(names: Iterable[str]) -> str:
@@ -59,18 +64,18 @@ def of_queue(channel: ChannelNote, process: str, wait: Wait, present: Collection
     ):  # of an acknowledgement, say: its I/O thread answers, and has answered who asked for this
         return Ends((), (f"{channel.held_by}, which holds it, has not answered yet",))
     queue = next((each for each in channel.queues if each.name == wait.queue), QueueNote(wait.queue, 0, 0))
-    if wait.detail in ("put", "ask"):
+    if wait.detail in ("put", "ask", "admit"):
         return _of_put(queue, wait, present)
     return _of_get(channel, queue, process, wait, present)
 
 
 def _of_put(queue: QueueNote, wait: Wait, present: Collection[str]) -> Ends:
     asked = wait.detail == "ask"
-    if not asked and not queue.limits and not any(each.operation.startswith("put") for each in queue.waiting):
+    if wait.detail == "put" and not _may_wait(queue):
         return Ends((), ("it is on its way: no put waits there",))
-    because = [] if asked else [_how_full(queue)]
+    because = [] if asked else [_how_full(queue) if wait.detail == "put" else "no slot is free"]
     holders = [held.process for held in queue.held if held.process in present]
-    because += [f"{each.process} has {each.operation} since {each.since_s:.0f} s" for each in queue.held[:3]]
+    because += islice(_who_has(queue.held), _MAX_HELD)
     takers = [user.process for user in queue.getters if user.process in present and not user.is_gone]
     if not takers and not holders:
         word = "answered" if asked else "taken anything"
@@ -90,7 +95,7 @@ def _of_get(
         because.append("the queue has ended")
     held = [each for each in queue.held if not _arrives(each, process)]
     holders = [each for each in held if each.process in present]
-    because += [f"{each.process} has {each.operation} since {each.since_s:.0f} s" for each in holders[:3]]
+    because += islice(_who_has(holders), _MAX_HELD)
     putters = [user.process for user in queue.putters if user.process in present and not user.is_gone]
     if putters:
         others = {each.process for each in holders}.difference(putters)
@@ -108,6 +113,24 @@ def _of_get(
     return Ends(tuple(each.process for each in holders), tuple(because), is_hopeless=not holders)
 
 
+def _may_wait(queue: QueueNote) -> bool:
+    return bool(queue.limits) or any(each.operation.startswith("put") for each in queue.waiting)
+
+
+def _who_has(held: Iterable[Waiter]) -> Iterator[str]:
+    """Who has what of a queue and since when; slots of a process together, the oldest of whom is told."""
+    slots: dict[str, list[float]] = {}
+    for each in held:
+        if each.operation.startswith(_SLOT):
+            slots.setdefault(each.process, []).append(each.since_s)
+        else:
+            yield f"{each.process} has {each.operation} since {each.since_s:.0f} s"
+    for process, ages in slots.items():
+        several = f"{len(ages)} slots for items that it makes, the oldest"
+        what = several if len(ages) > 1 else "a slot for an item that it makes,"
+        yield f"{process} has {what} since {max(ages):.0f} s"
+
+
 def _arrives(held: Waiter, process: str) -> bool:
     """Whether items are on their way: to who waits itself, or to another one who has them in a moment."""
     return held.operation.startswith("delivery") and (held.process == process or held.since_s < ARRIVED_S)
@@ -117,9 +140,10 @@ def _how_much(queue: QueueNote, wait: Wait) -> str:
     if wait.detail == "get_group" and queue.num_items >= wait.needs:
         return f"there are {counted(queue.num_items, 'item')}, but no group is complete"
     if wait.needs > 0:
-        there = queue.weight if wait.detail != "get_group" else queue.num_items
-        return f"{there:,g} of {wait.needs:,g} are there"
-    return f"there are {counted(queue.num_items, 'item')}" if queue.num_items else "it is empty"
+        has = queue.num_items if wait.counts_items else queue.weight
+        return f"{has:,g} of {wait.needs:,g} are there"
+    there = "there is" if queue.num_items == 1 else "there are"
+    return f"{there} {counted(queue.num_items, 'item')}" if queue.num_items else "it is empty"
 
 
 def _how_full(queue: QueueNote) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.errors import ChannelTimeout, CommError, CommTimeout, ResultTimeout
+from rlinf.scheduler.errors import CommError, ResultTimeout, WaitTimeout
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -86,7 +86,7 @@ def explain(session: Session | None, error: BaseException, limit_s: float | None
 
 
 def _explain(session: Session, error: BaseException, limit_s: float | None, waited_s: float) -> None:
-    if isinstance(error, ChannelTimeout | CommTimeout | ResultTimeout):
+    if isinstance(error, WaitTimeout):
         if limit_s is not None and limit_s >= ASK_FROM_S:
             late_s = min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * limit_s))
             error.explain(_reasons(session).reason(limit_s + late_s - waited_s))

@@ -7,13 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.comm import Request
 from rlinf.scheduler.observe.answering import DOING, ENLIST, Doings
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
-from rlinf.scheduler.observe.notes import Doing, Enlist, Gone, JobLook
+from rlinf.scheduler.observe.notes import Doing, Enlist, JobLook
+from rlinf.scheduler.observe.status import GoneProcess
 from rlinf.scheduler.session import Session
 
 # A service of the job's home.
@@ -75,22 +77,33 @@ class RollCall:
         return {process_id: (name, reason) for process_id, (name, reason, _) in self._gone.items()}
 
     def ask(
-        self, inquiry: Inquiry, done: Callable[[AskingAll], None], names: Sequence[str] = ()
-    ) -> AskingAll:
-        """Ask all other processes that take part, or those of these names, and have `done` called at the end."""
+        self,
+        inquiry: Inquiry,
+        done: Callable[[AskingAll], None],
+        names: Sequence[str] = (),
+        own: tuple[Any, ...] = (),
+    ) -> None:
+        """Ask all other processes that take part, or those of these names, and have `done` called at the end.
+
+        Args:
+            inquiry: what they are asked.
+            done: called once.
+            names: the processes' names; all, if there are none.
+            own: what this process says itself.
+        """
         asked = {
             process_id: known
             for process_id, known in self._enlisted.items()
             if not names or known[0] in names
         }
         everybody = [known for _, known in self._enlisted.values()]
-        return AskingAll(self._session, inquiry, asked, everybody, done)
+        AskingAll(self._session, inquiry, asked, everybody, done, own).begin()
 
     @property
-    def gone(self) -> tuple[Gone, ...]:
+    def gone(self) -> tuple[GoneProcess, ...]:
         """The processes that are gone, the last ones."""
         now = time.monotonic()
-        return tuple(Gone(name, reason, now - at) for name, reason, at in self._gone.values())
+        return tuple(GoneProcess(name, reason, now - at) for name, reason, at in self._gone.values())
 
     def call(self, wanted: CallRoll, done: Callable[[JobLook], None]) -> None:
         """Ask what all are at, and have `done` called with what was found."""
@@ -105,16 +118,14 @@ class RollCall:
         if not wanted.names:
             self._present = present
         inquiry = Inquiry(DOING, Doing, wanted.within_s, wanted.by_signal)
-        asking = self.ask(inquiry, partial(self._on_found, present), wanted.names)
-        if not wanted.names or self._session.name in wanted.names:
-            asking.answers.append(self._doings.now())
-        asking.begin()
+        is_asked = not wanted.names or self._session.name in wanted.names
+        own = (self._doings.now(),) if is_asked else ()
+        self.ask(inquiry, partial(self._on_found, present), wanted.names, own)
 
     def _on_found(self, present: _Present, found: AskingAll) -> None:
         if self._present is present:
             self._present = None
-        name = self._session.name
-        look = JobLook(tuple(found.answers), found.silent, self.gone, found.took_s, name)
+        look = JobLook(found.heads, found.silent, self.gone, found.took_s)
         if not present.wanted.names:
             self._last = time.monotonic(), look
         for done in present.waiters:

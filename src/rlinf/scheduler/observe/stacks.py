@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import gc
 import sys
 import sysconfig
 import threading
@@ -52,6 +53,19 @@ def is_own_thread(name: str) -> bool:
     return name.startswith(_OWN_THREADS)
 
 
+def frames_of_threads() -> dict[int, FrameType]:
+    """Where each thread of this process is, by its number."""
+    # The interpreter has a lock meanwhile for which it waits when a `threading.local` goes: if the garbage collector
+    # found one then, this thread would wait for itself, and all others for it.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Threads:
     """The threads of this process, as they are when it is asked; it remembers who stood where before."""
 
@@ -62,7 +76,7 @@ class Threads:
     def look(self) -> None:
         """Note where each thread is, so that it can be said later for how long it has been there."""
         now, seen = time.monotonic(), {}
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in frames_of_threads().items():
             at = _place_of(frame)
             before = self._seen.get(ident)
             seen[ident] = before if before is not None and before[:2] == at else (*at, now)
@@ -76,7 +90,7 @@ class Threads:
         main, own = threading.main_thread().ident, threading.get_ident()
         found: list[tuple[bool, Stack]] = []
         now = time.monotonic()
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in frames_of_threads().items():
             name = names.get(ident, f"thread {ident}")
             frames = list(_outwards(frame))
             found.extend((True, stack) for stack in _tasks_in(frames))
@@ -92,7 +106,7 @@ def longest_wait() -> Wait | None:
     names = {ident: thread.name for ident, thread in dict(threading._active).items()}  # type: ignore[attr-defined]
     main = threading.main_thread().ident
     waits = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in frames_of_threads().items():
         if ident == main or names.get(ident, "").startswith(CALL_THREADS):
             wait = _wait_in(list(islice(_outwards(frame), MAX_FRAMES)))
             if wait is not None and wait.kind != IDLE:

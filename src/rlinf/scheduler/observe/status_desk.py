@@ -12,10 +12,9 @@ import msgspec
 from rlinf.scheduler.comm import Reply, Request
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import ClusterError, CommTimeout
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
+from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.event_log import EventLog
 from rlinf.scheduler.observe.measuring import VITALS, VitalSigns
 from rlinf.scheduler.observe.roll_call import RollCall
@@ -85,14 +84,12 @@ class StatusDesk:
         self.ask(request.head.max_age_s).add_done_callback(partial(_answer, request))
 
     def _look(self, wanted: Promise[JobStatus]) -> None:
-        inquiry = Inquiry(VITALS, Vitals, WITHIN_S)
-        asking = self._roll_call.ask(inquiry, partial(self._on_found, wanted))
-        asking.answers.append(self._vital_signs.now())
-        asking.begin()
+        inquiry, own = Inquiry(VITALS, Vitals, WITHIN_S), (self._vital_signs.now(),)
+        self._roll_call.ask(inquiry, partial(self._on_found, wanted), own=own)
 
     def _on_found(self, wanted: Promise[JobStatus], found: AskingAll) -> None:
         at_s = time.time()
-        vitals: dict[str, Vitals] = {each.process: each for each in found.answers}
+        vitals: dict[str, Vitals] = {each.process: each for each in found.heads}
         look = JobVitals(at_s, vitals, found.silent, self._roll_call.gone, found.took_s)
         now = time.monotonic()
         before, base_at = self._base or (look, -math.inf)
@@ -103,9 +100,9 @@ class StatusDesk:
             return
         self._remember(look)
         # Not here: of a thousand ranks it takes a while.
-        run_beside_in_time(
-            self._messenger.call_later, _sum_up, wanted, look, before, self._facts(dict(self._earlier))
-        )
+        facts = self._facts(dict(self._earlier))
+        sum_up = partial(status_of, look, before, facts)
+        run_beside_in_time(self._messenger.call_later, wanted.set_from, sum_up)
 
     def _remember(self, look: JobVitals) -> None:
         """What processes say is kept for a while: they may be lost, which is known only later, or answer no more."""
@@ -137,13 +134,6 @@ class StatusDesk:
             self._messenger.submit(partial(self._log.note, event, time.time()))
 
 
-def _sum_up(wanted: Promise[JobStatus], look: JobVitals, before: JobVitals, facts: JobFacts) -> None:
-    try:
-        wanted.set_result(status_of(look, before, facts))
-    except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-        wanted.set_exception(error)
-
-
 def _answer(request: Request, found: Promise[JobStatus]) -> None:
     error = found.exception(0)
     if error is None:
@@ -165,7 +155,6 @@ def begin_status(session: Session, max_age_s: float = MAX_AGE_S) -> Promise[Repl
     return asked
 
 
-@awaited(lambda _local: Wait(IDLE, "what the job does"))
 def received(asked: Promise[Reply]) -> JobStatus:
     """What was answered; waits for it.
 
@@ -173,8 +162,5 @@ def received(asked: Promise[Reply]) -> JobStatus:
         ClusterError: the process that keeps the job's directory does not answer.
         CommError: it is gone.
     """
-    try:
-        status: JobStatus = asked.result().head
-    except CommTimeout as error:
-        raise ClusterError(f"the job's driver does not answer: {error}") from error
+    status: JobStatus = reply_of_home(asked, "what the job does").head
     return status

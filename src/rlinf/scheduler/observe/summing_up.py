@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlinf.scheduler.observe.event_log import LostRank
-from rlinf.scheduler.observe.notes import Gone, Silent
+from rlinf.scheduler.observe.notes import Silent
 from rlinf.scheduler.observe.status import (
     CHANNEL_PROCESSES,
     DRIVERS,
@@ -49,7 +49,7 @@ class JobVitals:
     at_s: float
     vitals: Mapping[str, Vitals] = field(default_factory=dict)
     silent: tuple[Silent, ...] = ()
-    gone: tuple[Gone, ...] = ()
+    gone: tuple[GoneProcess, ...] = ()
     took_s: float = 0.0
 
 
@@ -106,7 +106,7 @@ def status_of(look: JobVitals, before: JobVitals | None, facts: JobFacts) -> Job
             SilentProcess(each.process, each.pid, each.state, each.detail, each.silent_s)
             for each in look.silent
         ),
-        gone=tuple(GoneProcess(each.process, each.reason, each.ago_s) for each in look.gone),
+        gone=look.gone,
     )
 
 
@@ -231,8 +231,8 @@ def _channels(vitals: Iterable[Vitals], earlier: Mapping[str, Vitals]) -> tuple[
     for holder in vitals:
         before = earlier.get(holder.process)
         span_s = _span_s(holder, before)
-        old = {each.name: each for each in before.channels} if before is not None and span_s else {}
-        found += [_channel(holder, each, old.get(each.name), span_s) for each in holder.channels]
+        old = {each.status.name: each for each in before.channels} if before is not None and span_s else {}
+        found += [_channel(holder, each, old.get(each.status.name), span_s) for each in holder.channels]
     return tuple(sorted(found, key=lambda channel: channel.name))
 
 
@@ -240,6 +240,7 @@ def _channel(
     holder: Vitals, channel: ChannelVitals, before: ChannelVitals | None, span_s: float
 ) -> ChannelStatus:
     old = channel if before is None else before
+    status, then = channel.status, old.status
 
     def per_s(now: int, then: int) -> float:
         return max(0, now - then) / span_s if span_s else 0.0
@@ -247,26 +248,15 @@ def _channel(
     def each_per_s(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, float]:
         return {name: per_s(number, then.get(name, 0)) for name, number in now.items()}
 
-    return ChannelStatus(
-        channel.name,
-        holder.process,
-        holder.node_rank,
-        channel.depth,
-        channel.held_bytes,
-        channel.bounds,
-        per_s(channel.num_put, old.num_put),
-        per_s(channel.num_got, old.num_got),
-        per_s(channel.bytes_put, old.bytes_put),
-        channel.num_put,
-        channel.num_got,
-        channel.bytes_put,
-        channel.oldest_age_s,
-        channel.num_leased,
-        each_per_s(channel.putters, old.putters),
-        each_per_s(channel.getters, old.getters),
-        channel.waiting,
-        channel.queues,
-        channel.num_queues,
+    return replace(
+        status,
+        held_by=holder.process,
+        node_rank=holder.node_rank,
+        puts_per_s=per_s(status.num_put, then.num_put),
+        gets_per_s=per_s(status.num_got, then.num_got),
+        bytes_per_s=per_s(status.bytes_put, then.bytes_put),
+        putters=each_per_s(channel.putters, old.putters),
+        getters=each_per_s(channel.getters, old.getters),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
@@ -11,9 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import ClusterError, CommTimeout
-from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
+from rlinf.scheduler.comm.transport.peer_session import Loss
+from rlinf.scheduler.observe.asking_all import Answer, AskingAll, Inquiry
+from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.graph import only_looks
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.time_sheets import (
@@ -81,33 +80,31 @@ class TimeDesk:
 
     def gather(self, within_s: float, done: Callable[[JobTimes], None]) -> None:
         """Ask all processes, and have `done` called with what they say."""
-        members = self._roll_call.members
-        num_spans = max(LEFT_SPANS, MAX_SPANS // (1 + len(members)))
-        asked = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
-        told = partial(self._on_told, self._own.now(num_spans), done)
-        AllAsked(self._messenger, asked, told).ask(TIMES_OF, AskTimes(num_spans), within_s, TimeSheet)
+        num_spans = max(LEFT_SPANS, MAX_SPANS // (1 + len(self._roll_call.members)))
+        inquiry = Inquiry(TIMES_OF, TimeSheet, within_s, head=AskTimes(num_spans), is_patient=True)
+        self._roll_call.ask(inquiry, partial(self._on_told, self._own.now(num_spans), done))
 
-    def _on_told(
-        self,
-        own: TimeSheet,
-        done: Callable[[JobTimes], None],
-        answers: list[ReplyFrom],
-        problems: dict[str, str],
-    ) -> None:
-        told = [replace(each.reply.head, offset_s=self._offset_s(each)) for each in answers]
+    def _on_told(self, own: TimeSheet, done: Callable[[JobTimes], None], found: AskingAll) -> None:
+        told = [replace(each.head, offset_s=self._offset_s(each)) for each in found.answers]
+        silent = {each.process: each.detail for each in found.silent}
         gone = {
             name: why
             for process_id, (name, why) in self._roll_call.departed.items()
-            if (name, process_id) not in self._left and not only_looks(name)
+            if (name, process_id) not in self._left and not only_looks(name) and self._is_missed(process_id)
         }
         sheets = (own, *told, *self._left.values())
-        done(JobTimes(sheets, {**gone, **problems}, time.monotonic() - own.now, own.now))
+        done(JobTimes(sheets, {**gone, **silent}, found.took_s, own.now))
 
-    def _offset_s(self, answered: ReplyFrom) -> float:
+    def _is_missed(self, process_id: str) -> bool:
+        """Who has left in order has handed over what there was, if it was anything."""
+        lost = self._messenger.peers.lost.get(process_id)
+        return lost is None or lost.loss is not Loss.LEFT
+
+    def _offset_s(self, answered: Answer) -> float:
         """What a process's clock shows more than this one's: all processes of a machine have one clock."""
         if answered.endpoint.machine_id == self._messenger.endpoint.machine_id:
             return 0.0
-        sheet: TimeSheet = answered.reply.head
+        sheet: TimeSheet = answered.head
         return sheet.now - (answered.asked_at + answered.answered_at) / 2
 
     def _on_left(self, notice: Request) -> None:
@@ -130,7 +127,6 @@ def _reply(request: Request, times: JobTimes) -> None:
     request.reply(None, [msgspec.msgpack.encode(times)])
 
 
-@awaited(lambda _local: Wait(IDLE, "where the job's time went"))
 def ask_times(session: Session, within_s: float) -> JobTimes:
     """Where the time of all processes of a job went.
 
@@ -140,8 +136,5 @@ def ask_times(session: Session, within_s: float) -> JobTimes:
     asked = session.messenger.request(
         session.home, ALL_TIMES, AskAllTimes(within_s), timeout_s=within_s + 1.0, reply_type=None
     )
-    try:
-        reply = asked.result()
-    except CommTimeout as error:
-        raise ClusterError(f"the job's driver does not answer: {error}") from error
-    return msgspec.msgpack.decode(reply.frames[0], type=JobTimes)
+    frames = reply_of_home(asked, "where the job's time went").frames
+    return msgspec.msgpack.decode(frames[0], type=JobTimes)

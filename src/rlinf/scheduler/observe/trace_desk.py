@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.promise import Promise
@@ -22,7 +23,7 @@ from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.errors import CommError, ConfigError, SchedulerError
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
-from rlinf.scheduler.observe.ask_all import AllAsked, ReplyFrom
+from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.roll_call import RollCall
 from rlinf.scheduler.observe.spool import SpoolContent, read_spool
@@ -110,11 +111,10 @@ class JobTrace:
         file: what was written; None before.
     """
 
-    def __init__(self, desk: TraceDesk, path: Path, tracing: Tracing) -> None:
+    def __init__(self, path: Path, finish: Callable[[float], TraceFile]) -> None:
         self.path = path
         self.file: TraceFile | None = None
-        self._desk = desk
-        self._tracing = tracing
+        self._finish = finish
         # Of several who end it, as a thread and the job's end, one does; again for a signal handler of that one.
         self._stopping = threading.RLock()
 
@@ -129,7 +129,7 @@ class JobTrace:
         """
         with self._stopping:
             if self.file is None:
-                self.file = self._desk.finish(self.path, self._tracing, timeout_s)
+                self.file = self._finish(timeout_s)
             return self.file
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class TraceDesk:
             pass
         gone_before = frozenset(self._on_io_thread(lambda: set(self._roll_call.departed)))
         self._tracing = tracing = Tracing(secrets.token_hex(8), max_bytes, gone_before)
-        self._trace = trace = JobTrace(self, file, tracing)
+        self._trace = trace = JobTrace(file, partial(self._finish, file, tracing))
         self._session.bus.subscribe(self._on_event)
         self._session.on_close_first(self._stop_at_close)
         try:
@@ -193,7 +193,7 @@ class TraceDesk:
             raise
         return trace
 
-    def finish(self, path: Path, tracing: Tracing, timeout_s: float) -> TraceFile:
+    def _finish(self, path: Path, tracing: Tracing, timeout_s: float) -> TraceFile:
         """End a trace, unless it has ended already and could not be written, and write its file."""
         deadline = time.monotonic() + timeout_s
         told = self._end(tracing) if tracing.told is None else tracing.told
@@ -211,7 +211,7 @@ class TraceDesk:
         """Have all write what is left, and no more; who that is."""
         members = self._on_io_thread(partial(self._end_telling, tracing))
         told = {process_id: (name, known.endpoint) for process_id, (name, known) in members.items()}
-        _, tracing.silent = self._ask(told, TRACE, TraceOff(tracing.trace_id), TOLD_S)
+        tracing.silent = self._tell_end(members, TraceOff(tracing.trace_id))
         _result(self._on_io_thread(partial(self._tracer.end, tracing.trace_id)))
         self._give_up(tracing)
         tracing.told = told
@@ -342,29 +342,18 @@ class TraceDesk:
 
     # -- on the I/O thread and back ---------------------------------------------------------------
 
-    def _ask(
-        self, asked: Mapping[str, tuple[str, Endpoint]], service: str, head: Any, within_s: float
-    ) -> tuple[list[ReplyFrom], dict[str, str]]:
-        found: Promise[tuple[list[ReplyFrom], dict[str, str]]] = Promise()
-
-        def begin() -> None:
-            told = AllAsked(self._messenger, asked, lambda *answers: found.set_result(answers))
-            told.ask(service, head, within_s, None)
-
-        self._messenger.submit(begin)
-        answers: tuple[list[ReplyFrom], dict[str, str]] = _result(found)
-        return answers
+    def _tell_end(self, members: dict[str, tuple[str, Enlist]], order: TraceOff) -> dict[str, str]:
+        """Have all write what is left; who has not said that it is done, and why."""
+        told: Promise[AskingAll] = Promise()
+        inquiry = Inquiry(TRACE, None, TOLD_S, head=order, is_patient=True)
+        everybody = [known for _, known in members.values()]
+        asking = AskingAll(self._session, inquiry, members, everybody, told.set_result)
+        self._messenger.submit(asking.begin)
+        return {each.process: each.detail for each in _result(told).silent}
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:
         done: Promise[Any] = Promise()
-
-        def run() -> None:
-            try:
-                done.set_result(step())
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-                done.set_exception(error)
-
-        self._messenger.submit(run)
+        self._messenger.submit(lambda: done.set_from(step))
         return _result(done)
 
 
@@ -382,10 +371,9 @@ def _by_machine(
     return found
 
 
-def _opened(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "wt", encoding="ascii"))
-    return path.open("w", encoding="ascii")
+def opened_file(path: Path) -> BinaryIO:
+    """The file of a trace, to be written; compressed if it is called so."""
+    return cast(BinaryIO, gzip.open(path, "wb")) if path.suffix == ".gz" else path.open("wb")
 
 
 def _written(
@@ -393,8 +381,8 @@ def _written(
 ) -> TraceFile:
     processes = [on_home_clock(content) for content in contents]
     timeline = Timeline(processes, missing)
-    with _opened(path) as file:
-        file.writelines(timeline.lines(max_bytes))
+    with opened_file(path) as file, TextIOWrapper(file, encoding="ascii") as text:
+        text.writelines(timeline.lines(max_bytes))
     return TraceFile(
         path,
         path.stat().st_size,

@@ -134,7 +134,7 @@ class Tracer:
         self._compare_clocks(order.trace_id)
 
     def end(self, trace_id: str) -> Promise[None]:
-        """Write what is left of a trace, and no more; done when that is written."""
+        """Write what is left of a trace, and no more; done when that is written. From any thread."""
         spool = self._spool
         if spool is None or trace_id != self._trace_id:
             done: Promise[None] = Promise()
@@ -159,10 +159,7 @@ class Tracer:
             os.close(lock_fd)
 
     def _end_at_close(self) -> None:
-        ended: Promise[None] = Promise()
-        self._messenger.submit(
-            lambda: self.end(self._trace_id).add_done_callback(lambda _: ended.set_result(None))
-        )
+        ended = self.end(self._trace_id)
         if not self._messenger.on_io_thread():
             ended.wait(CLOSING_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rlinf.scheduler.observe.status import WORKERS, QueueStatus, WaitingOperation
+from rlinf.scheduler.observe.status import WORKERS, ChannelStatus
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
@@ -24,27 +24,17 @@ class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChannelVitals(msgspec.Struct, frozen=True, array_like=True):
-    """A channel, as the process that holds it counts it; see `ChannelStatus`.
+    """A channel, as the process that holds it counts it.
 
     Attributes:
+        status: all but who holds it, and how fast it goes.
         putters: how many items each process has put; those that are gone are left out.
         getters: how many were delivered to each, likewise.
     """
 
-    name: str
-    depth: int = 0
-    held_bytes: int = 0
-    bounds: str = ""
-    num_put: int = 0
-    num_got: int = 0
-    bytes_put: int = 0
-    oldest_age_s: float | None = None
-    num_leased: int = 0
+    status: ChannelStatus
     putters: dict[str, int] = {}
     getters: dict[str, int] = {}
-    waiting: tuple[WaitingOperation, ...] = ()
-    queues: tuple[QueueStatus, ...] = ()
-    num_queues: int = 0
 
 
 class PublishedVersion(msgspec.Struct, frozen=True, array_like=True):

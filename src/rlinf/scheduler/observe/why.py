@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.endpoint import local_machine_id
-from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import ClusterError, CommTimeout
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe import culprits as certainty
+from rlinf.scheduler.observe.asking_home import reply_of_home
 from rlinf.scheduler.observe.culprits import Culprit, culprits_of
 from rlinf.scheduler.observe.graph import Blocked, WaitGraph, graph_of
 from rlinf.scheduler.observe.notes import Enlist, Frame, JobLook, Stack
@@ -189,23 +189,17 @@ class Conclusions:
             return self._last[1]
 
 
-@awaited(lambda _local: Wait(IDLE, "what the job is at"))
-def ask_job(
-    session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = (), max_age_s: float = 0.0
-) -> JobLook:
+def ask_job(session: Session, within_s: float = WITHIN_S, names: tuple[str, ...] = ()) -> JobLook:
     """What all processes of a job are at, or these ones.
 
     Raises:
         ClusterError: the process that keeps the job's directory does not answer.
     """
-    wanted = CallRoll(within_s, max_age_s, names)
+    wanted = CallRoll(within_s, names=names)
     asked = session.messenger.request(
         session.home, ROLL_CALL, wanted, timeout_s=within_s + 1.0, reply_type=JobLook
     )
-    try:
-        look: JobLook = asked.result().head
-    except CommTimeout as error:
-        raise ClusterError(f"the job's driver does not answer: {error}") from error
+    look: JobLook = reply_of_home(asked, "what the job is at").head
     return look
 
 

@@ -18,17 +18,15 @@ Passes: TypeAlias = int | dict[int, int] | None
 
 
 class WeightedFifo:
-    """A queue of items that knows its total weight and hands out batches by weight.
+    """A queue of items that knows its total weight.
 
     Every operation is O(1) amortised per item; what was put back, or has a priority, costs the logarithm of how much.
 
     >>> fifo = WeightedFifo()
     >>> fifo.push(Item("short", weight=2))
-    >>> fifo.take_batch(5) is None
-    True
     >>> fifo.push(Item("long", weight=4))
-    >>> [item.payload for item in fifo.take_batch(5)]
-    ['short', 'long']
+    >>> fifo.weight, fifo.take().payload, fifo.weight
+    (6, 'short', 4)
     """
 
     __slots__ = (
@@ -92,18 +90,6 @@ class WeightedFifo:
             self._remove(item)
             self._discount(item)
         return items
-
-    def take_batch(self, batch_weight: Exact) -> list[Item] | None:
-        """Take the shortest run of first items that reaches `batch_weight`; None when all do not."""
-        if self.weight < batch_weight:
-            return None
-        batch: list[Item] = []
-        reached: Exact = 0
-        while reached < batch_weight:
-            item = self.take()
-            batch.append(item)
-            reached += item.weight
-        return batch
 
     def take_oldest(self) -> Item:
         """Take the item that entered first of all that are here; there must be one."""

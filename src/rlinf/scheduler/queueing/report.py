@@ -109,10 +109,9 @@ def _of_slots(admission: Admission) -> Iterator[Unfinished]:
     """The first of those that are out, which are the oldest."""
     for slot in islice(admission.making.values(), NUM_SHOWN):
         client = "" if slot.owner is None else slot.owner[0]
+        until = f", taken up to version {slot.latest}" if slot.latest > slot.version else ""
         yield Unfinished(
-            client,
-            f"slot {slot.number} of version {slot.version}, for version {slot.latest} at last",
-            slot.since,
+            client, f"slot {slot.number}, for an item of version {slot.version}{until}", slot.since
         )
 
 

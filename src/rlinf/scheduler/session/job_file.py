@@ -20,6 +20,7 @@ from rlinf.scheduler.comm.rundir import JOB_NAME, living_drivers
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.session.session import Session
+from rlinf.scheduler.version import __version__
 
 _MAX_PROGRAM = 120
 
@@ -36,6 +37,7 @@ class RunningJob(msgspec.Struct, frozen=True):
         encryption: whether what goes from machine to machine is encrypted.
         ports: the first and the last of the ports that its processes take; None: any.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
+        version: of this package, as the driver has it.
     """
 
     pid: int
@@ -46,6 +48,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     encryption: bool
     ports: PortRange | None = None
     unreachable_after_s: float = GRACE_S
+    version: str = ""
 
     def __repr__(self) -> str:
         return f"<Job {self.pid}: {self.program}>"
@@ -59,7 +62,13 @@ class RunningJob(msgspec.Struct, frozen=True):
 
         Raises:
             CommError: its driver cannot be reached.
+            ClusterError: it has another version of this package: what processes say to each other differs.
         """
+        if self.version != __version__:
+            raise ClusterError(
+                f"the job of process {self.pid} ({self.program}) runs on version {self.version or 'unknown'} of "
+                f"rlinf-scheduler, and this program has {__version__}: use the same one in both"
+            )
         secret = ClusterSecret(self.key)
         return Session(
             secret,
@@ -89,6 +98,7 @@ def announce(session: Session, *, encryption: bool, program: str = "") -> Runnin
         encryption,
         session.messenger.ports,
         session.unreachable_after_s,
+        __version__,
     )
     path = session.messenger.run_directory / JOB_NAME
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

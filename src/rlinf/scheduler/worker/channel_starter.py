@@ -46,7 +46,7 @@ from rlinf.scheduler.planning import NodePlacementStrategy, Placement
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.wording import did_you_mean, list_names
 from rlinf.scheduler.worker.channel_pool import ChannelPool
-from rlinf.scheduler.worker.group import prepare_launch
+from rlinf.scheduler.worker.group_launch import prepare_launch
 from rlinf.scheduler.worker.launch import LaunchOptions
 from rlinf.scheduler.worker.restarts import Restarts
 from rlinf.scheduler.worker.starting import begin_beside

@@ -36,6 +36,7 @@ from rlinf.scheduler.worker.driver_news import (
     StopJob,
 )
 from rlinf.scheduler.worker.group_desk import GroupDesk
+from rlinf.scheduler.worker.kept_trace import TraceMaker
 from rlinf.scheduler.worker.node_watch import NodeWatch
 from rlinf.scheduler.worker.supervision import groups_of, stop_groups
 
@@ -80,6 +81,7 @@ class DriverDesk:
         self._messenger = session.messenger
         self._refresh = refresh
         self._groups = session.service(GroupDesk)
+        session.service(TraceMaker)
         self._drivers: dict[str, _Driver] = {}
         self._why_ending = ""
         self._messenger.serve(ATTACH, self._on_attach, Attach)

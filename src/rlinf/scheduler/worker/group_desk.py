@@ -17,7 +17,7 @@ from rlinf.scheduler.errors import ClusterError, CommError, WorkerDied
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.worker.deaths import Verdict
-from rlinf.scheduler.worker.group import claim_name
+from rlinf.scheduler.worker.group_launch import claim_name
 from rlinf.scheduler.worker.group_news import (
     CLAIM,
     DISCLAIM,

@@ -31,7 +31,7 @@ from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform
 if TYPE_CHECKING:  # loaded by those who use it only
     import torch
 
-    from rlinf.scheduler.worker.group import GroupBuilder
+    from rlinf.scheduler.worker.group_builder import GroupBuilder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,7 +83,7 @@ class Worker(Exchange):
             CallArgumentError: `__init__` does not take them.
         """
         # A rank launches nothing, mostly; what can takes longer to import than all else.
-        from rlinf.scheduler.worker.group import GroupBuilder  # noqa: PLC0415
+        from rlinf.scheduler.worker.group_builder import GroupBuilder  # noqa: PLC0415
 
         return GroupBuilder(cast(type[T], cls), args, kwargs)
 

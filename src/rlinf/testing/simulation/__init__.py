@@ -22,6 +22,7 @@ admission_book.py  it as it must be
 makers.py          who makes its items, and who takes them
 ranks.py           data-parallel ranks that train on their parts of a queue
 ledger.py          what queues promise, checked at every step
+bounds.py          what queues may hold
 queue_book.py      one queue as it must be
 tap_book.py        a subscription as it must be
 shard_book.py      its parts as they must be

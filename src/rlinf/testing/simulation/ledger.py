@@ -19,6 +19,7 @@ from rlinf.scheduler.queueing import (
     Tapped,
     TapTerms,
 )
+from rlinf.testing.simulation.bounds import Bounds
 from rlinf.testing.simulation.lease_book import NOBODY, LeaseBook
 from rlinf.testing.simulation.queue_book import Asked, Known, QueueBook, Ticket
 from rlinf.testing.simulation.script import TAP
@@ -61,9 +62,7 @@ class Ledger:
         max_leased: int = 0,
     ) -> None:
         self.leases = LeaseBook(max_attempts, max_leased)
-        self._maxsize = maxsize
-        self._max_bytes = max_bytes
-        self._total_bytes = total_bytes
+        self._bounds = Bounds(maxsize, max_bytes, total_bytes, self._own_queues, self.leases)
         self._credit_bytes = credit_bytes
         self._sole = set(sole_consumers)
         self._gone: set[str] = set()
@@ -391,9 +390,9 @@ class Ledger:
         tap = self._tap_of(item.queue)
         if tap is not None:
             tap.see(item)
-            self._check_tap(tap, item, had_room=had_room)
+            tap.check_bound(item, had_room=had_room)
         self._settle_bytes(ticket)
-        self._check_bound(queue, item, had_room=had_room)
+        self._bounds.check(queue, item, had_room=had_room)
 
     def _grant(self, ticket: Ticket) -> None:
         item = self._puts[ticket]
@@ -402,45 +401,12 @@ class Ledger:
         tap = self._tap_of(item.queue)
         if tap is not None:
             tap.grant(ticket, item)
-        self._check_bound(queue, item, had_room=item.stands_behind)
-
-    def _check_bound(self, queue: QueueBook, item: Known, *, had_room: bool) -> None:
-        held = queue.num_held
-        if 0 < self._maxsize < held - queue.num_returned:
-            raise Violation(f"{item.queue} holds {held} items of {self._maxsize}", (item.number,))
-        if self._max_bytes and held > 1:
-            self._check_bytes(item, queue.held_bytes, queue.returned_bytes, self._max_bytes)
-        if not self._total_bytes or had_room:
-            return
-        queues = [queue] if queue.awaited else self._own_queues
-        if sum(each.num_held for each in queues) > 1:
-            held_bytes = sum(each.held_bytes for each in queues)
-            held_bytes += 0 if queue.awaited else self.leases.dead_bytes
-            returned = sum(each.returned_bytes for each in queues)
-            self._check_bytes(item, held_bytes, returned, self._total_bytes)
-
-    @staticmethod
-    def _check_tap(tap: TapBook, item: Known, *, had_room: bool) -> None:
-        terms, num_held = tap.terms, tap.num_held - tap.num_returned
-        had_room = had_room and not terms.drops
-        if terms.drops:
-            num_held -= len(tap.granted)
-        if not had_room and 0 < terms.maxsize < num_held:
-            raise Violation(f"the subscription holds {num_held} items of {terms.maxsize}", (item.number,))
-        held_bytes = tap.size_bytes + tap.leased_bytes - tap.returned_bytes
-        if not had_room and num_held > 1 and 0 < terms.max_bytes < held_bytes:
-            raise Violation(f"the subscription holds {held_bytes} bytes of {terms.max_bytes}", (item.number,))
+        self._bounds.check(queue, item, had_room=item.stands_behind)
 
     def _forget_put(self, queue: QueueBook, ticket: Ticket) -> None:
         queue.forget_put(ticket)
         for tap in self._taps:
             tap.forget_put(ticket)
-
-    @staticmethod
-    def _check_bytes(item: Known, held_bytes: int, returned_bytes: int, bound: int) -> None:
-        if held_bytes - returned_bytes > bound:
-            message = f"{held_bytes} bytes of {bound} are held when an item enters {item.queue}"
-            raise Violation(message, (item.number,))
 
     def _deliver(self, ticket: Ticket, instruction: Deliver, items: list[int]) -> None:
         name, asked = self._gets[ticket]
@@ -564,7 +530,9 @@ class Ledger:
             is_over = is_last and not queue.may_come_back
             refuses = asked.refuses(queue.head())
             # Of a queue that has ended, what is on its way is waited for, full or not.
-            is_stuck = not is_last and (asked.is_batch or asked.group_size > 0) and self._is_stuck(queue)
+            is_stuck = (
+                not is_last and (asked.is_batch or asked.group_size > 0) and self._bounds.is_stuck(queue)
+            )
             hopeless = refuses or is_stuck
             if is_over or hopeless or self._may_give(queue, head, asked):
                 raise Violation(f"{name}: {head} waits for {asked}, and need not", (head[1],))
@@ -581,20 +549,8 @@ class Ledger:
                     raise Violation(f"{name}: {ticket} has not been told that it has waited", (ticket[1],))
 
     def _may_give(self, queue: QueueBook, ticket: Ticket, asked: Asked) -> bool:
-        return queue.may_give(ticket, asked, closed=self._closed, stuck=self._is_stuck(queue))
+        return queue.may_give(ticket, asked, closed=self._closed, stuck=self._bounds.is_stuck(queue))
 
-    def _is_stuck(self, queue: QueueBook) -> bool:
-        """Whether nothing can enter before something is taken."""
-        if isinstance(queue, TapBook):
-            return queue.is_stuck()
-        if 0 < self._maxsize <= queue.num_items:
-            return True
-        waiting = next(iter(queue.line.values()), None)
-        if waiting is None or queue.granted or queue.num_leases:
-            return False
-        return not self._has_own_room(queue, waiting)
-
-    @property
     def _own_queues(self) -> list[QueueBook]:
         """Without the subscription, whose bound is its own."""
         return [queue for name, queue in self._queues.items() if name != TAP]
@@ -606,21 +562,7 @@ class Ledger:
 
     def _has_room(self, queue: QueueBook, item: Known) -> bool:
         tap = self._tap_of(item.queue)
-        return self._has_own_room(queue, item) and (tap is None or tap.has_room(item))
-
-    def _has_own_room(self, queue: QueueBook, item: Known) -> bool:
-        held = queue.num_held
-        if 0 < self._maxsize <= held:
-            return False
-        if self._max_bytes and held and queue.held_bytes + item.size_bytes > self._max_bytes:
-            return False
-        if not self._total_bytes:
-            return True
-        others_bytes = sum(each.held_bytes for each in self._own_queues if each is not queue)
-        others_bytes += self.leases.dead_bytes
-        if queue.awaited or not others_bytes:
-            return not held or queue.held_bytes + item.size_bytes <= self._total_bytes
-        return others_bytes + queue.held_bytes + item.size_bytes <= self._total_bytes
+        return self._bounds.has_room(queue, item) and (tap is None or tap.has_room(item))
 
     # -- at the end ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from copy import copy
 from rlinf.scheduler.queueing import TapTerms
 from rlinf.testing.simulation.queue_book import Known, QueueBook
 from rlinf.testing.simulation.script import TAP
+from rlinf.testing.simulation.world import Violation
 
 
 class TapBook(QueueBook):
@@ -80,3 +81,15 @@ class TapBook(QueueBook):
         held_bytes = self.held_bytes - self.granted_bytes
         terms = self.terms
         return 0 < terms.maxsize < num_held or (num_held > 1 and 0 < terms.max_bytes < held_bytes)
+
+    def check_bound(self, item: Known, *, had_room: bool) -> None:
+        """Check that it may see an item."""
+        terms, num_held = self.terms, self.num_held - self.num_returned
+        had_room = had_room and not terms.drops
+        if terms.drops:
+            num_held -= len(self.granted)
+        if not had_room and 0 < terms.maxsize < num_held:
+            raise Violation(f"the subscription holds {num_held} items of {terms.maxsize}", (item.number,))
+        held_bytes = self.size_bytes + self.leased_bytes - self.returned_bytes
+        if not had_room and num_held > 1 and 0 < terms.max_bytes < held_bytes:
+            raise Violation(f"the subscription holds {held_bytes} bytes of {terms.max_bytes}", (item.number,))

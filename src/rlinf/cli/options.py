@@ -1,0 +1,14 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+JobPid = Annotated[int | None, typer.Option(help="The process id of the job's driver, where several run.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as data.")]
+NodesTimeoutS = Annotated[float, typer.Option(min=0, help="How long to wait for nodes, in seconds.")]

@@ -1,0 +1,82 @@
+"""Many are asked at once: who is late, who fails, and when each was asked."""
+
+import time
+
+import pytest
+
+from comm_fixtures import secret, session
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.observe import asking_all
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
+from rlinf.scheduler.session import Session
+
+__all__ = ["secret", "session"]
+DEADLINE_S = 30.0
+QUESTION = "test.question"
+
+
+@pytest.fixture
+def ask(session, monkeypatch):
+    """Asks processes, who answer a number as the function of their name does."""
+    monkeypatch.setattr(asking_all, "PATIENCE_S", 0.0)
+    members = []
+
+    def asked(inquiry, **answers):
+        known = {}
+        for name, answer in answers.items():
+            member = Session(session.secret, name, home=session.home)
+            members.append(member)
+            member.messenger.serve(QUESTION, answer, int)
+            known[member.messenger.endpoint.process_id] = name, member.service(Doings).enlisted
+        found = Promise()
+        everybody = [each for _, each in known.values()]
+        asking = AskingAll(session, inquiry, known, everybody, found.set_result, (0,))
+        session.messenger.submit(asking.begin)
+        return found.result(DEADLINE_S)
+
+    yield asked
+    for member in members:
+        member.close()
+
+
+def failing(request):
+    raise OSError("no space left")
+
+
+@pytest.mark.parametrize("is_patient", [False, True])
+def test_one_that_is_late_is_waited_for_by_who_is_patient(ask, session, monkeypatch, is_patient):
+    held, looked, look_at = [], [], asking_all.look_at
+
+    def answer_if_looked_at():
+        if is_patient and held and looked:
+            held[0].reply(held[0].head + 1)
+
+    def hold(request):
+        held.append(request)
+        answer_if_looked_at()
+
+    def look_and_let_it_answer(*about):
+        looked.append(about)
+        # After what was seen has been noted.
+        session.messenger.call_later(0.1, answer_if_looked_at)
+        return look_at(*about)
+
+    monkeypatch.setattr(asking_all, "look_at", look_and_let_it_answer)
+    began = time.monotonic()
+    found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=is_patient), env=hold)
+    if is_patient:
+        (answer,) = found.answers
+        assert (found.heads, found.silent) == ((0, 2), ())
+        assert began < answer.asked_at < answer.answered_at < began + found.took_s + DEADLINE_S
+        assert answer.endpoint.process_id != session.messenger.endpoint.process_id
+    else:
+        assert (found.heads, [each.process for each in found.silent]) == ((0,), ["env"])
+
+
+def test_one_that_fails_is_told_of_with_its_error(ask):
+    found = ask(Inquiry(QUESTION, int, DEADLINE_S, head=1, is_patient=True), env=failing)
+    ((process, detail),) = [(each.process, each.detail) for each in found.silent]
+    assert (process, found.heads) == ("env", (0,))
+    assert "no space left" in detail
+    assert found.took_s < DEADLINE_S
