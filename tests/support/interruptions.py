@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 
-# What one run of the suite affords; `make interrupt N=5000` sets more.
-NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", "100"))
+from effort import tries
+
+# `make interrupt N=5000` sets more.
+NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", tries(100)))
 SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 # A call has up to 270 steps, that of a publication 400.
 NUM_STEPS = 3 * NUM_ROUNDS

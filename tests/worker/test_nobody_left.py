@@ -25,10 +25,12 @@ from rlinf.scheduler import PackedPlacementStrategy
 from rlinf.scheduler.errors import WorkerDied
 from rlinf.scheduler.events import NodeLost
 from rlinf.scheduler.worker.node_watch import NodeWatch
-from waits import wait_until
+from waits import DEADLINE_S, wait_until
 
 # It takes a second; on a busy machine more.
 SOON_S = 60.0
+# A launch and two calls.
+START_S = 3 * DEADLINE_S
 
 
 @contextlib.contextmanager
@@ -134,6 +136,7 @@ def test_a_rank_outlives_the_script_between_it_and_its_raylet_and_ends_with_the_
         wait_until(lambda: any(isinstance(each, NodeLost) for each in events))
 
 
+@pytest.mark.timeout(START_S + 2 * SOON_S)
 @pytest.mark.parametrize("state", ["idle", "busy", "busy, threadless"])
 def test_ranks_and_what_they_have_started_end_when_their_launcher_is_killed(state):
     context = multiprocessing.get_context("forkserver")
@@ -142,7 +145,7 @@ def test_ranks_and_what_they_have_started_end_when_their_launcher_is_killed(stat
     driver.start()
     theirs.close()
     try:
-        assert ours.poll(SOON_S)
+        assert ours.poll(START_S)
         pids = ours.recv()
         assert len(pids) == 4
         with watching(pids) as ended:
