@@ -49,6 +49,31 @@ def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
     assert "learn" in [event["name"] for event in events]
 
 
+def test_of_two_who_begin_a_trace_at_once_one_is_refused(desk, tmp_path, monkeypatch):
+    on_io_thread, refused = desk._on_io_thread, []
+
+    def begin_another(step):
+        monkeypatch.setattr(desk, "_on_io_thread", on_io_thread)
+        with pytest.raises(ConfigError, match=r"traced already, to .*run\.json") as other:
+            desk.begin(tmp_path / "other.json", MIB)
+        refused.append(other)
+        return on_io_thread(step)
+
+    monkeypatch.setattr(desk, "_on_io_thread", begin_another)
+    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        assert refused
+    assert phases(tmp_path / "run.json") == ["learn"]
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_a_trace_that_cannot_be_begun_leaves_room_for_another(desk, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        desk.begin(tmp_path / "nowhere" / "run.json", MIB)
+    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        pass
+    assert phases(tmp_path / "run.json") == ["learn"]
+
+
 def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "no space left")

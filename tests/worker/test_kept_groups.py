@@ -13,7 +13,6 @@ from kept_forked_job import KeptForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.rundir import private_directory
 from rlinf.scheduler.errors import (
     ClusterError,
     CommError,
@@ -320,12 +319,15 @@ def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost
     assert "who" in slices(tmp_path / "run.json.gz")
     second, third = kept.attach("driver@there.2"), kept.attach("driver@there.3")
     trace(second.session, tmp_path / "lost.json", MIB)
-    second.session.messenger.close()
     made, desk = kept.session.service(TraceMaker)._made, kept.session.service(TraceDesk)
-    wait_until(lambda: not made and desk._trace is None)
-    trace(third.session, tmp_path / "next.json.gz", MIB).stop()
-    left = list(private_directory().glob("trace-*file-*"))
-    wait_until(lambda: not any(path.exists() for path in left))
+    (lost,) = made.values()
+    second.session.messenger.close()
+    wait_until(lambda: not made and desk._tracing is None)
+    following = trace(third.session, tmp_path / "next.json.gz", MIB)
+    (next_one,) = made.values()
+    following.stop()
+    folders = [each.trace.path.parent for each in (lost, next_one)]
+    wait_until(lambda: not any(folder.exists() for folder in folders))
 
 
 def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
