@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 import pytest
 from kept_workers import Failing, Outer, Steady, Stuck
 
+from alarms import Interrupted
 from kept_forked_job import KeptForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf.scheduler.channel import Channel
@@ -31,7 +32,7 @@ from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
-from rlinf.scheduler.worker.kept_trace import TraceMaker
+from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
@@ -308,6 +309,26 @@ def test_a_driver_has_the_job_traced_by_its_keeper(kept, driver, tmp_path, monke
     assert traced.stop() is traced.file
     with pytest.raises(ConfigError, match="a trace needs a megabyte"):
         trace(driver.session, tmp_path / "run.json.gz", 1)
+
+
+def test_a_driver_that_was_interrupted_when_it_began_a_trace_begins_another(
+    kept, driver, tmp_path, monkeypatch
+):
+    group, ask = launch(driver, "policy", placement=ONE, detached=True), KeptTraces._ask
+
+    def interrupted(*about):
+        ask(*about)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptTraces, "_ask", interrupted)
+        with pytest.raises(Interrupted):
+            trace(driver.session, tmp_path / "lost.json", MIB)
+    with trace(driver.session, tmp_path / "run.json.gz", MIB):
+        with pytest.raises(ConfigError, match=r"traces the job already, to .*run\.json\.gz"):
+            trace(driver.session, tmp_path / "other.json", MIB)
+        group.who().wait(60)
+    assert slices(tmp_path / "run.json.gz").count("who") == 1
 
 
 def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost(kept, driver, tmp_path):
