@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import urllib.request
 import time
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -16,7 +17,7 @@ import pytest
 from rlinf.scheduler import Channel
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.web.app import CLOSED
-from rlinf.scheduler.observe.web.job_page import page_url, serve_job
+from rlinf.scheduler.observe.web.job_page import metrics_url, page_url, serve_job
 from rlinf.scheduler.observe.web.server import MAX_CONNECTIONS, WebServer
 from rlinf.testing import LocalRuntime
 from waits import wait_until
@@ -107,6 +108,9 @@ def test_metrics_are_beside_the_page_and_as_secret(browser):
     wait_until(lambda: 'rlinf_channel_got_items_total{channel="trajectories"} 1.0' in told())
     with browser.ask("/metrics", "wrong") as answer:
         assert answer.status == 403
+    assert metrics_url(job) == f"http://127.0.0.1:{browser.port}/metrics?token={browser.token}"
+    with urllib.request.urlopen(metrics_url(job), timeout=DEADLINE_S) as answer:
+        assert "rlinf_group_ranks" in answer.read().decode()
 
 
 def test_the_address_stays_and_is_a_secret(job, browser):
