@@ -6,8 +6,8 @@ import logging
 import os
 import socket
 import threading
-import urllib.request
 import time
+import urllib.request
 from contextlib import contextmanager
 from multiprocessing import get_context
 from urllib.parse import parse_qs, urlsplit
@@ -98,7 +98,7 @@ def test_the_page_follows_the_job_and_says_why_it_waits(browser):
     assert browser.json("/status.json")["driver_pid"] == os.getpid()
 
 
-def test_metrics_are_beside_the_page_and_as_secret(browser):
+def test_metrics_are_beside_the_page_and_as_secret(job, browser):
     pytest.importorskip("prometheus_client")
 
     def told():
