@@ -20,7 +20,6 @@ from rlinf.scheduler.channel import (
     save_job,
 )
 from rlinf.scheduler.channel.node_holder import NodeHolder
-from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
@@ -156,14 +155,7 @@ class HeldHere(Starter):
         name = _holder_name(self._session.messenger.endpoint)
         asked = self._session.directory.lookup_async(name, timeout_s=0.0)
 
-        def pass_on(entry: Promise[Entry]) -> None:
-            error = entry.exception(0)
-            if error is not None:
-                found.set_exception(error)
-            else:
-                found.set_result(entry.result(0).endpoint)
-
-        asked.add_done_callback(pass_on)
+        asked.add_done_callback(lambda entry: found.set_from(lambda: entry.result(0).endpoint))
 
     def stop(self, name: str) -> None:
         """End a channel."""

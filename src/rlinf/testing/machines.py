@@ -16,6 +16,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 CLONE_NEWNET = 0x4000_0000
 IFF_UP = 1
@@ -86,7 +87,25 @@ class Machine:
             os.close(before)
 
 
-class MachinePair:
+class _Namespaces:
+    """The namespaces of machines that are wired together; a context manager."""
+
+    def __init__(self) -> None:
+        self._ends: list[_End] = []
+
+    def close(self) -> None:
+        """Give up the namespaces; they end with the last process in them."""
+        for end in self._ends:
+            end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MachinePair(_Namespaces):
     """Two machines and the cable between them; a context manager.
 
     Attributes:
@@ -97,7 +116,7 @@ class MachinePair:
     """
 
     def __init__(self) -> None:
-        self._ends: list[_End] = []
+        super().__init__()
         try:
             for _ in range(2):
                 self._ends.append(_on_a_thread(_End))
@@ -120,19 +139,8 @@ class MachinePair:
         """Put the cable back."""
         self._ends[1].set_up(_CABLE, True)
 
-    def close(self) -> None:
-        """Give up the namespaces; they end with the last process in them."""
-        for end in self._ends:
-            end.close()
 
-    def __enter__(self) -> MachinePair:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class MachineStar:
+class MachineStar(_Namespaces):
     """Several machines, each with a cable to one switch; a context manager.
 
     Args:
@@ -147,7 +155,7 @@ class MachineStar:
     """
 
     def __init__(self, num_machines: int, link_bytes_per_s: int | None = None) -> None:
-        self._ends: list[_End] = []
+        super().__init__()
         try:
             for _ in range(num_machines + 1):
                 self._ends.append(_on_a_thread(_End))
@@ -194,17 +202,6 @@ class MachineStar:
         """
         self._ends[number + 1].limit(_CABLE, link_bytes_per_s)
         self._ends[0].limit(_CABLE + number + 1, link_bytes_per_s)
-
-    def close(self) -> None:
-        """Give up the namespaces; they end with the last process in them."""
-        for end in self._ends:
-            end.close()
-
-    def __enter__(self) -> MachineStar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _End:

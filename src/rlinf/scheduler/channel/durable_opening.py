@@ -11,13 +11,14 @@ from rlinf.scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf.scheduler.channel.durable import DurableChannel
 from rlinf.scheduler.channel.found_journal import FoundJournal, header_of, open_journal, read_journal
 from rlinf.scheduler.channel.journal import Journal, NewJournal
+from rlinf.scheduler.channel.refusals import why_unregistered
 from rlinf.scheduler.channel.spec import KIND, ChannelSpec
 from rlinf.scheduler.comm.directory import RETURNS, Entry
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.kernel import trim_heap
 from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.errors import ChannelExists, ChannelLost, NameTaken
+from rlinf.scheduler.errors import ChannelLost, NameTaken
 from rlinf.scheduler.session import Session
 
 # The directory hears of the end of a process a little later than its lock is free.
@@ -162,11 +163,7 @@ class _DurableOpening:
 
     def _fail(self, channel: DurableChannel, error: BaseException) -> None:
         channel.stop()
-        if isinstance(error, NameTaken):
-            taken = ChannelExists(channel.spec.name, str(error))
-            taken.__cause__ = error
-            error = taken
-        self.opened.set_exception(error)
+        self.opened.set_exception(why_unregistered(channel.spec.name, error))
 
 
 def _read_saved(spec: ChannelSpec) -> SavedChannel | None:

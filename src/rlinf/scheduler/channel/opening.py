@@ -9,13 +9,13 @@ from typing import Any
 from rlinf.scheduler.channel.checkpoint import SavedChannel, read_channel
 from rlinf.scheduler.channel.durable import DurableChannel
 from rlinf.scheduler.channel.durable_opening import open_durable
+from rlinf.scheduler.channel.refusals import why_unregistered
 from rlinf.scheduler.channel.server import ChannelServer
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.channel.watching import watch_channel
 from rlinf.scheduler.comm.directory import Entry
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
-from rlinf.scheduler.errors import ChannelExists, NameTaken
 from rlinf.scheduler.session import Session
 
 HeldChannel = ChannelServer | DurableChannel
@@ -97,11 +97,7 @@ def _open(
             return
         server.on_stopped = forget  # it has never begun
         server.stop()
-        if isinstance(error, NameTaken):
-            taken = ChannelExists(spec.name, str(error))
-            taken.__cause__ = error
-            error = taken
-        opened.set_exception(error)
+        opened.set_exception(why_unregistered(spec.name, error))
 
     entry = Entry(spec.address, session.messenger.endpoint, {**about, **spec.to_info()})
     session.directory.register_async(entry, claims).add_done_callback(settle)

@@ -12,9 +12,11 @@ from rlinf.scheduler.errors import (
     ChannelClosed,
     ChannelEmpty,
     ChannelError,
+    ChannelExists,
     ChannelFull,
     ChannelTimeout,
     ItemsLost,
+    NameTaken,
     SchedulerError,
     VersionTooEarly,
 )
@@ -67,3 +69,12 @@ def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTi
         return ChannelTimeout(*about, state or "")
     wanted = f"{operation.describe_batch()} is wanted"
     return BatchTimeout(*about, f"{wanted}; there are {state}" if state else wanted)
+
+
+def why_unregistered(channel: str, error: BaseException) -> BaseException:
+    """The error of who opens a channel, of what the directory has said to its name."""
+    if not isinstance(error, NameTaken):
+        return error
+    taken = ChannelExists(channel, str(error))
+    taken.__cause__ = error
+    return taken

@@ -121,14 +121,7 @@ class Starter:
             self._session.home, FIND_HOLDER, None, timeout_s=2 * START_TIMEOUT_S, reply_type=Endpoint
         )
 
-        def pass_on(reply: Promise[Reply]) -> None:
-            error = reply.exception(0)
-            if error is not None:
-                found.set_exception(error)
-            else:
-                found.set_result(reply.result(0).head)
-
-        asked.add_done_callback(pass_on)
+        asked.add_done_callback(lambda reply: found.set_from(lambda: reply.result(0).head))
 
     def start(self, wanted: StartChannel) -> Endpoint:
         """As `begin`, and wait for it; interrupted, the channel goes again."""

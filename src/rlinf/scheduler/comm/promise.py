@@ -85,6 +85,13 @@ class Promise(Generic[T]):
         """Complete it badly; nothing happens if it is complete."""
         self._complete((None, error))
 
+    def set_from(self, function: Callable[[], T]) -> None:
+        """Complete it with what a function returns, or raises."""
+        try:
+            self.set_result(function())
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            self.set_exception(error)
+
     def set_cancelled(self) -> None:
         """Complete it as given up; nothing happens if it is complete."""
         self._complete((_CANCELLED, None))

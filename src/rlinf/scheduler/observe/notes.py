@@ -203,11 +203,9 @@ class JobLook(msgspec.Struct, frozen=True, array_like=True):
         silent: those that did not.
         gone: those that are gone, the last ones.
         took_s: how long it took to ask, in seconds.
-        home: the process that keeps the job's directory, mostly "driver".
     """
 
     doing: tuple[Doing, ...] = ()
     silent: tuple[Silent, ...] = ()
     gone: tuple[GoneProcess, ...] = ()
     took_s: float = 0.0
-    home: str = "driver"

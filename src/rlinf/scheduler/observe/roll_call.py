@@ -125,8 +125,7 @@ class RollCall:
     def _on_found(self, present: _Present, found: AskingAll) -> None:
         if self._present is present:
             self._present = None
-        name = self._session.name
-        look = JobLook(found.heads, found.silent, self.gone, found.took_s, name)
+        look = JobLook(found.heads, found.silent, self.gone, found.took_s)
         if not present.wanted.names:
             self._last = time.monotonic(), look
         for done in present.waiters:

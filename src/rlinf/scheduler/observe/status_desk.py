@@ -100,9 +100,9 @@ class StatusDesk:
             return
         self._remember(look)
         # Not here: of a thousand ranks it takes a while.
-        run_beside_in_time(
-            self._messenger.call_later, _sum_up, wanted, look, before, self._facts(dict(self._earlier))
-        )
+        facts = self._facts(dict(self._earlier))
+        sum_up = partial(status_of, look, before, facts)
+        run_beside_in_time(self._messenger.call_later, wanted.set_from, sum_up)
 
     def _remember(self, look: JobVitals) -> None:
         """What processes say is kept for a while: they may be lost, which is known only later, or answer no more."""
@@ -132,13 +132,6 @@ class StatusDesk:
         """Something has happened; on any thread."""
         if not isinstance(event, WorkerLogged | WorkerPrinted):
             self._messenger.submit(partial(self._log.note, event, time.time()))
-
-
-def _sum_up(wanted: Promise[JobStatus], look: JobVitals, before: JobVitals, facts: JobFacts) -> None:
-    try:
-        wanted.set_result(status_of(look, before, facts))
-    except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-        wanted.set_exception(error)
 
 
 def _answer(request: Request, found: Promise[JobStatus]) -> None:

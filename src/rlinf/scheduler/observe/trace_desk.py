@@ -353,14 +353,7 @@ class TraceDesk:
 
     def _on_io_thread(self, step: Callable[[], Any]) -> Any:
         done: Promise[Any] = Promise()
-
-        def run() -> None:
-            try:
-                done.set_result(step())
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-                done.set_exception(error)
-
-        self._messenger.submit(run)
+        self._messenger.submit(lambda: done.set_from(step))
         return _result(done)
 
 

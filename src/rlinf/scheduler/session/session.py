@@ -161,7 +161,7 @@ class Session:
         if self.messenger.on_io_thread():
             return self._make(make)
         promise: Promise[T] = Promise()
-        self.messenger.submit(lambda: self._fulfil(promise, make))
+        self.messenger.submit(lambda: promise.set_from(lambda: self._make(make)))
         if not promise.wait(SERVICE_TIMEOUT_S):
             raise CommError(f"'{self.name}': its I/O thread has not answered after {SERVICE_TIMEOUT_S:.0f} s")
         return promise.result()
@@ -174,12 +174,6 @@ class Session:
         """What was provided as `kind`; None if nothing was."""
         found: T | None = self._services.get(kind)
         return found
-
-    def _fulfil(self, promise: Promise[T], make: Callable[[Session], T]) -> None:
-        try:
-            promise.set_result(self._make(make))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-            promise.set_exception(error)
 
     def _make(self, make: Callable[[Session], T]) -> T:
         if make not in self._services:

@@ -71,10 +71,7 @@ class Player(Tape):
         promise: ReplayedPromise[Any] = ReplayedPromise(order, found.place.number)
         if now or found.noted.failed:
             order.leave(found.place.number)
-        try:
-            promise.set_result(load(self.recorded.brought(found)))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-            promise.set_exception(error)
+        promise.set_from(lambda: load(self.recorded.brought(found)))
         return promise
 
     def given(
@@ -91,11 +88,11 @@ class Player(Tape):
         except ReplayEnded as error:
             return _ended(ReplayedPromise(order, None), error)
         promise: ReplayedPromise[None] = ReplayedPromise(order, then.place.number)
-        try:
+
+        def brought() -> None:
             self.recorded.brought(then)
-            promise.set_result(None)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
-            promise.set_exception(error)
+
+        promise.set_from(brought)
         return promise
 
     def give(self, operation: str, subject: str, given: Callable[[], Encoded] | None = None) -> None:

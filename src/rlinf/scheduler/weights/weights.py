@@ -184,14 +184,7 @@ class Weights:
 
     def _put(self, name: str, version: int, new: Parcel | Staged) -> object:
         done: Promise[object] = Promise()
-
-        def put() -> None:
-            try:
-                done.set_result(self._versions.put(name, version, new))
-            except WeightsError as error:
-                done.set_exception(error)
-
-        self._transfers.hand_over(put)
+        self._transfers.hand_over(lambda: done.set_from(lambda: self._versions.put(name, version, new)))
         try:
             return done.result(PUT_TIMEOUT_S)
         except TimeoutError as error:

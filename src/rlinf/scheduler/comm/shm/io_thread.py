@@ -70,14 +70,7 @@ def run_at(io_thread: IoThread, function: Callable[[], T]) -> T:
     if io_thread.on_io_thread():
         return function()
     answer: Promise[T] = Promise()
-
-    def run() -> None:
-        try:
-            answer.set_result(function())
-        except (OSError, ValueError) as error:
-            answer.set_exception(error)
-
-    io_thread.submit(run)
+    io_thread.submit(lambda: answer.set_from(function))
     if not answer.wait(ANSWER_S):
         raise OSError("the I/O thread does not answer")
     return answer.result(0)
