@@ -10,11 +10,14 @@ import termios
 import time
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from programs import RLINF, Program
 from rlinf.cli.main import app
 from rlinf.scheduler import Channel
+from rlinf.scheduler.session import job_file
+from rlinf.scheduler.session.job_file import find_job
 from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 60.0
@@ -102,6 +105,15 @@ def test_it_is_data_on_request_also_of_all_jobs(job):
     assert "rlinf-top" not in json.dumps(found["groups"])
     every = json.loads(rlinf_top("--json", "--all").stdout)
     assert os.getpid() in [status["driver_pid"] for status in every]
+
+
+def test_a_job_of_another_version_is_left_out_of_all_and_said(job, monkeypatch):
+    here = find_job(os.getpid())
+    monkeypatch.setattr(job_file, "running_jobs", lambda: [replace(here, version="9.9"), here])
+    done = rlinf_top("--json", "--all")
+    assert [status["driver_pid"] for status in json.loads(done.stdout)] == [os.getpid()]
+    assert "left out: " in done.stderr
+    assert "runs on version 9.9" in done.stderr
 
 
 def test_questions_without_an_answer_are_wrong(job):

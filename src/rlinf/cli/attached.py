@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
     from rlinf.scheduler.session import Session
     from rlinf.scheduler.session.job_file import RunningJob
@@ -31,25 +33,28 @@ def attached(pid: int | None, looker: str) -> Iterator[None]:
 def looking_at(jobs: list[RunningJob], looker: str) -> Iterator[list[Session]]:
     """A block in which this process takes part in several jobs at once; of each its session, in the same order.
 
-    Of several, one that has just ended is left out.
+    Of several, one that has just ended is left out, and one of another version, of which a line is said.
 
     Args:
         jobs: which.
         looker: what this process is called there, without its number.
 
     Raises:
+        ClusterError: none is of this program's version.
         CommError: none can be reached.
     """
-    from rlinf.scheduler.errors import CommError  # noqa: PLC0415
+    from rlinf.scheduler.errors import ClusterError, CommError  # noqa: PLC0415
 
     with ExitStack() as stack:
         sessions: list[Session] = []
         for place, job in enumerate(jobs):
             try:
                 sessions.append(session := job.attach(f"{looker}{os.getpid()}"))
-            except CommError:
+            except (ClusterError, CommError) as error:
                 if place + 1 == len(jobs) and not sessions:
                     raise
+                if isinstance(error, ClusterError):
+                    typer.echo(f"left out: {error}", err=True)
             else:
                 stack.callback(session.close)
         yield sessions
