@@ -106,7 +106,7 @@ def each_second(look: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def served_metrics() -> Iterator[Callable[[], object]]:
     """A block in which another process serves the metrics of this one's job; what reads them."""
-    command = [Path(sys.executable).with_name("rlinf"), "metrics", "--job", str(os.getpid())]
+    command = [Path(sys.executable).with_name("rlinf"), "metrics", "--no-token", "--job", str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
