@@ -162,6 +162,7 @@ def compare_sides(cluster: Cluster, group: Any, scrape: Callable[[], object], op
         for _ in range(options.rounds):
             for side in SIDES:
                 with sides[side]():
+                    run(max(1, count // 5))  # what began the side left processors busy, or asleep
                     took[side].append(run(count) / count)
         middle = [duration_text(statistics.median(seconds)) for seconds in took.values()]
         # Of each round its own: what else the machine does changes from one to the next.
