@@ -106,7 +106,7 @@ def each_second(look: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def served_metrics() -> Iterator[Callable[[], object]]:
     """A block in which another process serves the metrics of this one's job; what reads them."""
-    command = [Path(sys.executable).with_name("rlinf"), "metrics", "--job", str(os.getpid())]
+    command = [Path(sys.executable).with_name("rlinf"), "metrics", "--no-token", "--job", str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -162,6 +162,7 @@ def compare_sides(cluster: Cluster, group: Any, scrape: Callable[[], object], op
         for _ in range(options.rounds):
             for side in SIDES:
                 with sides[side]():
+                    run(max(1, count // 5))  # what began the side left processors busy, or asleep
                     took[side].append(run(count) / count)
         middle = [duration_text(statistics.median(seconds)) for seconds in took.values()]
         # Of each round its own: what else the machine does changes from one to the next.

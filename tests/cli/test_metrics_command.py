@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import tempfile
 import urllib.error
 import urllib.request
 from contextlib import suppress
@@ -12,8 +13,11 @@ from typer.testing import CliRunner
 
 from programs import RLINF, Program
 from rlinf.cli.main import app
-from rlinf.cli.metrics import _server
+from rlinf.cli.metrics import _server, _token, _token_file
 from rlinf.scheduler import Channel
+from rlinf.scheduler.errors import ClusterError
+from rlinf.scheduler.observe.metrics_token import own_token_file
+from rlinf.scheduler.observe.prometheus import metrics_app
 from rlinf.testing import LocalRuntime
 
 DEADLINE_S = 60.0
@@ -47,9 +51,38 @@ def test_they_are_served_to_who_has_the_token_until_the_job_ends(token_file):
         assert process.wait(DEADLINE_S) == 0
 
 
+def test_without_a_file_the_token_is_this_users_own_and_the_same_each_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = own_token_file()
+    token = first.read_text().strip()
+    assert own_token_file().read_text().strip() == token
+    assert len(token) >= 32
+    assert first.stat().st_mode & 0o777 == 0o600
+    assert first.parent.stat().st_mode & 0o777 == 0o700
+    assert list(first.parent.iterdir()) == [first]
+    first.chmod(0o644)
+    with pytest.raises(ClusterError, match="is not this user's alone: remove it"):
+        own_token_file()
+
+
+@pytest.mark.parametrize("no_token", [False, True])
+def test_readers_show_a_token_unless_it_is_said_that_they_need_not(no_token, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    file = _token_file(None, "127.0.0.1", no_token=no_token)
+    assert (file is None) == no_token
+    app = metrics_app(lambda: 1 / 0, token="" if file is None else _token(file))
+    told = []
+    asked = {"PATH_INFO": "/metrics", "REQUEST_METHOD": "GET", "QUERY_STRING": ""}
+    with suppress(ZeroDivisionError):
+        app(asked, lambda status, _headers: told.append(status))
+    assert told == ([] if no_token else ["401 Unauthorized"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (["--no-token", "--host", "0.0.0.0"], "--token-file"),
+        (["--no-token", "--token-file", "any"], "say one of them"),
         (["--host", "0.0.0.0"], "--token-file"),
         (["--token-file", "nowhere"], "the token cannot be read"),
         (["--token-file", os.devnull], "there is no token in /dev/null"),

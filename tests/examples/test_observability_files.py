@@ -20,6 +20,7 @@ from status_cases import whole_job
 from waits import wait_until
 
 FOLDER = Path(__file__).parents[2] / "examples" / "observability"
+TOKEN, TOKEN_FILE = "open sesame", "metrics-token"
 KNOWN = {family.name: family for family in FAMILIES}
 
 
@@ -101,7 +102,7 @@ class Quiet(WSGIRequestHandler):
 @contextmanager
 def served():
     """The metrics of a job; the port that they are read at."""
-    with make_server("127.0.0.1", 0, metrics_app(whole_job), handler_class=Quiet) as server:
+    with make_server("127.0.0.1", 0, metrics_app(whole_job, token=TOKEN), handler_class=Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -118,6 +119,7 @@ def prometheus(folder, port):
     config["global"] = {"scrape_interval": "200ms", "scrape_timeout": "200ms"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{port}"]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (folder / TOKEN_FILE).write_text(TOKEN)
     command = [
         "prometheus",
         "--config.file",
@@ -147,6 +149,14 @@ def prometheus(folder, port):
             process.wait(30)
 
 
+def test_prometheus_shows_the_token_that_the_page_has_the_metrics_served_with():
+    (scraped,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    assert scraped["authorization"] == {"credentials_file": TOKEN_FILE}
+    page = (FOLDER / "README.md").read_text()
+    assert f"base64 > {TOKEN_FILE}" in page
+    assert f"rlinf metrics --port 9464 --token-file {TOKEN_FILE}" in page
+
+
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed here")
 def test_a_real_prometheus_answers_every_query_of_the_dashboard(queries, tmp_path):
     with served() as port, prometheus(tmp_path, port) as ask:
@@ -158,10 +168,15 @@ def test_a_real_prometheus_answers_every_query_of_the_dashboard(queries, tmp_pat
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed here")
-def test_promtool_finds_no_fault():
-    with served() as port, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text = answer.read()
-    for arguments in (["metrics"], ["config", str(FOLDER / "prometheus.yml")]):
+def test_promtool_finds_no_fault(tmp_path):
+    (tmp_path / TOKEN_FILE).write_text(TOKEN)
+    shutil.copy(FOLDER / "prometheus.yml", tmp_path)
+    with served() as port:
+        header = {"Authorization": f"Bearer {TOKEN}"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=header)
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            text = answer.read()
+    for arguments in (["metrics"], ["config", str(tmp_path / "prometheus.yml")]):
         done = subprocess.run(
             ["promtool", "check", *arguments], input=text, capture_output=True, timeout=60, check=False
         )

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from multiprocessing import get_context
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +17,7 @@ import pytest
 from rlinf.scheduler import Channel
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.web.app import CLOSED
-from rlinf.scheduler.observe.web.job_page import page_url, serve_job
+from rlinf.scheduler.observe.web.job_page import metrics_url, page_url, serve_job
 from rlinf.scheduler.observe.web.server import MAX_CONNECTIONS, WebServer
 from rlinf.testing import LocalRuntime
 from waits import wait_until
@@ -97,7 +98,7 @@ def test_the_page_follows_the_job_and_says_why_it_waits(browser):
     assert browser.json("/status.json")["driver_pid"] == os.getpid()
 
 
-def test_metrics_are_beside_the_page_and_as_secret(browser):
+def test_metrics_are_beside_the_page_and_as_secret(job, browser):
     pytest.importorskip("prometheus_client")
 
     def told():
@@ -107,6 +108,9 @@ def test_metrics_are_beside_the_page_and_as_secret(browser):
     wait_until(lambda: 'rlinf_channel_got_items_total{channel="trajectories"} 1.0' in told())
     with browser.ask("/metrics", "wrong") as answer:
         assert answer.status == 403
+    assert metrics_url(job) == f"http://127.0.0.1:{browser.port}/metrics?token={browser.token}"
+    with urllib.request.urlopen(metrics_url(job), timeout=DEADLINE_S) as answer:
+        assert "rlinf_group_ranks" in answer.read().decode()
 
 
 def test_the_address_stays_and_is_a_secret(job, browser):

@@ -28,35 +28,54 @@ def metrics(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     token_file: Annotated[
-        Path | None, typer.Option(help="Who reads the metrics has to show what is in this file.")
+        Path | None,
+        typer.Option(help="Who reads the metrics has to show what is in this file; else in one of yours."),
     ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Everybody on this machine may read the metrics.")
+    ] = False,
 ) -> None:
-    """Serve the metrics of a job whose driver runs on this machine, at /metrics, until the job ends or Ctrl-C."""
+    """Serve the metrics of a job whose driver runs on this machine, at /metrics, until the job ends or Ctrl-C.
+
+    Who reads them shows a token, `Authorization: Bearer ...`: what is in a file whose name is printed.
+    """
     # Sockets and keys take a while to load, and other commands do without them.
     from rlinf.scheduler.observe.prometheus import PATH, metrics_app  # noqa: PLC0415
     from rlinf.scheduler.observe.status_desk import begin_status, received  # noqa: PLC0415
     from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
 
     with readable_errors():
-        token = _token(token_file, host)
+        file = _token_file(token_file, host, no_token=no_token)
+        token = _token(file) if file is not None else ""
         with looking_at([find_job(job)], LOOKER) as (session,):
             app = metrics_app(lambda: received(begin_status(session)), token=token)
             with _server(host, port, app) as server:
                 _end_with_job(session, server)
                 shown = f"[{host}]" if ":" in host else host
                 typer.echo(f"http://{shown}:{server.server_port}{PATH}")
+                if file is not None:
+                    typer.echo(f"its readers show what is in {file.absolute()}", err=True)
                 with suppress(KeyboardInterrupt):
                     server.serve_forever()
 
 
-def _token(file: Path | None, host: str) -> str:
+def _token_file(wanted: Path | None, host: str, *, no_token: bool) -> Path | None:
+    from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
+    from rlinf.scheduler.observe.metrics_token import own_token_file  # noqa: PLC0415
+
+    if no_token and wanted is not None:
+        raise ClusterError("--token-file and --no-token: say one of them")
+    if wanted is None and not _is_loopback(host):
+        problem = (
+            f"{host} may be reached from other machines: say by `--token-file` what its readers have to show"
+        )
+        raise ClusterError(problem)
+    return wanted if wanted is not None or no_token else own_token_file()
+
+
+def _token(file: Path) -> str:
     from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
 
-    if file is None:
-        if not _is_loopback(host):
-            problem = f"{host} may be reached from other machines: say by `--token-file` what its readers have to show"
-            raise ClusterError(problem)
-        return ""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

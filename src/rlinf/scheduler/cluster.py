@@ -422,6 +422,21 @@ class Cluster:
 
         return page_url(self.session)
 
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus on this machine reads the job's metrics: beside the page, for who has this address.
+
+        Its token may be shown as `Authorization: Bearer ...` instead. `rlinf metrics` serves them at a port of your
+        choice, and with a token that stays.
+
+        Raises:
+            ClusterError: prometheus-client is not installed.
+        """
+        # As for the page.
+        from rlinf.scheduler.observe.web.job_page import metrics_url  # noqa: PLC0415
+
+        return metrics_url(self.session)
+
     def subscribe(self, listener: Listener) -> None:
         """Have `listener` called with every event of the job that this process hears of, on a thread of its own."""
         self.session.bus.subscribe(listener)

@@ -75,6 +75,8 @@ logger = Reporter(__name__)
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
+# Of many operations at once, others learn what came of the first ones while the rest is done.
+NEWS_EVERY = 64
 _BESIDES = (StartClock, StopClock, Bury, Ripen)
 
 
@@ -276,8 +278,10 @@ class ChannelServer:
         for ticket in message.arrived:
             self._carry_out(self._state.arrive(client, ticket))
         frames = iter(request.frames)
-        for operation in message.operations:
+        for number, operation in enumerate(message.operations, 1):
             self._run(client, operation, frames)
+            if number % NEWS_EVERY == 0 and self._flush_due:
+                self._flush()
         for _, direct in known.direct.read():
             self._run(client, direct.operation, iter(direct.frames))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.observe.prometheus import WsgiApp, metrics_app
+from rlinf.scheduler.observe.prometheus import PATH, WsgiApp, metrics_app
 from rlinf.scheduler.observe.status import JobStatus
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.web.server import STATUS_EVERY_S, WebServer
@@ -46,6 +46,16 @@ def page_url(session: Session) -> str:
         if server is None:
             session.provide(WebServer, server := serve_job(session))
     return server.url
+
+
+def metrics_url(session: Session) -> str:
+    """Where the same server answers Prometheus on this machine.
+
+    Raises:
+        ClusterError: prometheus-client is not installed.
+    """
+    metrics_app(lambda: received(begin_status(session)))  # it says what is missing
+    return page_url(session).replace("/?", f"{PATH}?", 1)
 
 
 def _metrics(status: Callable[[], JobStatus]) -> WsgiApp | None:
