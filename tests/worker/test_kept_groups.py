@@ -1,5 +1,6 @@
 """Groups of a job that outlives its drivers: real processes, without Ray; drivers come, call, leave and are lost."""
 
+import errno
 import gzip
 import json
 import queue
@@ -374,11 +375,17 @@ def test_a_keeper_that_has_to_leave_says_why_before_anything_ends(kept, driver):
         group.who()
 
 
-def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, monkeypatch):
+def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypatch, caplog):
+    def full(_path):
+        raise OSError(errno.ENOSPC, "no space left")
+
     monkeypatch.setattr("rlinf.scheduler.kept.wait_for_keeper_end", lambda name, timeout_s: True)
     launch(driver, "stays", detached=True)
     second = kept.attach("driver@there.2")
+    trace(second.session, tmp_path / "run.json", MIB)
+    monkeypatch.setattr(kept_trace, "opened_file", full)
     end_job(second.session)
+    assert "its trace could not be written" in caplog.text
     assert kept.living == 0
     wait_until(lambda: driver.session.closed)
     assert "the job was stopped by " in driver.session.failure

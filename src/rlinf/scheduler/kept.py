@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import platform
@@ -28,7 +29,7 @@ from rlinf.scheduler.engine.keepers import (
     record_of,
     wait_for_keeper_end,
 )
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError
+from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError, SchedulerError
 from rlinf.scheduler.host.errand import withdraw_of_the_dead
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.observe.trace_desk import JobTrace
@@ -46,6 +47,7 @@ from rlinf.scheduler.worker.kept_trace import KeptTraces
 T = TypeVar("T")
 
 _LOOKER = "rlinf-jobs"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,10 @@ def end_job(session: Session) -> None:
         ClusterError: it has not ended; or this process is no driver of such a job.
     """
     attached = _driver(session)
-    session.service(KeptTraces).stop()
+    try:
+        session.service(KeptTraces).stop()
+    except (OSError, SchedulerError):  # the job ends all the same
+        _log.warning("job '%s' is stopped, and its trace could not be written", attached.name, exc_info=True)
     attached.stop_job(_who())
     ended = wait_for_keeper_end(attached.name, STOP_WITHIN_S)
     session.close("the job was stopped")
