@@ -1,4 +1,4 @@
-"""Many items of heavy-tailed durations: none too old when it is taken, none dropped, none held back."""
+"""A hundred thousand items of heavy-tailed durations: none too old when it is taken, none dropped, none held back."""
 
 import math
 from collections.abc import Iterator
@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 
-from effort import tries
 from rlinf.scheduler.queueing import Accept, ChannelState, Deliver, Limits
 
-NUM_ITEMS = tries(40_000)  # with 30,000 it would not be noticed that the longest are missing
+NUM_ITEMS = 100_000
 NUM_MAKERS = 96
 BATCH_ITEMS = 64
 MEDIAN, SIGMA = (
@@ -103,7 +102,7 @@ def _terms(scaled: float) -> Iterator[float]:
         yield (-1) ** (number - 1) * math.exp(-2 * (number * scaled) ** 2)
 
 
-@pytest.mark.parametrize(("max_lag", "num_items"), [(0, NUM_ITEMS // 4), (1, NUM_ITEMS), (4, NUM_ITEMS // 4)])
+@pytest.mark.parametrize(("max_lag", "num_items"), [(0, 20_000), (1, NUM_ITEMS), (4, 20_000)])
 def test_no_item_is_too_old_or_dropped_and_long_ones_are_taken_as_often_as_they_are_made(max_lag, num_items):
     story = Story(max_lag, seed=17 + max_lag)
     story.run(num_items)

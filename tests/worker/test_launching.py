@@ -18,6 +18,7 @@ from ray_workers import (
     RaisesInInit,
 )
 
+from forked_job import ForkedProcess
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy, Worker
 from rlinf.scheduler.errors import (
     CodecError,
@@ -54,6 +55,19 @@ def test_after_terminate_calls_say_so_and_the_name_is_free(forked_job, pair):
     with pytest.raises(WorkerDied, match="the group was terminated"):
         pair.add(1)
     again = Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="pair")
+    assert again.add(1).wait(60) == [1]
+
+
+def test_the_names_of_a_launch_that_failed_are_free_however_long_its_processes_take_to_end(
+    forked_job, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(ForkedProcess, "kill", lambda _process: None)
+        with pytest.raises(LaunchTimeout):
+            NeverReady.create_group(0).launch(
+                forked_job, PackedPlacementStrategy(0, 0), name="twice", launch_timeout_s=2
+            )
+    again = Probe.create_group().launch(forked_job, PackedPlacementStrategy(0, 0), name="twice")
     assert again.add(1).wait(60) == [1]
 
 

@@ -197,6 +197,7 @@ def launch_ranks(
         ranks = launch.run()
     except BaseException:
         launch.undo()
+        launch.declare_dead()  # before others have their names
         give_back()
         raise
     recipe.give_back = give_back
