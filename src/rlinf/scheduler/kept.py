@@ -8,7 +8,6 @@ import pickle
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -56,13 +55,15 @@ class KeptJobReport:
 
     Attributes:
         name: its name.
-        job: its keeper: where and since when it runs; None if that does not answer.
+        job: its keeper: where and since when it runs; None if that is not known.
         now: who takes part in it; likewise.
+        problem: why one of them is not known; "" if both are.
     """
 
     name: str
     job: RunningJob | None
     now: JobDescription | None
+    problem: str = ""
 
 
 def take_part(
@@ -164,13 +165,13 @@ def stop_kept_job(name: str, address: str | None, timeout_s: float, *, force: bo
     """
 
     def stop() -> None:
-        job = _decoded(record_of(name, min(timeout_s, ANSWER_TIMEOUT_S)))
+        record = record_of(name, min(timeout_s, ANSWER_TIMEOUT_S))
         try:
-            with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+            with _decoded(record).attach(f"{_LOOKER}:{os.getpid()}") as session:
                 session.messenger.request(
                     session.home, STOP, StopJob(_who()), timeout_s=STOP_WITHIN_S, reply_type=None
                 ).result()
-        except CommError as error:
+        except (ClusterError, CommError) as error:
             raise ClusterError(f"job '{name}' has not ended: {error}; {by_force(name)}") from error
         _check_ended(name, ended=wait_for_keeper_end(name, STOP_WITHIN_S))
 
@@ -208,20 +209,29 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
 
 
 def _report(name: str) -> Iterator[KeptJobReport]:
+    job: RunningJob | None = None
+    now: JobDescription | None = None
+    problem = ""
     try:
-        job = _decoded(record_of(name, ANSWER_TIMEOUT_S))
+        record = record_of(name, ANSWER_TIMEOUT_S)
     except ClusterTimeout:
-        yield KeptJobReport(name, None, None)
+        yield KeptJobReport(name, None, None, "its keeper does not answer")
         return
     except ClusterError:  # it has just ended, or could not be opened
         return
-    now: JobDescription | None = None
-    with suppress(CommError), job.attach(f"{_LOOKER}:{os.getpid()}") as session:
-        asked = session.messenger.request(
-            session.home, DESCRIBE, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=JobDescription
-        )
-        now = asked.result().head
-    yield KeptJobReport(name, job, now)
+    try:
+        job = _decoded(record)
+        with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+            asked = session.messenger.request(
+                session.home, DESCRIBE, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=JobDescription
+            )
+            now = asked.result().head
+    except (
+        ClusterError,
+        CommError,
+    ) as error:  # of another version, say; the other jobs are told of all the same
+        problem = str(error)
+    yield KeptJobReport(name, job, now, problem)
 
 
 def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T:
