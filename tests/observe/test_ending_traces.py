@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from alarms import Interrupted
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.host.timing import Stopwatch
@@ -15,6 +16,7 @@ from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.trace_desk import TraceDesk
 from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from waits import wait_until
 
 MIB = 1 << 20
 DEADLINE_S = 30.0
@@ -64,6 +66,23 @@ def test_of_two_who_begin_a_trace_at_once_one_is_refused(desk, tmp_path, monkeyp
         assert refused
     assert phases(tmp_path / "run.json") == ["learn"]
     assert not (tmp_path / "other.json").exists()
+
+
+def test_a_trace_whose_beginning_was_interrupted_goes_on_nowhere(desk, tmp_path, monkeypatch):
+    on_io_thread = desk._on_io_thread
+
+    def interrupted(step):
+        on_io_thread(step)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk, "_on_io_thread", interrupted)
+        with pytest.raises(Interrupted):
+            desk.begin(tmp_path / "lost.json", MIB)
+    wait_until(lambda: TIMES.spool is None)
+    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        pass
+    assert phases(tmp_path / "run.json") == ["learn"]
 
 
 def test_a_trace_that_cannot_be_begun_leaves_room_for_another(desk, tmp_path):

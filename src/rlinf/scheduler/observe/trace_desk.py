@@ -185,7 +185,9 @@ class TraceDesk:
             self._session.on_close_first(self._stop_at_close)
             self._on_io_thread(partial(self._begin_telling, tracing))
         except BaseException:
-            self._give_up(tracing)
+            if self._tracing is tracing:
+                self._give_up(tracing)
+                self._messenger.submit(partial(self._call_off, tracing))
             raise
         return trace
 
@@ -249,6 +251,12 @@ class TraceDesk:
         self._tracer.begin(TraceOn(tracing.trace_id, tracing.told_share))
         for name, known in self._roll_call.members.values():
             self._tell(name, known.endpoint, tracing)
+
+    def _call_off(self, tracing: Tracing) -> None:
+        """Who was told of a trace that nobody has is told that it is over."""
+        self._tracer.end(tracing.trace_id)
+        for _, known in self._roll_call.members.values():
+            self._messenger.notify(known.endpoint, TRACE, TraceOff(tracing.trace_id))
 
     def _share(self, tracing: Tracing) -> int:
         """What one process may write: what there is, divided among as many as there are, or twice as many."""
