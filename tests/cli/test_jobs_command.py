@@ -4,11 +4,16 @@ import json
 import os
 import re
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from rlinf.cli import jobs
 from rlinf.cli.main import app
+from rlinf.scheduler import kept
 from rlinf.scheduler.engine import addresses
+from rlinf.scheduler.session.job_file import find_job
 from rlinf.testing import LocalRuntime
 
 
@@ -40,3 +45,16 @@ def test_without_a_cluster_there_is_nothing_to_stop(no_cluster):
     done = rlinf("stop", "serving")
     assert done.exit_code == 2
     assert "no cluster runs here; `rlinf node start --head` begins one" in done.stderr
+
+
+def test_kept_jobs_that_say_nothing_that_can_be_read_are_shown_with_the_reason(monkeypatch):
+    with LocalRuntime():
+        job = find_job(os.getpid())
+        records = {"old": msgspec.msgpack.encode(replace(job, version="9.9")), "odd one": b"\xc1"}
+        monkeypatch.setattr(kept, "record_of", lambda name, _timeout_s: records[name])
+        reports = [report for name in records for report in kept._report(name)]
+    old, unknown, odd = jobs._lines(reports)
+    assert old.startswith(f"old: kept by process {os.getpid()} since ")
+    assert re.search("^  who takes part is not known: the job of process .* runs on version 9.9", unknown)
+    assert re.search("^odd one: what its keeper says cannot be read .*stop 'odd one' --force` ends it", odd)
+    assert "runs on version 9.9" in jobs._as_data(reports[0])["problem"]

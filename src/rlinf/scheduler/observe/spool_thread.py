@@ -10,6 +10,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.comm.timekeeping import TIMES, Span
+from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 from rlinf.scheduler.observe.spool import ClockNote, SpoolWriter
 
 # So often what has gathered is written: so much is lost with a process that is killed.
@@ -68,7 +69,7 @@ class SpoolThread:
 
     def _run(self) -> None:
         try:
-            while not self._over.wait(FLUSH_S):
+            while not self._is_over():
                 self._write()
             self._write()
         except OSError as error:  # its folder is gone, say: nobody has waited for it at the end of the trace
@@ -78,6 +79,10 @@ class SpoolThread:
         finally:
             self._writer.close()
             self.ended.set_result(None)
+
+    @awaited(lambda _local: Wait(IDLE, "spans"))  # else it would be counted, and traced
+    def _is_over(self) -> bool:
+        return self._over.wait(FLUSH_S)
 
     def _write(self) -> None:
         while self._clocks:
