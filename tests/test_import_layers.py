@@ -33,6 +33,7 @@ LAYERS = (
     ("mypy_plugin",),
     ("(face)",),  # rlinf/scheduler/__init__.py: the public names
     ("(testing)", "(cli)"),
+    ("(__main__)",),  # `python -m rlinf`
 )
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 

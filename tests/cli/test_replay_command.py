@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -82,13 +83,37 @@ def test_what_differs_is_named(recording):
         (["run", "--rank", "actor:1"], "no recording of actor:1"),
         (["run", "nothing.py:Adder"], "no such program"),
         (["run", "adder.py:Addre"], "it has no class 'Addre'; did you mean 'Adder'"),
+        (
+            ["run", "starting.py:Adder"],
+            "starting.py': it starts things at its top level (line 11): put them under `if",
+        ),
     ],
 )
 def test_a_wrong_question_is_answered_by_what_there_is(recording, monkeypatch, arguments, problem):
     monkeypatch.chdir(recording)
+    Path("starting.py").write_text(PROGRAM.format(more="") + '\nChannel.create("more")\n')
     done = rlinf("replay", *arguments)
     assert done.exit_code == 2
     assert problem in done.stderr
+
+
+def test_channels_recordings_beside_it_are_no_ranks(recording):
+    with LocalRuntime():
+        channel = Channel.create("numbers")
+        channel.record(recording / "run" / "numbers.rec")
+        channel.record(None)
+    done = rlinf("replay", recording / "run", f"{recording / 'adder.py'}:Adder")
+    assert done.stdout.splitlines() == ["__init__: done", "call 1, add(): done"], done.stderr
+    done = rlinf("replay", recording / "run", "--rank", "adder:1")
+    assert "no recording of adder:1 in this folder; there are adder-0.rec\n" in done.stderr
+
+
+def test_a_debugger_of_the_command_finds_the_file_by_its_name(recording):
+    """As the page says: `python -m pdb -m rlinf replay ...`."""
+    command = ["-c", "import pdb; pdb.main()", "-m", "rlinf", "replay", "run", "adder.py:Adder"]
+    done = run_program(*command, cwd=recording, input="b adder.py:9\nc\np 'total', total\nc\nq\n")
+    assert "('total', 5)" in done.stdout, done.stdout + done.stderr
+    assert "call 1, add(): done" in done.stdout
 
 
 def test_a_debugger_stops_it_on_the_main_thread(recording):

@@ -1,6 +1,7 @@
 """`breakpoint()` of a rank without a rank: whatever becomes of its debugger, the method goes on as it would have."""
 
 import bdb
+import os
 import re
 import socket
 import sys
@@ -10,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from rlinf.scheduler.host import breakpoints
-from rlinf.scheduler.host.breakpoints import Breakpoints
+from rlinf.scheduler.host.breakpoints import VARIABLE, Breakpoints, serve_breakpoints
 from waits import DEADLINE_S
 
 
@@ -193,3 +194,29 @@ def test_nobody_who_comes_and_no_place_to_wait_at_are_told(tmp_path, monkeypatch
     placeless = Debugged(tmp_path / "gone", monkeypatch, loops)
     assert placeless.result() == 3
     assert "No such file or directory" in placeless.told[-1]
+
+
+@pytest.mark.parametrize("of_ray", ["ray.util.rpdb.set_trace", "ray.util.rpdb._driver_set_trace"])
+@pytest.mark.parametrize(
+    ("at_start", "now", "chosen"),
+    [
+        (None, None, None),
+        (None, "OF RAY", None),
+        ("OF RAY", "OF RAY", None),
+        ("ipdb.set_trace", "OF RAY", "ipdb.set_trace"),
+        (None, "0", "0"),
+    ],
+)
+def test_what_ray_sets_is_no_choice_of_the_users(tmp_path, monkeypatch, of_ray, at_start, now, chosen):
+    at_start, now = (of_ray if value == "OF RAY" else value for value in (at_start, now))
+    monkeypatch.setattr(breakpoints, "variable_of", lambda process, variable: at_start)
+    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if now is not None:
+        monkeypatch.setenv(VARIABLE, now)
+    serve_breakpoints("actor:0", tmp_path)
+    if chosen is None:
+        assert isinstance(sys.breakpointhook, Breakpoints)
+    else:
+        assert sys.breakpointhook is sys.__breakpointhook__
+        assert os.environ[VARIABLE] == chosen

@@ -365,7 +365,7 @@ def test_what_cannot_be_found_is_named(tmp_path, recorded):
     RecordedRank(recorded.folder, "actor:0").close()
     with pytest.raises(RecordingError, match="it is of actor:0, not of actor:7"):
         RecordedRank(f"{recorded.folder}/actor-0.rec", "actor:7")
-    with pytest.raises(RecordingError, match="there is none at all"):
+    with pytest.raises(RecordingError, match="there is none of any rank"):
         RecordedRank(str(tmp_path), "actor:0")
 
 

@@ -5,6 +5,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -36,6 +37,9 @@ class Probe(Worker):
 
     def environment(self, *names):
         return {name: os.environ.get(name) for name in names}
+
+    def breakpoint_hook(self):
+        return type(sys.breakpointhook).__name__
 
     def who(self):
         return {

@@ -64,6 +64,10 @@ def test_the_environment_is_what_torch_distributed_reads(probes):
     assert len({(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments}) == 1
 
 
+def test_a_breakpoint_is_ours_although_ray_sets_its_own(probes):
+    assert probes.breakpoint_hook().wait(30) == ["Breakpoints"] * 4
+
+
 def test_execute_on_reaches_these_ranks_only_and_changes_nothing(probes):
     assert probes.execute_on(3, 1).add(0).wait(30) == [13, 11]
     assert probes.add(0).wait(30) == [10, 11, 12, 13]

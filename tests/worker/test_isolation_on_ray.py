@@ -175,14 +175,22 @@ def test_variables_and_interpreter_of_a_node_group_reach_its_processes_and_may_d
             "env_vars": [{"NCCL_IFNAME": "eth0"}, {"SHARED": "yes"}],
             "python_interpreter_path": str(wrapper),
         },
-        {"node_ranks": [1], "env_vars": {"NCCL_IFNAME": "ib1", "GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}},
+        {
+            "node_ranks": [1],
+            "env_vars": {
+                "NCCL_IFNAME": "ib1",
+                "GLIBC_TUNABLES": "glibc.malloc.arena_max=2",
+                "PYTHONBREAKPOINT": "0",
+            },
+        },
     )
     view = Cluster(config)
     strategy = ComponentPlacement({"cluster": config}, view).get_strategy("env")
-    first, second = seen(view, strategy, "NCCL_IFNAME", "SHARED", "RUN_BY_WRAPPER", "GLIBC_TUNABLES")
+    names = "NCCL_IFNAME", "SHARED", "RUN_BY_WRAPPER", "GLIBC_TUNABLES", "PYTHONBREAKPOINT"
+    first, second = seen(view, strategy, *names)
     assert first[:3] == ("eth0", "yes", "yes")
-    # The user's own setting, alone.
-    assert second == ("ib1", None, None, "glibc.malloc.arena_max=2")
+    # The user's own settings, alone; Ray puts its own over the last one.
+    assert second == ("ib1", None, None, "glibc.malloc.arena_max=2", "0")
 
 
 def test_groups_of_one_node_that_contradict_each_other_are_an_error_before_anything_starts(ray_cluster):

@@ -13,12 +13,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rlinf.scheduler.comm.rundir import DEBUGGER_NAME
+from rlinf.scheduler.engine.node.processes import ProcessId, variable_of
 
 if TYPE_CHECKING:
     from rlinf.scheduler.host.socket_pdb import SocketPdb
 
 # How long a breakpoint waits for somebody.
 WAIT_S = 600.0
+# By which a user says what `breakpoint()` calls.
+VARIABLE = "PYTHONBREAKPOINT"
+# Where what Ray sets it to lies: in every process that joins it, over whatever was there.
+_OF_RAY = "ray.util.rpdb."
 
 
 def serve_breakpoints(name: str, directory: Path) -> None:
@@ -28,8 +33,21 @@ def serve_breakpoints(name: str, directory: Path) -> None:
         name: of this process.
         directory: its own, which only its user can enter.
     """
-    if "PYTHONBREAKPOINT" not in os.environ and sys.breakpointhook is sys.__breakpointhook__:
+    if sys.breakpointhook is not sys.__breakpointhook__:
+        return
+    if chosen := _chosen():
+        os.environ[VARIABLE] = chosen
+    else:
         sys.breakpointhook = Breakpoints(name, directory)
+
+
+def _chosen() -> str:
+    """What the user wants `breakpoint()` to call in this process; "" for nothing in particular."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.startswith(_OF_RAY):
+        # What it was started with: the launcher's own, or of `env_vars`.
+        chosen = variable_of(ProcessId(os.getpid(), 0, ""), VARIABLE) or ""
+    return "" if chosen.startswith(_OF_RAY) else chosen
 
 
 class Breakpoints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -69,7 +70,7 @@ class RecordedRank:
 
     Args:
         path: the file; or the folder that the launch was given, with `rank`.
-        rank: which rank, `group:rank`; not needed where there is one recording.
+        rank: which rank, `group:rank`; not needed where there is one rank's recording.
 
     Attributes:
         path: the file.
@@ -215,7 +216,9 @@ def describe_call(began: CallBegan) -> str:
 def _file_of(path: str, rank: str) -> str:
     if not os.path.isdir(path):
         return path
-    names = sorted(name for name in os.listdir(path) if name.endswith(SUFFIX))
+    names = sorted(
+        name for name in os.listdir(path) if name.endswith(SUFFIX) and _is_of_a_rank(os.path.join(path, name))
+    )
     group, _, number = rank.rpartition(":")
     wanted = f"{group.translate(str.maketrans('/:', '+-'))}-{number}"
     fitting = [
@@ -224,7 +227,20 @@ def _file_of(path: str, rank: str) -> str:
     if len(fitting) == 1:
         return os.path.join(path, fitting[0])
     if not fitting:
-        there = f"there are {', '.join(names)}" if names else "there is none at all"
+        there = f"there are {', '.join(names)}" if names else "there is none of any rank"
         raise RecordingError(path, f"there is no recording of {rank or 'a rank'} in this folder; {there}")
     choice = "one for each process that the rank had" if rank else "say which rank"
     raise RecordingError(path, f"there are {', '.join(fitting)}: {choice}; name one of these files")
+
+
+def _is_of_a_rank(path: str) -> bool:
+    """Whether a recording is a rank's, and no channel's; one of which that cannot be read may be."""
+    try:
+        with closing(TapeReader(path)) as reader:
+            for _, frames in reader:
+                return isinstance(decode_entry(frames[0]), Began)
+    except msgspec.MsgspecError:
+        return False
+    except RecordingError:  # what is wrong is said when it is opened
+        pass
+    return True

@@ -8,6 +8,7 @@ import inspect
 import os
 import platform
 import sys
+import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -20,7 +21,7 @@ from rlinf.scheduler.channel.asking import Asking
 from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.channel.replayed import ReplayedAsking, ReplayedConnections
 from rlinf.scheduler.comm.secret import ClusterSecret
-from rlinf.scheduler.errors import CodecError, RecordingError, ReplayEnded
+from rlinf.scheduler.errors import CodecError, RecordingError, ReplayEnded, SchedulerError
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.seeds import seed_generators
 from rlinf.scheduler.mailbox import open_mailbox
@@ -49,7 +50,7 @@ class Replay:
 
     Args:
         path: the recording, or the folder that the launch was given as `record`.
-        rank: which rank, `group:rank`; not needed where there is one recording.
+        rank: which rank, `group:rank`; not needed where there is one rank's recording.
         program: where the worker's class is, `file.py:Class`, if it is another than then; "" for that.
         method: only calls of this method are run, after `__init__`; "" for all.
         check: what it gives away is compared with what it gave then: `run` raises ReplayDiffers where it is another.
@@ -59,7 +60,8 @@ class Replay:
         notes: what is missing in the recording, and why it has ended where it does, in words.
 
     Raises:
-        RecordingError: there is no such recording, or it is damaged; or there is no such class.
+        RecordingError: there is no such recording, or it is damaged; or there is no such class, or its file starts
+            things at its top level.
     """
 
     def __init__(
@@ -248,7 +250,15 @@ def _loaded(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # What it pickles, or looks up by its name, is found there.
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SchedulerError as error:
+        lines = [
+            each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == spec.origin
+        ]
+        where = f" (line {lines[0]})" if lines else ""
+        problem = f"it starts things at its top level{where}: put them under `if __name__ == '__main__':`"
+        raise RecordingError(str(file), f"{problem}; here there is no cluster ({error})") from error
     return module
 
 
