@@ -26,9 +26,10 @@ from rlinf.scheduler.engine.keepers import (
     kept_names,
     kill_keeper,
     record_of,
+    records_of,
     wait_for_keeper_end,
 )
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError
+from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.host.errand import withdraw_of_the_dead
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.observe.trace_desk import JobTrace
@@ -46,6 +47,10 @@ from rlinf.scheduler.worker.kept_trace import KeptTraces
 T = TypeVar("T")
 
 _LOOKER = "rlinf-jobs"
+# A keeper that has not answered a look by then is stopped or stuck, as far as one can tell.
+KEEPER_ANSWERS_S = 5.0
+# One that has answered has at least so long to say more.
+_DESCRIBES_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +140,19 @@ def end_job(session: Session) -> None:
 def kept_jobs(address: str | None, timeout_s: float) -> list[KeptJobReport]:
     """The jobs that are kept on a Ray, by name.
 
+    Args:
+        address: of the Ray; None: the one that runs here.
+        timeout_s: how long all of it may take, in seconds; keepers have `KEEPER_ANSWERS_S` at most.
+
     Raises: as of `take_part`.
     """
+    deadline = time.monotonic() + timeout_s
 
     def look() -> list[KeptJobReport]:
         withdraw_of_the_dead()
-        return [each for name in kept_names() for each in _report(name)]
+        until = min(deadline, time.monotonic() + KEEPER_ANSWERS_S)
+        records = records_of(kept_names(), until - time.monotonic())
+        return [each for name, record in records.items() for each in _report(name, record, until)]
 
     return _with_ray(address, timeout_s, look)
 
@@ -202,18 +214,22 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     return session
 
 
-def _report(name: str) -> Iterator[KeptJobReport]:
-    try:
-        job = _decoded(record_of(name, ANSWER_TIMEOUT_S))
-    except ClusterTimeout:
+def _report(name: str, record: bytes | None, until: float) -> Iterator[KeptJobReport]:
+    if record is None:
         yield KeptJobReport(name, None, None)
         return
-    except ClusterError:  # it has just ended, or could not be opened
+    try:
+        job = _decoded(record)
+    except ClusterError:
         return
     now: JobDescription | None = None
     with suppress(CommError), job.attach(f"{_LOOKER}:{os.getpid()}") as session:
         asked = session.messenger.request(
-            session.home, DESCRIBE, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=JobDescription
+            session.home,
+            DESCRIBE,
+            None,
+            timeout_s=max(until - time.monotonic(), _DESCRIBES_S),
+            reply_type=JobDescription,
         )
         now = asked.result().head
     yield KeptJobReport(name, job, now)
