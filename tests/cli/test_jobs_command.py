@@ -7,8 +7,10 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from rlinf.cli.jobs import _other
 from rlinf.cli.main import app
 from rlinf.scheduler.engine import addresses
+from rlinf.scheduler.session.job_file import RunningJob
 from rlinf.testing import LocalRuntime
 
 
@@ -34,6 +36,11 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
     )
     assert os.getpid() in [job["pid"] for job in json.loads(data.stdout)["others"]]
     assert json.loads(data.stdout)["kept"] == []
+
+
+def test_a_keeper_of_another_cluster_is_not_said_to_end_with_its_driver():
+    shown = _other(RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
+    assert re.search(r"^process 4711 since .* keeps job 'serving' on another cluster", shown)
 
 
 def test_without_a_cluster_there_is_nothing_to_stop(no_cluster):
