@@ -97,7 +97,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_open: bool = False
 
 
-class Opened(NamedTuple):
+class OpenWork(NamedTuple):
     """A call or a phase that has begun: see `Span`; its name is a phase's with those around it."""
 
     kind: str
@@ -137,7 +137,7 @@ class Timekeeper:
         self.waits: dict[tuple[Site, Cause, str], Sum] = {}
         self.recent: deque[Span] = deque(maxlen=NUM_RECENT)
         self.since: float | None = None
-        self.open: dict[int, Opened] = {}
+        self.open: dict[int, OpenWork] = {}
         self.short_s = SHORT_S
         self.spool: Callable[[Span], object] | None = None
 
@@ -146,13 +146,13 @@ class Timekeeper:
         self.spool = spool
         self.short_s = SHORT_S if spool is None else -1.0
 
-    def begin(self, kind: str, began: float, name: str, by: str = "") -> Opened:
+    def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
         """A call or a phase of this thread begins; `end` ends what is given."""
-        opened = Opened(kind, began, name, threading.get_ident(), by)
+        opened = OpenWork(kind, began, name, threading.get_ident(), by)
         self.open[id(opened)] = opened
         return opened
 
-    def end(self, opened: Opened) -> None:
+    def end(self, opened: OpenWork) -> None:
         """It is over."""
         self.open.pop(id(opened), None)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
-from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, Opened, Site, site
+from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
 from rlinf.scheduler.errors import ConfigError
 
 P = ParamSpec("P")
@@ -35,7 +35,7 @@ class Stopwatch:
         self.name = name
         self.elapsed_s = 0.0
         # When, and from where to where. A list, for one timer may be entered again in a method that calls itself.
-        self._entered: list[tuple[Opened, Site, Site]] = []
+        self._entered: list[tuple[OpenWork, Site, Site]] = []
 
     def __enter__(self) -> Stopwatch:
         outside = site.get()
