@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from alarms import Interrupted
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.host.timing import Stopwatch
@@ -15,6 +16,7 @@ from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.trace_desk import TraceDesk
 from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
+from waits import wait_until
 
 MIB = 1 << 20
 DEADLINE_S = 30.0
@@ -47,6 +49,48 @@ def test_two_who_end_a_trace_at_once_get_the_same_file(desk, tmp_path):
     assert first is second
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     assert "learn" in [event["name"] for event in events]
+
+
+def test_of_two_who_begin_a_trace_at_once_one_is_refused(desk, tmp_path, monkeypatch):
+    on_io_thread, refused = desk._on_io_thread, []
+
+    def begin_another(step):
+        monkeypatch.setattr(desk, "_on_io_thread", on_io_thread)
+        with pytest.raises(ConfigError, match=r"traced already, to .*run\.json") as other:
+            desk.begin(tmp_path / "other.json", MIB)
+        refused.append(other)
+        return on_io_thread(step)
+
+    monkeypatch.setattr(desk, "_on_io_thread", begin_another)
+    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        assert refused
+    assert phases(tmp_path / "run.json") == ["learn"]
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_a_trace_whose_beginning_was_interrupted_goes_on_nowhere(desk, tmp_path, monkeypatch):
+    on_io_thread = desk._on_io_thread
+
+    def interrupted(step):
+        on_io_thread(step)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk, "_on_io_thread", interrupted)
+        with pytest.raises(Interrupted):
+            desk.begin(tmp_path / "lost.json", MIB)
+    wait_until(lambda: TIMES.spool is None)
+    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        pass
+    assert phases(tmp_path / "run.json") == ["learn"]
+
+
+def test_a_trace_that_cannot_be_begun_leaves_room_for_another(desk, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        desk.begin(tmp_path / "nowhere" / "run.json", MIB)
+    with desk.begin(tmp_path / "run.json", MIB), Stopwatch("learn"):
+        pass
+    assert phases(tmp_path / "run.json") == ["learn"]
 
 
 def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of
 from rlinf.scheduler.observe.spool_thread import SpoolThread
 from rlinf.scheduler.observe.tracing import TraceOn, Tracer
 from rlinf.testing import LocalRuntime
+from waits import wait_until
 
 HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
 
@@ -161,6 +162,26 @@ def test_no_io_thread_stands_while_a_disk_takes_nothing(tmp_path, monkeypatch):
     finally:
         disk.set()
         TIMES.clear()
+
+
+def test_the_thread_that_writes_is_in_no_trace_and_counts_no_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool_thread, "FLUSH_S", 0.001)
+    flushed = []
+    note_threads = SpoolWriter.note_threads
+    monkeypatch.setattr(SpoolWriter, "note_threads", lambda *about: flushed.append(note_threads(*about)))
+    thread = SpoolThread(SpoolWriter(tmp_path / "p", HEAD, 1 << 20), "rollout:1")
+    TIMES.clear()
+    TIMES.trace(thread.add)
+    try:
+        for number in range(3):
+            thread.add(spans(number, 1)[0])
+            wait_until(lambda: len(flushed) > number)  # noqa: B023 - it is called here
+        assert TIMES.waits == {}
+    finally:
+        TIMES.clear()
+    thread.end()
+    assert thread.ended.wait(30)
+    assert read(tmp_path / "p").spans == spans(0, 3)
 
 
 def test_nothing_is_read_of_what_is_no_spool():

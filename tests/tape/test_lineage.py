@@ -4,11 +4,14 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rlinf.scheduler import Channel, Worker
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelArgumentError, RecordingError
 from rlinf.scheduler.tape import deliveries
@@ -18,6 +21,7 @@ from rlinf.scheduler.tape.ids import ItemId, Trace
 from rlinf.scheduler.tape.lineage import Recordings
 from rlinf.scheduler.tape.work import MAX_SOURCES, Work, current_work, working_at
 from rlinf.testing import LocalRuntime
+from waits import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -400,3 +404,11 @@ def test_a_durable_channel_is_recorded_and_told_nothing_of_it(tmp_path, recordin
 def test_the_file_is_of_its_user_alone(channels, tmp_path):
     assert (tmp_path / "prompts.rec").stat().st_mode & 0o777 == 0o600
     TapeReader(str(tmp_path / "prompts.rec")).close()
+
+
+def test_a_recording_for_which_nobody_waits_any_more_is_not_begun(tmp_path):
+    answers, wanted = [], wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
+    desk = RecordDesk("items", lambda step: step())
+    desk.answer(SimpleNamespace(head=wanted, is_cancelled=True, reply=answers.append))
+    wait_until(lambda: answers)
+    assert desk._log is None

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ import torch
 
 import device_peers
 from device_peers import DEVICE, idle_bytes, tensors, values_in
-from rlinf.scheduler.errors import CommError, ConfigError, PeerDied, PeerNotFound, WeightsMismatch
+from rlinf.scheduler.comm.device import Devices, devices
+from rlinf.scheduler.errors import (
+    CommError,
+    CommTimeout,
+    ConfigError,
+    PeerDied,
+    PeerNotFound,
+    WeightsMismatch,
+)
 from rlinf.testing.device_memory import PretendDevice
 from weights_job import DEADLINE_S, answer_of, wait_until
 
@@ -290,6 +299,22 @@ def test_who_cannot_open_them_gets_bytes_and_one_warning_says_why(job, caplog):
     assert told == [
         "weights 'policy' of 'actor:0' comes through host memory: this device opens nothing of others"
     ]
+
+
+def test_a_device_that_does_nothing_is_waited_for_once(job, monkeypatch):
+    actor = job.member("actor:0", device=PretendDevice(DEVICE))
+    rollout = job.member("rollout:0", device=PretendDevice(DEVICE))
+    actor.publish("policy", tensors(1), 1)
+    waits, wait, goes_on = [], Devices._wait, threading.Event()
+    handle = rollout.fetch("policy", tensors(-1), timeout_s=DEADLINE_S)
+    assert handle.settled.exception(DEADLINE_S) is None
+    monkeypatch.setattr(Devices, "_wait", lambda *about: waits.append(about) or wait(*about))
+    rollout._devices._thread.put(lambda: goes_on.wait(DEADLINE_S))
+    monkeypatch.setattr(devices, "COPY_TIMEOUT_S", 0.01)
+    with pytest.raises(CommTimeout, match=f"copy of weights 'policy' with '{DEVICE}' not done after 0.0 s, "):
+        handle.wait()
+    assert len(waits) == 1
+    goes_on.set()
 
 
 def test_processes_share_them_and_what_killed_ones_had_is_not_lost(job):

@@ -1,5 +1,6 @@
 """Groups of a job that outlives its drivers: real processes, without Ray; drivers come, call, leave and are lost."""
 
+import errno
 import gzip
 import json
 import queue
@@ -9,11 +10,11 @@ from concurrent.futures import CancelledError
 import pytest
 from kept_workers import Failing, Outer, Steady, Stuck
 
+from alarms import Interrupted
 from kept_forked_job import KeptForkedJob
 from rlinf.scheduler import Cluster, PackedPlacementStrategy
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.rundir import private_directory
 from rlinf.scheduler.errors import (
     ClusterError,
     CommError,
@@ -32,7 +33,7 @@ from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
-from rlinf.scheduler.worker.kept_trace import TraceMaker
+from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
@@ -311,6 +312,26 @@ def test_a_driver_has_the_job_traced_by_its_keeper(kept, driver, tmp_path, monke
         trace(driver.session, tmp_path / "run.json.gz", 1)
 
 
+def test_a_driver_that_was_interrupted_when_it_began_a_trace_begins_another(
+    kept, driver, tmp_path, monkeypatch
+):
+    group, ask = launch(driver, "policy", placement=ONE, detached=True), KeptTraces._ask
+
+    def interrupted(*about):
+        ask(*about)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeptTraces, "_ask", interrupted)
+        with pytest.raises(Interrupted):
+            trace(driver.session, tmp_path / "lost.json", MIB)
+    with trace(driver.session, tmp_path / "run.json.gz", MIB):
+        with pytest.raises(ConfigError, match=r"traces the job already, to .*run\.json\.gz"):
+            trace(driver.session, tmp_path / "other.json", MIB)
+        group.who().wait(60)
+    assert slices(tmp_path / "run.json.gz").count("who") == 1
+
+
 def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost(kept, driver, tmp_path):
     group = launch(driver, "policy", placement=ONE, detached=True)
     traced = trace(driver.session, tmp_path / "run.json.gz", MIB)
@@ -320,12 +341,15 @@ def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost
     assert "who" in slices(tmp_path / "run.json.gz")
     second, third = kept.attach("driver@there.2"), kept.attach("driver@there.3")
     trace(second.session, tmp_path / "lost.json", MIB)
-    second.session.messenger.close()
     made, desk = kept.session.service(TraceMaker)._made, kept.session.service(TraceDesk)
-    wait_until(lambda: not made and desk._trace is None)
-    trace(third.session, tmp_path / "next.json.gz", MIB).stop()
-    left = list(private_directory().glob("trace-*file-*"))
-    wait_until(lambda: not any(path.exists() for path in left))
+    (lost,) = made.values()
+    second.session.messenger.close()
+    wait_until(lambda: not made and desk._tracing is None)
+    following = trace(third.session, tmp_path / "next.json.gz", MIB)
+    (next_one,) = made.values()
+    following.stop()
+    folders = [each.trace.path.parent for each in (lost, next_one)]
+    wait_until(lambda: not any(folder.exists() for folder in folders))
 
 
 def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
@@ -351,11 +375,17 @@ def test_a_keeper_that_has_to_leave_says_why_before_anything_ends(kept, driver):
         group.who()
 
 
-def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, monkeypatch):
+def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypatch, caplog):
+    def full(_path):
+        raise OSError(errno.ENOSPC, "no space left")
+
     monkeypatch.setattr("rlinf.scheduler.kept.wait_for_keeper_end", lambda name, timeout_s: True)
     launch(driver, "stays", detached=True)
     second = kept.attach("driver@there.2")
+    trace(second.session, tmp_path / "run.json", MIB)
+    monkeypatch.setattr(kept_trace, "opened_file", full)
     end_job(second.session)
+    assert "its trace could not be written" in caplog.text
     assert kept.living == 0
     wait_until(lambda: driver.session.closed)
     assert "the job was stopped by " in driver.session.failure

@@ -91,11 +91,11 @@ def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
     for report in kept:
         if report.job is None:
             force = f"`rlinf jobs stop {shlex.quote(report.name)} --force` ends it"
-            yield f"{report.name}: its keeper does not answer; {force}"
+            yield f"{report.name}: {printable(report.problem)}; {force}"
             continue
         yield f"{report.name}: kept by process {report.job.pid} since {clock_text(report.job.started)}"
         if report.now is None:
-            yield "  it does not answer"
+            yield f"  who takes part is not known: {printable(report.problem)}"
             continue
         for driver in report.now.drivers:
             program = printable(driver.program)
@@ -117,7 +117,8 @@ def _as_data(report: KeptJobReport) -> dict[str, Any]:
 
     now: dict[str, Any] = {} if report.now is None else msgspec.to_builtins(report.now)
     job = report.job
-    return {"name": report.name, "pid": job and job.pid, "started": job and job.started, **now}
+    about = {"name": report.name, "pid": job and job.pid, "started": job and job.started}
+    return {**about, **now, **({"problem": report.problem} if report.problem else {})}
 
 
 def _others_as_data(others: list[RunningJob]) -> list[dict[str, Any]]:

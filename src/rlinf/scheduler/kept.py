@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from rlinf.scheduler.engine.keepers import (
     records_of,
     wait_for_keeper_end,
 )
-from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf.scheduler.errors import ClusterError, CommError, SchedulerError
 from rlinf.scheduler.host.errand import withdraw_of_the_dead
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.observe.trace_desk import JobTrace
@@ -51,6 +51,7 @@ _LOOKER = "rlinf-jobs"
 KEEPER_ANSWERS_S = 5.0
 # One that has answered has at least so long to say more.
 _DESCRIBES_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,15 @@ class KeptJobReport:
 
     Attributes:
         name: its name.
-        job: its keeper: where and since when it runs; None if that does not answer.
+        job: its keeper: where and since when it runs; None if that is not known.
         now: who takes part in it; likewise.
+        problem: why one of them is not known; "" if both are.
     """
 
     name: str
     job: RunningJob | None
     now: JobDescription | None
+    problem: str = ""
 
 
 def take_part(
@@ -130,7 +133,10 @@ def end_job(session: Session) -> None:
         ClusterError: it has not ended; or this process is no driver of such a job.
     """
     attached = _driver(session)
-    session.service(KeptTraces).stop()
+    try:
+        session.service(KeptTraces).stop()
+    except (OSError, SchedulerError):  # the job ends all the same
+        _log.warning("job '%s' is stopped, and its trace could not be written", attached.name, exc_info=True)
     attached.stop_job(_who())
     ended = wait_for_keeper_end(attached.name, STOP_WITHIN_S)
     session.close("the job was stopped")
@@ -152,7 +158,7 @@ def kept_jobs(address: str | None, timeout_s: float) -> list[KeptJobReport]:
         withdraw_of_the_dead()
         until = min(deadline, time.monotonic() + KEEPER_ANSWERS_S)
         records = records_of(kept_names(), until - time.monotonic())
-        return [each for name, record in records.items() for each in _report(name, record, until)]
+        return [_report(name, record, until) for name, record in records.items()]
 
     return _with_ray(address, timeout_s, look)
 
@@ -171,13 +177,13 @@ def stop_kept_job(name: str, address: str | None, timeout_s: float, *, force: bo
     """
 
     def stop() -> None:
-        job = _decoded(record_of(name, min(timeout_s, ANSWER_TIMEOUT_S)))
+        record = record_of(name, min(timeout_s, ANSWER_TIMEOUT_S))
         try:
-            with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+            with _decoded(record).attach(f"{_LOOKER}:{os.getpid()}") as session:
                 session.messenger.request(
                     session.home, STOP, StopJob(_who()), timeout_s=STOP_WITHIN_S, reply_type=None
                 ).result()
-        except CommError as error:
+        except (ClusterError, CommError) as error:
             raise ClusterError(f"job '{name}' has not ended: {error}; {by_force(name)}") from error
         _check_ended(name, ended=wait_for_keeper_end(name, STOP_WITHIN_S))
 
@@ -214,25 +220,26 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     return session
 
 
-def _report(name: str, record: bytes | None, until: float) -> Iterator[KeptJobReport]:
+def _report(name: str, record: bytes | None, until: float) -> KeptJobReport:
     if record is None:
-        yield KeptJobReport(name, None, None)
-        return
+        return KeptJobReport(name, None, None, "its keeper does not answer")
+    job: RunningJob | None = None
+    now: JobDescription | None = None
+    problem = ""
     try:
         job = _decoded(record)
-    except ClusterError:
-        return
-    now: JobDescription | None = None
-    with suppress(CommError), job.attach(f"{_LOOKER}:{os.getpid()}") as session:
-        asked = session.messenger.request(
-            session.home,
-            DESCRIBE,
-            None,
-            timeout_s=max(until - time.monotonic(), _DESCRIBES_S),
-            reply_type=JobDescription,
-        )
-        now = asked.result().head
-    yield KeptJobReport(name, job, now)
+        with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+            left_s = max(until - time.monotonic(), _DESCRIBES_S)
+            asked = session.messenger.request(
+                session.home, DESCRIBE, None, timeout_s=left_s, reply_type=JobDescription
+            )
+            now = asked.result().head
+    except (
+        ClusterError,
+        CommError,
+    ) as error:  # of another version, say; the other jobs are told of all the same
+        problem = str(error)
+    return KeptJobReport(name, job, now, problem)
 
 
 def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T:

@@ -58,7 +58,7 @@ class RecordDesk:
         error = log.opened.exception(0)
         if error is not None:
             request.reply(wire.Done(str(error)))
-        elif self._is_closed:
+        elif self._is_closed or request.is_cancelled:
             log.close()
             request.reply(wire.Done(f"channel '{self._channel}' was deleted"))
         else:

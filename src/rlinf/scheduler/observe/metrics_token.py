@@ -39,7 +39,7 @@ def own_token_file() -> Path:
 
 def _make(file: Path) -> None:
     """Put a fresh token there, whole, unless another process has just done so."""
-    fresh = file.with_name(f"{_NAME}.{os.getpid()}")
+    fresh = file.with_name(f"{_NAME}.{secrets.token_hex(8)}")
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as made:

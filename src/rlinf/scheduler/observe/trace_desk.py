@@ -86,7 +86,7 @@ class Tracing:
         trace_id: no other trace has it.
         max_bytes: how large the file may become.
         gone_before: who was gone already when it began.
-        told_share: how much one process was told that it may write.
+        told_share: how much one process was told that it may write; 0 before anybody was told.
         refused: which processes have not taken part, and why.
         is_ending: nobody is told any more to take part.
         told: whom to ask for what was written, by process id, when it has ended; None before.
@@ -95,7 +95,7 @@ class Tracing:
 
     trace_id: str
     max_bytes: int
-    gone_before: frozenset[str]
+    gone_before: frozenset[str] = frozenset()
     told_share: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     is_ending: bool = False
@@ -162,9 +162,8 @@ class TraceDesk:
         self._messenger = session.messenger
         self._roll_call = session.service(RollCall)
         self._tracer = session.service(Tracer)
-        # The one that goes on.
-        self._trace: JobTrace | None = None
-        self._tracing: Tracing | None = None
+        # The one that goes on. A dict, for its `setdefault` is one step: of two who begin at once one does.
+        self._going_on: dict[None, tuple[JobTrace, Tracing]] = {}
         self._roll_call.on_enlisted.append(self._on_enlisted)
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
@@ -176,22 +175,26 @@ class TraceDesk:
         """
         if max_bytes < 1 << 20:
             raise ConfigError(f"trace(max_bytes={max_bytes}): a trace needs a megabyte at least")
-        if self._trace is not None:
-            raise ConfigError(f"this job is traced already, to {self._trace.path}: stop that trace first")
-        file = Path(path).absolute()
-        with file.open("wb"):  # now, and not when all is over
-            pass
-        gone_before = frozenset(self._on_io_thread(lambda: set(self._roll_call.departed)))
-        self._tracing = tracing = Tracing(secrets.token_hex(8), max_bytes, gone_before)
-        self._trace = trace = JobTrace(file, partial(self._finish, file, tracing))
-        self._session.bus.subscribe(self._on_event)
-        self._session.on_close_first(self._stop_at_close)
+        file, tracing = Path(path).absolute(), Tracing(secrets.token_hex(8), max_bytes)
+        trace = JobTrace(file, partial(self._finish, file, tracing))
         try:
-            self._on_io_thread(partial(self._tell_all, tracing))
+            self._claim(trace, tracing)
+            with file.open("wb"):  # now, and not when all is over
+                pass
+            self._session.bus.subscribe(self._on_event)
+            self._session.on_close_first(self._stop_at_close)
+            self._on_io_thread(partial(self._begin_telling, tracing))
         except BaseException:
-            self._give_up(tracing)
+            if self._tracing is tracing:
+                self._give_up(tracing)
+                self._messenger.submit(partial(self._call_off, tracing))
             raise
         return trace
+
+    def _claim(self, trace: JobTrace, tracing: Tracing) -> None:
+        other, _ = self._going_on.setdefault(None, (trace, tracing))
+        if other is not trace:
+            raise ConfigError(f"this job is traced already, to {other.path}: stop that trace first")
 
     def _finish(self, path: Path, tracing: Tracing, timeout_s: float) -> TraceFile:
         """End a trace, unless it has ended already and could not be written, and write its file."""
@@ -226,20 +229,34 @@ class TraceDesk:
         if self._tracing is tracing:
             self._session.bus.unsubscribe(self._on_event)
             self._session.forget(self._stop_at_close)
-            self._trace = self._tracing = None
+            self._going_on.pop(None, None)
+
+    @property
+    def _tracing(self) -> Tracing | None:
+        return self._going_on.get(None, (None, None))[1]
 
     def _stop_at_close(self) -> None:
-        trace = self._trace
+        trace, _ = self._going_on.get(None, (None, None))
         if trace is not None and not self._session.failure:
             trace.stop(CLOSING_S)
 
     # -- telling ---------------------------------------------------------------------------------
+
+    def _begin_telling(self, tracing: Tracing) -> None:
+        tracing.gone_before = frozenset(self._roll_call.departed)
+        self._tell_all(tracing)
 
     def _tell_all(self, tracing: Tracing) -> None:
         tracing.told_share = self._share(tracing)
         self._tracer.begin(TraceOn(tracing.trace_id, tracing.told_share))
         for name, known in self._roll_call.members.values():
             self._tell(name, known.endpoint, tracing)
+
+    def _call_off(self, tracing: Tracing) -> None:
+        """Who was told of a trace that nobody has is told that it is over."""
+        self._tracer.end(tracing.trace_id)
+        for _, known in self._roll_call.members.values():
+            self._messenger.notify(known.endpoint, TRACE, TraceOff(tracing.trace_id))
 
     def _share(self, tracing: Tracing) -> int:
         """What one process may write: what there is, divided among as many as there are, or twice as many."""
@@ -253,7 +270,7 @@ class TraceDesk:
 
     def _on_enlisted(self, name: str, known: Enlist) -> None:
         tracing = self._tracing
-        if tracing is None or tracing.is_ending:
+        if tracing is None or not tracing.told_share or tracing.is_ending:
             return
         if self._share(tracing) < tracing.told_share:
             self._tell_all(tracing)

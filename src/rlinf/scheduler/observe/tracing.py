@@ -195,14 +195,14 @@ class Tracer:
         asked.add_done_callback(partial(self._on_time, trips, time.monotonic()))
 
     def _on_time(self, trips: list[RoundTrip], asked_at: float, answer: Promise[Reply]) -> None:
-        now = time.monotonic()
-        if answer.exception(0) is not None or self._spool is None:
+        now, spool = time.monotonic(), self._spool  # another thread may end it
+        if answer.exception(0) is not None or spool is None:
             return
         trips.append(RoundTrip(asked_at, answer.result(0).head, now))
         if len(trips) < NUM_TRIPS:
             self._ask_time(trips)
         else:
-            self._spool.note_clock(ClockNote(now, *offset_of(trips)))
+            spool.note_clock(ClockNote(now, *offset_of(trips)))
 
     def _writes(self, trace_id: str) -> bool:
         return self._spool is not None and trace_id == self._trace_id and not self._spool.ended.done()

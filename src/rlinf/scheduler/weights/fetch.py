@@ -21,7 +21,7 @@ from rlinf.scheduler.comm.replication import NOTHING_HEARD, Key, ReaderAnswer, R
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.transfer import OwnedPromise, Transfer, Transfers, end
 from rlinf.scheduler.comm.waits import WEIGHTS, Wait
-from rlinf.scheduler.errors import PeerDied, WeightsMismatch
+from rlinf.scheduler.errors import CommError, PeerDied, WeightsMismatch
 from rlinf.scheduler.weights.records import FETCH, NO_VERSION, FetchWeights
 from rlinf.scheduler.weights.state_dicts import StateDictWriter
 
@@ -70,6 +70,8 @@ class FetchedWeights:
         except WeightsMismatch as error:
             self._unfit = error.args
             self._arrived = self._use = None
+            raise
+        except CommError:  # the device did nothing for minutes: it would not now
             raise
         except BaseException:
             self._write(writer, self._arrived)

@@ -130,10 +130,13 @@ class TraceMaker:
 
     def _begin(self, request: Request) -> None:
         wanted: BeginTrace = request.head
-        for other in list(self._made.values()):
-            if other.trace.file is None:
+        for driver_id, other in list(self._made.items()):
+            if other.trace.file is None and driver_id != request.peer_id:
                 problem = f"this job is traced already, by '{other.driver}' to {other.about.path}"
                 raise ConfigError(f"{problem}: that trace is to be stopped first")
+        before = self._made.pop(request.peer_id, None)
+        if before is not None:  # it has its file, or was interrupted when it began that one
+            before.drop()
         folder = folder_of(f"{secrets.token_hex(8)}file", self._messenger.endpoint.machine_id)
         lock_fd = hold_folder(folder)
         try:
@@ -143,10 +146,7 @@ class TraceMaker:
             drop_spools(folder)
             raise
         made = _Made(wanted, request.peer_name, trace, lock_fd)
-        before = self._made.pop(request.peer_id, None)
         self._made[request.peer_id] = made
-        if before is not None:
-            before.drop()
         if not request.reply(None) or request.peer_id in self._messenger.peers.lost:
             self._on_peer_lost(request.peer_id)
 
@@ -191,7 +191,9 @@ class KeptTraces:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        # The last one, until its file is written; and whether the keeper has not ended it.
         self._trace: JobTrace | None = None
+        self._goes_on = False
         session.on_close_first(self.stop)
 
     def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
@@ -202,11 +204,15 @@ class KeptTraces:
             OSError: the file cannot be written.
             CommError: the keeper does not answer.
         """
+        if self._trace is not None and self._goes_on:
+            raise ConfigError(
+                f"this driver traces the job already, to {self._trace.path}: stop that trace first"
+            )
         file = Path(path).absolute()
         with file.open("wb"):  # now, and not when all is over
             pass
         self._ask(BEGIN_TRACE, BeginTrace(str(file), max_bytes), None, ANSWER_TIMEOUT_S)
-        self._trace = JobTrace(file, partial(self._finish, file))
+        self._trace, self._goes_on = JobTrace(file, partial(self._finish, file)), True
         return self._trace
 
     def stop(self) -> None:
@@ -218,6 +224,7 @@ class KeptTraces:
     def _finish(self, path: Path, timeout_s: float) -> TraceFile:
         deadline = time.monotonic() + timeout_s
         ended: TraceEnded = self._ask(END_TRACE, EndTrace(timeout_s), TraceEnded, timeout_s).head
+        self._goes_on = False
         with opened_file(path) as file:
             for start in range(0, ended.size_bytes, PART_BYTES):
                 left_s = max(1.0, deadline - time.monotonic())

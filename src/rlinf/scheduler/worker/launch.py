@@ -312,7 +312,6 @@ class _Launch:
             with launched.launching(self.abort), shown:
                 self._bring_up()
         finally:
-            messenger.submit(self._end_turns)
             messenger.unserve(self._service)
             messenger.off_peer_lost(self._on_peer_lost)
             watch.on_lost.remove(self._on_node_lost)
@@ -382,6 +381,8 @@ class _Launch:
         return Wait(LAUNCH, f"launch of '{self._name}'", self.elapsed_s, timeout_s, peers, detail=detail)
 
     def undo(self) -> None:
+        # Where all went well each has ended its own.
+        self._session.messenger.submit(self._end_turns)
         for rank in self._ranks:
             rank.process.kill()
         self._processes.forget([rank.process for rank in self._ranks if rank.endpoint is None])

@@ -133,7 +133,8 @@ class Devices:
         try:
             return self._thread.ask(step).result(COPY_TIMEOUT_S)
         except TimeoutError as error:
-            raise CommTimeout("copy", what, COPY_TIMEOUT_S, f"device {device}") from error
+            before = "what that device was asked before"
+            raise CommTimeout(f"copy of {what}", device, COPY_TIMEOUT_S, before) from error
 
     def _found(self) -> DeviceDriver | None:
         if self._driver is None and self._limit_bytes != 0:

@@ -1,7 +1,8 @@
 """Which buckets of other processes are open here, and when one is closed: PURE.
 
-A bucket is opened once, whatever is read from it one after the other, and stays open: opening costs as much as copying
-many megabytes. It is closed when its owner wants to give it up or is gone, but never while somebody here reads it.
+A bucket is opened once, whatever is read from it one after the other, and stays open: each opening is a call of the
+driver that maps memory. It is closed when its owner wants to give it up or is gone, but never while somebody here reads
+it.
 """
 
 from __future__ import annotations

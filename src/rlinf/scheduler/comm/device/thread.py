@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
 
 logger = Reporter(__name__)
 T = TypeVar("T")
@@ -26,7 +28,8 @@ class DeviceThread:
     def __init__(self) -> None:
         # Its methods are one step each, and may be called in a signal handler while they run.
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._starting = threading.Lock()
+        # Of the thread that runs them, for good.
+        self._running = threading.Lock()
         self._pid = os.getpid()
 
     def put(self, step: Callable[[], None]) -> None:
@@ -34,23 +37,15 @@ class DeviceThread:
         if os.getpid() != self._pid:
             return
         self._todo.put(step)
-        if self._starting.acquire(blocking=False):
-            try:
+        # Not taken here: an interruption before there is a thread would leave it taken for ever.
+        if not self._running.locked():
+            with suppress(RuntimeError):  # no thread to be had now: with the next step, perhaps
                 run_beside(self._run)
-            except RuntimeError:  # no thread to be had now: with the next step, perhaps
-                self._starting.release()
 
     def ask(self, function: Callable[[], T]) -> Promise[T]:
         """What `function` gives."""
         answer: Promise[T] = Promise()
-
-        def step() -> None:
-            try:
-                answer.set_result(function())
-            except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
-                answer.set_exception(error)
-
-        self.put(step)
+        self.put(lambda: answer.set_from(function))
         return answer
 
     def stop(self) -> None:
@@ -58,9 +53,15 @@ class DeviceThread:
         self._todo.put(None)
 
     def _run(self) -> None:
-        while (step := self._todo.get()) is not None:
+        if not self._running.acquire(blocking=False):  # two were started at once
+            return
+        while (step := self._next()) is not None:
             try:
                 step()
             except Exception:
                 logger.exception("something on a device failed")
             del step  # else what it refers to stays until the next one comes
+
+    @awaited(lambda _local: Wait(IDLE, "work for a device"))
+    def _next(self) -> Callable[[], None] | None:
+        return self._todo.get()
