@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from rlinf.cli import jobs
 from rlinf.cli.main import app
 from rlinf.scheduler import kept
 from rlinf.scheduler.engine import addresses
-from rlinf.scheduler.session.job_file import find_job
+from rlinf.scheduler.session.job_file import RunningJob, find_job
 from rlinf.testing import LocalRuntime
 
 
@@ -41,18 +42,22 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
     assert json.loads(data.stdout)["kept"] == []
 
 
+def test_a_keeper_of_another_cluster_is_not_said_to_end_with_its_driver():
+    shown = jobs._other(RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
+    assert re.search(r"^process 4711 since .* keeps job 'serving' on another cluster", shown)
+
+
 def test_without_a_cluster_there_is_nothing_to_stop(no_cluster):
     done = rlinf("stop", "serving")
     assert done.exit_code == 2
     assert "no cluster runs here; `rlinf node start --head` begins one" in done.stderr
 
 
-def test_kept_jobs_that_say_nothing_that_can_be_read_are_shown_with_the_reason(monkeypatch):
+def test_kept_jobs_that_say_nothing_that_can_be_read_are_shown_with_the_reason():
     with LocalRuntime():
         job = find_job(os.getpid())
         records = {"old": msgspec.msgpack.encode(replace(job, version="9.9")), "odd one": b"\xc1"}
-        monkeypatch.setattr(kept, "record_of", lambda name, _timeout_s: records[name])
-        reports = [report for name in records for report in kept._report(name)]
+        reports = [kept._report(*each, time.monotonic() + 30.0) for each in records.items()]
     old, unknown, odd = jobs._lines(reports)
     assert old.startswith(f"old: kept by process {os.getpid()} since ")
     assert re.search("^  who takes part is not known: the job of process .* runs on version 9.9", unknown)

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from waits import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "keep-a-job.md").read_text(encoding="utf-8")
 DEADLINE_S = 120.0
+# Ray itself gives up a process that is stopped after twenty seconds.
+STOPPED_S = 15.0
 # After the last line of the page's first program.
 KILLED = """
         import os, sys
@@ -102,7 +105,14 @@ def test_with_its_keeper_stopped_or_not_all_of_a_job_ends_and_its_devices_and_na
     descriptor = os.pidfd_open(group.pid().wait(DEADLINE_S)[0])
     try:
         (kept,) = json.loads(rlinf("--json"))["kept"]
+        # Neither the keeper, in Ray's loop, nor this process, which only asks, is at work.
+        assert "at work:" not in str(cluster.why()).splitlines()
         os.kill(kept["pid"], signal.SIGSTOP)
+        began = time.monotonic()
+        silent = json.loads(rlinf("--json", "--timeout-s", "1"))
+        assert time.monotonic() - began < STOPPED_S
+        assert [(job["name"], job["pid"]) for job in silent["kept"]] == [("fragile", None)]
+        assert kept["pid"] not in [job["pid"] for job in silent["others"]]
         with pytest.raises(
             ClusterTimeout, match="`rlinf jobs stop fragile --force` kills it, and ends its job"
         ):

@@ -22,6 +22,7 @@ from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
 from rlinf.scheduler.keeper import UNOPENED_S
+from rlinf.scheduler.kept import KEEPER_ANSWERS_S
 from rlinf.scheduler.observe import why
 from rlinf.scheduler.observe.reasons import INTERRUPTED_S
 from rlinf.scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
@@ -90,6 +91,7 @@ def test_fixed_waits_are_those_of_the_code():
         "a process that shares, and whose last channel was deleted, ends": WARM_S,
         "a peer whose connection is cut and cannot be made anew is dead": GRACE_S,
         "a Ray that does not answer where `rlinf devices` or `rlinf jobs` asks for it": devices.ANSWER_S,
+        "keepers that do not answer `rlinf jobs`, which then says so": KEEPER_ANSWERS_S,
         "a keeper that does not say that the groups of a driver that leaves have ended": LEAVE_WITHIN_S,
         "a keeper that does not say that a group has ended, beyond what `shutdown` gives its calls": END_WITHIN_S,
         "a keeper that nobody has had opened, or that could not be, ends": UNOPENED_S,

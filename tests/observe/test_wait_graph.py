@@ -30,6 +30,7 @@ from rlinf.scheduler.observe.notes import (
 )
 from rlinf.scheduler.observe.status import GoneProcess
 from rlinf.scheduler.observe.why import why_of
+from rlinf.scheduler.observe.words import state_text
 
 REWARD = (Frame("/home/me/reward.py", 31, "score", "time.sleep"), Frame("/home/me/main.py", 9, "generate"))
 
@@ -63,6 +64,18 @@ def get(queue="'default'", since_s=41.0, needs=0, kind="get", counts_items=False
 
 def put(since_s=30.0):
     return get(since_s=since_s, kind="put")
+
+
+def test_who_takes_no_calls_and_whose_main_thread_only_looks_is_idle():
+    library = Frame("/usr/lib/python3/threading.py", 327, "Condition.wait", is_library=True)
+    found = why(
+        Doing("keeper", 1, "node0"), Doing("driver", 1, "node0", None, (Stack("Thread-1", (library,)),))
+    )
+    assert "at work:" not in str(found)
+    assert "nothing runs there" in state_text(found.graph, "driver")
+    # A thread of the user's own is.
+    busy = why(Doing("driver", 1, "node0", None, (Stack("Thread-1", (library,)), Stack("Thread-2", REWARD))))
+    assert "driver is in reward.py:31 (time.sleep)" in str(busy)
 
 
 def channel(*queues, producers=""):

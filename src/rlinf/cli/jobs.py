@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,14 +35,17 @@ def show(
     """Show the jobs of a cluster that outlive their drivers, and those whose drivers run on this machine."""
     if context.invoked_subcommand is not None:
         return
+    deadline = time.monotonic() + timeout_s
     with readable_errors():
         # Sockets and Ray take a while to load, and other commands do without them.
         from rlinf.scheduler.session.job_file import running_jobs  # noqa: PLC0415
 
         found = running_cluster(address, min(timeout_s, ANSWER_S))
-        kept = _kept(found, timeout_s) if found != "" else []
+        kept = _kept(found, deadline - time.monotonic()) if found != "" else []
         homes = {report.job.home for report in kept if report.job is not None}
-        others = [job for job in running_jobs() if job.home not in homes]
+        # Of a keeper that does not answer the file that it left here tells.
+        silent = {report.name for report in kept if report.job is None}
+        others = [job for job in running_jobs() if job.home not in homes and job.kept not in silent]
     if as_json:
         typer.echo(
             json.dumps({"kept": list(map(_as_data, kept)), "others": _others_as_data(others)}, indent=2)
@@ -102,7 +106,10 @@ def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
 
 
 def _other(job: RunningJob) -> str:
-    return f"process {job.pid} since {clock_text(job.started)}, ends with it: {printable(job.program)}"
+    since = f"process {job.pid} since {clock_text(job.started)}"
+    if job.kept:
+        return f"{since} keeps job '{job.kept}' on another cluster; `rlinf jobs --address` shows that"
+    return f"{since}, ends with it: {printable(job.program)}"
 
 
 def _as_data(report: KeptJobReport) -> dict[str, Any]:
@@ -115,4 +122,12 @@ def _as_data(report: KeptJobReport) -> dict[str, Any]:
 
 
 def _others_as_data(others: list[RunningJob]) -> list[dict[str, Any]]:
-    return [{"pid": job.pid, "started": job.started, "program": job.program} for job in others]
+    return [
+        {
+            "pid": job.pid,
+            "started": job.started,
+            "program": job.program,
+            **({"kept": job.kept} if job.kept else {}),
+        }
+        for job in others
+    ]

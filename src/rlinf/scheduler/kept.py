@@ -7,7 +7,7 @@ import os
 import pickle
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,9 +26,10 @@ from rlinf.scheduler.engine.keepers import (
     kept_names,
     kill_keeper,
     record_of,
+    records_of,
     wait_for_keeper_end,
 )
-from rlinf.scheduler.errors import ClusterError, ClusterTimeout, CommError, SchedulerError
+from rlinf.scheduler.errors import ClusterError, CommError, SchedulerError
 from rlinf.scheduler.host.errand import withdraw_of_the_dead
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.observe.trace_desk import JobTrace
@@ -46,6 +47,10 @@ from rlinf.scheduler.worker.kept_trace import KeptTraces
 T = TypeVar("T")
 
 _LOOKER = "rlinf-jobs"
+# A keeper that has not answered a look by then is stopped or stuck, as far as one can tell.
+KEEPER_ANSWERS_S = 5.0
+# One that has answered has at least so long to say more.
+_DESCRIBES_S = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -141,12 +146,19 @@ def end_job(session: Session) -> None:
 def kept_jobs(address: str | None, timeout_s: float) -> list[KeptJobReport]:
     """The jobs that are kept on a Ray, by name.
 
+    Args:
+        address: of the Ray; None: the one that runs here.
+        timeout_s: how long all of it may take, in seconds; keepers have `KEEPER_ANSWERS_S` at most.
+
     Raises: as of `take_part`.
     """
+    deadline = time.monotonic() + timeout_s
 
     def look() -> list[KeptJobReport]:
         withdraw_of_the_dead()
-        return [each for name in kept_names() for each in _report(name)]
+        until = min(deadline, time.monotonic() + KEEPER_ANSWERS_S)
+        records = records_of(kept_names(), until - time.monotonic())
+        return [_report(name, record, until) for name, record in records.items()]
 
     return _with_ray(address, timeout_s, look)
 
@@ -208,22 +220,18 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     return session
 
 
-def _report(name: str) -> Iterator[KeptJobReport]:
+def _report(name: str, record: bytes | None, until: float) -> KeptJobReport:
+    if record is None:
+        return KeptJobReport(name, None, None, "its keeper does not answer")
     job: RunningJob | None = None
     now: JobDescription | None = None
     problem = ""
     try:
-        record = record_of(name, ANSWER_TIMEOUT_S)
-    except ClusterTimeout:
-        yield KeptJobReport(name, None, None, "its keeper does not answer")
-        return
-    except ClusterError:  # it has just ended, or could not be opened
-        return
-    try:
         job = _decoded(record)
         with job.attach(f"{_LOOKER}:{os.getpid()}") as session:
+            left_s = max(until - time.monotonic(), _DESCRIBES_S)
             asked = session.messenger.request(
-                session.home, DESCRIBE, None, timeout_s=ANSWER_TIMEOUT_S, reply_type=JobDescription
+                session.home, DESCRIBE, None, timeout_s=left_s, reply_type=JobDescription
             )
             now = asked.result().head
     except (
@@ -231,7 +239,7 @@ def _report(name: str) -> Iterator[KeptJobReport]:
         CommError,
     ) as error:  # of another version, say; the other jobs are told of all the same
         problem = str(error)
-    yield KeptJobReport(name, job, now, problem)
+    return KeptJobReport(name, job, now, problem)
 
 
 def _with_ray(address: str | None, timeout_s: float, work: Callable[[], T]) -> T:

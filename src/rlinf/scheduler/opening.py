@@ -174,7 +174,12 @@ def open_home(
         session.provide(Starter, session.service(starts_channels))
         session.service(DeviceDesk)
         session.service(NodeWatch).follow(NodeLooks(ray_address()))
-        job = announce(session, encryption=config.network.encryption, program=program)
+        job = announce(
+            session,
+            encryption=config.network.encryption,
+            program=program,
+            kept="" if kept is None else kept.name,
+        )
         session.provide(RunningJob, job)
         set_current(session)
         trace_whole_job(session)

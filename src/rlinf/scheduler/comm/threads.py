@@ -8,9 +8,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rlinf.scheduler.comm.forking import on_fork_in_child
+
 # A thread that cannot be had is asked for again after so long.
 ASK_AGAIN_S = 0.5
 _log = logging.getLogger(__name__)
+
+
+# The threads that `run_beside` has started, by their numbers: what they wait for is no user's wait.
+OWN_THREADS: set[int] = set()
+on_fork_in_child(OWN_THREADS.clear)
 
 
 def run_beside(function: Callable[..., object], *args: Any) -> None:
@@ -18,7 +25,16 @@ def run_beside(function: Callable[..., object], *args: Any) -> None:
 
     Not by `threading`, whose own locks a user's thread may hold while a signal handler of its waits for the I/O thread.
     """
-    _thread.start_new_thread(function, args)
+    _thread.start_new_thread(_run_own, (function, *args))
+
+
+def _run_own(function: Callable[..., object], *args: Any) -> None:
+    ident = _thread.get_ident()
+    OWN_THREADS.add(ident)
+    try:
+        function(*args)
+    finally:
+        OWN_THREADS.discard(ident)
 
 
 def run_beside_in_time(

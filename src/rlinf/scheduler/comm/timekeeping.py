@@ -20,6 +20,7 @@ import msgspec
 
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import on_fork_in_child
+from rlinf.scheduler.comm.threads import OWN_THREADS
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
 
 K = TypeVar("K", bound=Hashable)
@@ -82,6 +83,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
         by: who called; who ended a wait; "" where that is not known.
         subject: the channel, or what weights are published as.
         items: which items went through a channel, each by its producer and that one's number of it.
+        is_open: it had not ended then, when the trace did, or the process was last heard of.
     """
 
     kind: str
@@ -92,6 +94,17 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     by: str = ""
     subject: str = ""
     items: tuple[tuple[str, int], ...] = ()
+    is_open: bool = False
+
+
+class OpenWork(NamedTuple):
+    """A call or a phase that has begun: see `Span`; its name is a phase's with those around it."""
+
+    kind: str
+    began: float
+    name: str
+    thread: int
+    by: str
 
 
 Sum = list[Any]  # how often, and how many seconds
@@ -109,6 +122,7 @@ class Timekeeper:
         waits: by where, what for, and who ended them.
         recent: the last spans that took a while.
         since: when the first call began, on the monotonic clock; None before.
+        open: calls and phases that have not ended, each by the number of its record in memory.
         short_s: what takes less is not kept as a span, in seconds.
         spool: takes every span while the job is traced.
     """
@@ -123,6 +137,7 @@ class Timekeeper:
         self.waits: dict[tuple[Site, Cause, str], Sum] = {}
         self.recent: deque[Span] = deque(maxlen=NUM_RECENT)
         self.since: float | None = None
+        self.open: dict[int, OpenWork] = {}
         self.short_s = SHORT_S
         self.spool: Callable[[Span], object] | None = None
 
@@ -130,6 +145,16 @@ class Timekeeper:
         """Let every span go to `spool` from now on; None: not any more."""
         self.spool = spool
         self.short_s = SHORT_S if spool is None else -1.0
+
+    def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
+        """A call or a phase of this thread begins; `end` ends what is given."""
+        opened = OpenWork(kind, began, name, threading.get_ident(), by)
+        self.open[id(opened)] = opened
+        return opened
+
+    def end(self, opened: OpenWork) -> None:
+        """It is over."""
+        self.open.pop(id(opened), None)
 
     def note_wait(self, began: float, cause: Cause, by: str) -> None:
         """A wait of this thread that began then is over, and `by` has ended it."""
@@ -245,7 +270,12 @@ def begin_wait_for(cause: Cause) -> Begun:
 
 
 def begin_wait_in(frame: FrameType | None, cause: Cause | None = None) -> Begun | None:
-    """The same of a thread that waits in `frame`: what for is read off its stack, unless that is known."""
+    """The same of a thread that waits in `frame`: what for is read off its stack, unless that is known.
+
+    None, too, of a thread of this library's own.
+    """
+    if threading.get_ident() in OWN_THREADS:
+        return None
     if cause is not None:
         return begin_wait_for(cause)
     caller = frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -67,6 +68,28 @@ def record_of(name: str, timeout_s: float) -> bytes:
         return _answer(keeper.record.remote(), name, timeout_s)
     except (ValueError, RayActorError):
         raise _no_such_job(name) from None
+
+
+def records_of(names: Sequence[str], timeout_s: float) -> dict[str, bytes | None]:
+    """What keepers of jobs say of them, asked all at once; None of one that does not answer in time.
+
+    One that has just ended, or has opened nothing, is left out.
+    """
+    asked: dict[str, Any] = {}
+    for name in names:
+        with suppress(ValueError, RayActorError):
+            asked[name] = ray.get_actor(_PREFIX + name, namespace=NAMESPACE).record.remote()
+    if asked:
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=max(timeout_s, 0.0))
+    found: dict[str, bytes | None] = {}
+    for name, reference in asked.items():
+        try:
+            found[name] = _answer(reference, name, 0.0)
+        except ClusterTimeout:
+            found[name] = None
+        except (ClusterError, RayActorError):
+            continue
+    return found
 
 
 def begin_keeper(keeper_class: type, name: str, order: bytes, timeout_s: float) -> bytes:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
-from rlinf.scheduler.comm.timekeeping import TIMES, Site, site
+from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
 from rlinf.scheduler.errors import ConfigError
 
 P = ParamSpec("P")
@@ -35,21 +35,22 @@ class Stopwatch:
         self.name = name
         self.elapsed_s = 0.0
         # When, and from where to where. A list, for one timer may be entered again in a method that calls itself.
-        self._entered: list[tuple[float, Site, Site]] = []
+        self._entered: list[tuple[OpenWork, Site, Site]] = []
 
     def __enter__(self) -> Stopwatch:
         outside = site.get()
         inside = _inside(outside, self.name)
         # Not the token of this: what is entered in a generator may be left in another context.
         site.set(inside)
-        self._entered.append((time.monotonic(), outside, inside))
+        self._entered.append((TIMES.begin(PHASE, time.monotonic(), inside.phase), outside, inside))
         return self
 
     def __exit__(self, *_: object) -> None:
         ended = time.monotonic()
-        began, outside, inside = self._entered.pop()
-        self.elapsed_s = ended - began
-        TIMES.note_phase(inside, began, ended)
+        opened, outside, inside = self._entered.pop()
+        TIMES.end(opened)
+        self.elapsed_s = ended - opened.began
+        TIMES.note_phase(inside, opened.began, ended)
         site.set(outside)
         note_duration(self.name, self.elapsed_s)
 
@@ -104,9 +105,11 @@ def recording(durations: dict[str, float], method: str, caller: str) -> Iterator
     began = time.monotonic()
     if TIMES.since is None:
         TIMES.since = began
+    opened = TIMES.begin(CALL, began, method, caller)
     try:
         yield
     finally:
+        TIMES.end(opened)
         TIMES.note_call(method, began, caller)
         site.reset(before)
         _durations.reset(token)

@@ -138,9 +138,20 @@ class WaitGraph:
 
 
 def is_idle(doing: Doing) -> bool:
-    """Whether a rank has no call to run: its main thread waits for one, and is not told of."""
-    is_running = any(call.since_s is not None for call in doing.calls or ())
-    return doing.calls is not None and not is_running and all(stack.name != MAIN for stack in doing.stacks)
+    """Whether a process has nothing to run: its main thread waits for a call, or only looks, and is not told of.
+
+    Of one that takes no calls no other thread runs the user's code, either.
+    """
+    if any(call.since_s is not None for call in doing.calls or ()):
+        return False
+    if doing.calls is None and any(map(runs_users_code, doing.stacks)):
+        return False
+    return all(stack.name != MAIN for stack in doing.stacks)
+
+
+def runs_users_code(stack: Stack) -> bool:
+    """Whether a function that is neither Python's nor an installed package's is in a stack."""
+    return any(not frame.is_library for frame in stack.frames)
 
 
 def _runs(stack: Stack) -> bool:

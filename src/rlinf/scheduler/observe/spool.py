@@ -3,7 +3,7 @@
 Two segments, `NAME.0` and `NAME.1`, are written in turn: where one is full the other one, which is older, begins anew.
 
     segment     frames
-    frame       u32 size, little-endian; msgpack of `SpoolHead`, `ThreadNames`, `ClockNote`, `Spans` or `Dropped`
+    frame       u32 size, little-endian; msgpack of one of `Frame`
 
 A process that is killed may leave half a frame, which is not read.
 """
@@ -71,7 +71,28 @@ class Dropped(msgspec.Struct, tag=4, frozen=True, array_like=True):
     count: int
 
 
-Frame = SpoolHead | ThreadNames | ClockNote | Spans | Dropped
+class StillOpen(msgspec.Struct, tag=5, frozen=True, array_like=True):
+    """What had begun at a moment and had not ended; it takes the place of what was said so before.
+
+    Attributes:
+        at: when that was.
+        spans: each of no length.
+    """
+
+    at: float
+    spans: list[Span]
+
+    def of_length(self, ended: list[Span]) -> list[Span]:
+        """Those that are not among what has ended since, from their beginning to that moment."""
+        over = {(span.kind, span.thread, span.name) for span in ended if span.began <= self.at <= span.ended}
+        return [
+            msgspec.structs.replace(span, ended=max(self.at, span.began), is_open=True)
+            for span in self.spans
+            if (span.kind, span.thread, span.name) not in over
+        ]
+
+
+Frame = SpoolHead | ThreadNames | ClockNote | Spans | Dropped | StillOpen
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
 
@@ -101,6 +122,7 @@ class SpoolWriter:
         self._num_untold = 0
         self._threads: dict[int, str] = {}
         self._clock: ClockNote | None = None
+        self._open: StillOpen | None = None
         self._file = self._begin()
 
     def write(self, spans: list[Span]) -> None:
@@ -131,6 +153,11 @@ class SpoolWriter:
         self._clock = note
         self._append(_encode(note))
 
+    def note_open(self, note: StillOpen) -> None:
+        """That has not ended."""
+        self._open = note
+        self._append(_encode(note))
+
     def close(self) -> None:
         """Write no more."""
         if self._num_untold:
@@ -158,7 +185,7 @@ class SpoolWriter:
         file = open_private(segment(self._path, place))
         head = msgspec.structs.replace(self._head, number=self._number, num_dropped=self.num_dropped)
         self._file = file
-        for frame in (head, ThreadNames(self._threads), self._clock):
+        for frame in (head, ThreadNames(self._threads), self._clock, self._open):
             if frame is not None:
                 self._put(_encode(frame))
         return file
@@ -194,12 +221,14 @@ class SpoolContent(msgspec.Struct):
         threads: their names.
         clocks: how the clock differed, in order.
         spans: in the order in which they were written.
+        still_open: what had not ended when it was last said; None if it never was.
     """
 
     head: SpoolHead
     threads: dict[int, str]
     clocks: list[ClockNote]
     spans: list[Span]
+    still_open: StillOpen | None = None
 
 
 def read_spool(segments: Iterable[bytes]) -> SpoolContent | None:
@@ -222,6 +251,8 @@ def _add(content: SpoolContent, frame: Frame) -> None:
         content.clocks.append(frame)
     elif isinstance(frame, Spans):
         content.spans += frame.spans
+    elif isinstance(frame, StillOpen):
+        content.still_open = frame
     elif isinstance(frame, Dropped):
         num_dropped = content.head.num_dropped + frame.count
         content.head = msgspec.structs.replace(content.head, num_dropped=num_dropped)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from rlinf.scheduler.comm.threads import OWN_THREADS
 from rlinf.scheduler.comm.waits import COLLECTIVE, IDLE, Describe, Wait, describer_of
 from rlinf.scheduler.observe.notes import Frame, Stack
 
@@ -26,6 +27,8 @@ _PYTHON = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 # Where PyTorch's collectives are called, whatever carries them out.
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _EVENT_LOOP = "asyncio/base_events.py"
+# Where the main thread of an actor of Ray's is when none of its methods runs.
+_RAYS_LOOP = "ray/_private/worker.py"
 MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
@@ -92,13 +95,22 @@ class Threads:
         now = time.monotonic()
         for ident, frame in frames_of_threads().items():
             name = names.get(ident, f"thread {ident}")
-            frames = list(_outwards(frame))
+            frames = list(frames_outwards(frame))
             found.extend((True, stack) for stack in _tasks_in(frames))
-            if ident != own and not is_own_thread(name):
-                since = self._seen[ident][2] if ident in self._seen else now
-                found.append((ident != main, stack_of(name, frames, now - since)))
+            if ident == own or is_own_thread(name) or _is_in_rays_loop(frame):
+                continue
+            since = self._seen[ident][2] if ident in self._seen else now
+            stack = stack_of(name, frames, now - since)
+            if stack.wait is not None or ident not in OWN_THREADS:
+                found.append((ident != main, stack))
         found.sort(key=lambda each: each[0])
         return [stack for _, stack in found if stack.wait is None or stack.wait.kind != IDLE]
+
+
+def _is_in_rays_loop(frame: FrameType) -> bool:
+    """Whether a thread waits there for what Ray has to run next."""
+    code = frame.f_code
+    return code.co_name == "main_loop" and code.co_filename.endswith(_RAYS_LOOP)
 
 
 def longest_wait() -> Wait | None:
@@ -108,7 +120,7 @@ def longest_wait() -> Wait | None:
     waits = []
     for ident, frame in frames_of_threads().items():
         if ident == main or names.get(ident, "").startswith(CALL_THREADS):
-            wait = _wait_in(list(islice(_outwards(frame), MAX_FRAMES)))
+            wait = wait_in(list(islice(frames_outwards(frame), MAX_FRAMES)))
             if wait is not None and wait.kind != IDLE:
                 waits.append(wait)
     return max(waits, key=lambda wait: wait.since_s, default=None)
@@ -117,14 +129,23 @@ def longest_wait() -> Wait | None:
 def _tasks_in(frames: Iterable[FrameType]) -> Iterator[Stack]:
     """The tasks of the event loop that a thread runs, those that say something."""
     for frame in frames:
-        code = frame.f_code
-        if code.co_name == "run_forever" and code.co_filename.endswith(_EVENT_LOOP):
+        loop = loop_run_in(frame)
+        if loop is not None:
             try:
-                tasks = asyncio.all_tasks(frame.f_locals.get("self"))
+                tasks = asyncio.all_tasks(loop)
             except RuntimeError:  # too many come and go
                 return
-            stacks = (stack_of(TASK, reversed(list(_inwards(task.get_coro())))) for task in tasks)
+            stacks = (stack_of(TASK, reversed(list(frames_inwards(task.get_coro())))) for task in tasks)
             yield from (each for each in stacks if each.wait is not None or not _is_of_library(each))
+
+
+def loop_run_in(frame: FrameType) -> asyncio.AbstractEventLoop | None:
+    """The event loop that a frame of a thread runs; None if it is another function's."""
+    code = frame.f_code
+    if code.co_name == "run_forever" and code.co_filename.endswith(_EVENT_LOOP):
+        found = frame.f_locals.get("self")
+        return found if isinstance(found, asyncio.AbstractEventLoop) else None
+    return None
 
 
 def _is_of_library(stack: Stack) -> bool:
@@ -134,7 +155,7 @@ def _is_of_library(stack: Stack) -> bool:
 def stack_of(name: str, frames: Iterable[FrameType], same_for_s: float = 0.0) -> Stack:
     """Describe a stack, given its frames, the innermost first."""
     innermost = list(frames)[:MAX_FRAMES]
-    wait = _wait_in(innermost)
+    wait = wait_in(innermost)
     notes = [_note(frame) for frame in innermost]
     told = next((place for place, note in enumerate(notes) if not note.is_library), 0)
     if notes and wait is None:
@@ -172,19 +193,21 @@ def callee_of(code: CodeType, last: int) -> str:
 
 def _place_of(frame: FrameType) -> tuple[int, int]:
     """Where a thread is in the innermost code that is the user's."""
-    for each in _outwards(frame):
+    for each in frames_outwards(frame):
         if not is_library(each.f_code.co_filename):
             return id(each), each.f_lasti
     return id(frame), frame.f_lasti
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A stack's frames, the innermost first, given that one."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _inwards(awaitable: Any) -> Iterator[FrameType]:
+def frames_inwards(awaitable: Any) -> Iterator[FrameType]:
+    """The frames of what is awaited, the outermost first."""
     while awaitable is not None:
         frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)
         if frame is not None:
@@ -199,7 +222,7 @@ def _note(frame: FrameType) -> Frame:
     return Frame(file, line, code.co_qualname, "", is_own(file), is_library(file))
 
 
-def _wait_in(frames: list[FrameType]) -> Wait | None:
+def wait_in(frames: list[FrameType]) -> Wait | None:
     """What a thread waits for in this library, or in a collective; None if it is at something else."""
     for frame in frames:
         code = frame.f_code

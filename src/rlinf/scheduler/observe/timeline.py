@@ -23,6 +23,8 @@ TraceEvent: TypeAlias = dict[str, Any]
 _COLOURS = {WAIT: "grey"}
 _FLOWS = {PUT: "s", PUBLISH: "s", GET: "t", FETCH: "t", ACK: "f"}
 _NO_THREAD = 0
+# What had not ended is called so.
+_OPEN = " (open)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ def on_home_clock(content: SpoolContent) -> ProcessSpans:
 
     head = content.head
     error_s = max(note.error_s for note in clocks)
-    spans = [shifted(span) for span in content.spans]
+    still_open = [] if content.still_open is None else content.still_open.of_length(content.spans)
+    spans = [shifted(span) for span in (*content.spans, *still_open)]
     return ProcessSpans(head.process, head.pid, head.host, spans, content.threads, head.num_dropped, error_s)
 
 
@@ -125,12 +128,13 @@ def _latest_first(place: int, spans: Iterable[Span]) -> list[tuple[int, Span]]:
 
 
 # What a process and a thread take in the file besides their spans, at most; and a span besides its texts.
-_HEAD_BYTES, _SPAN_BYTES, _FLOW_BYTES = 400, 190, 150
+_HEAD_BYTES, _SPAN_BYTES, _FLOW_BYTES, _OPEN_BYTES = 400, 190, 150, 40
 
 
 def size_of(span: Span) -> int:
     """How many bytes a span takes in the file, at most."""
     texts = len(_dumped(span.name)) + len(_dumped(span.by)) + len(_dumped(span.subject))
+    texts += _OPEN_BYTES * span.is_open
     return _SPAN_BYTES + texts + (_FLOW_BYTES + len(_dumped(span.subject))) * len(span.items)
 
 
@@ -226,7 +230,7 @@ def _span_events(span: Span, pid: int, tid: int, begins: float) -> Iterator[Trac
     }
     if span.kind in _COLOURS:
         event["cname"] = _COLOURS[span.kind]
-    args = {"by": span.by, "of": span.subject, "items": len(span.items)}
+    args = {"by": span.by, "of": span.subject, "items": len(span.items), "open": span.is_open}
     told = {name: value for name, value in args.items() if value}
     yield {**event, "args": told} if told else event
     flow = _FLOWS.get(span.kind)
@@ -250,6 +254,10 @@ def _number_of(flow: str) -> int:
 
 
 def _title(span: Span) -> str:
+    return f"{_what(span)}{_OPEN if span.is_open else ''}"
+
+
+def _what(span: Span) -> str:
     if span.kind == WAIT:
         return f"waits in {span.name}"
     if span.kind in (CALL, PHASE):

@@ -19,7 +19,8 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
-from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter
+from rlinf.scheduler.observe.open_spans import open_spans
+from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen
 from rlinf.scheduler.observe.spool_folder import (
     drop_spools,
     folder_of,
@@ -37,6 +38,8 @@ SPOOLS = "job.spools"
 CLOCK = "job.clock"
 # So often the clocks of machines are compared, each time by so many questions.
 COMPARE_S, NUM_TRIPS = 10.0, 8
+# So often it is noted what has not ended and takes longer than that: of a killed process that is told.
+OPEN_S = 1.0
 # A process that leaves waits so long until its spool is written.
 CLOSING_S = 2.0
 
@@ -132,6 +135,7 @@ class Tracer:
         self._session.on_close(self._end_at_close)
         TIMES.trace(self._spool.add)
         self._compare_clocks(order.trace_id)
+        self._note_open(order.trace_id)
 
     def end(self, trace_id: str) -> Promise[None]:
         """Write what is left of a trace, and no more; done when that is written. From any thread."""
@@ -144,7 +148,9 @@ class Tracer:
         if TIMES.spool == spool.add:
             TIMES.trace(None)
         self._session.forget(self._end_at_close)
-        spool.end()
+        # From another thread it would be in the way of those who look at stacks: what was said last holds.
+        on_io_thread = self._messenger.on_io_thread()
+        spool.end(StillOpen(time.monotonic(), open_spans()) if on_io_thread else None)
         return spool.ended
 
     def release(self, trace_id: str) -> None:
@@ -162,6 +168,15 @@ class Tracer:
         ended = self.end(self._trace_id)
         if not self._messenger.on_io_thread():
             ended.wait(CLOSING_S)
+
+    def _note_open(self, trace_id: str) -> None:
+        """Note again and again what has not ended: this process may be killed."""
+        if self._spool is None or not self._writes(trace_id) or self._messenger.why_closed:
+            return
+        now = time.monotonic()
+        lasting = [span for span in open_spans() if now - span.began >= OPEN_S]
+        self._spool.note_open(StillOpen(now, lasting))
+        self._messenger.call_later(OPEN_S, partial(self._note_open, trace_id))
 
     # -- clocks ----------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rlinf.scheduler.observe.graph import Blocked, WaitGraph, is_idle
+from rlinf.scheduler.observe.graph import Blocked, WaitGraph, is_idle, runs_users_code
 from rlinf.scheduler.observe.notes import Stack
 from rlinf.scheduler.observe.queue_waits import some_names
+from rlinf.scheduler.observe.stacks import MAIN
 
 # Of the processes that could end a wait, so many are described.
 MAX_ENDS = 6
@@ -52,9 +53,12 @@ def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
         return _silent_text(graph, name)
     doing = graph.doing[name]
     if is_idle(doing):
-        return "idle", 0.0, f"{name} is idle: no call runs there"
+        return "idle", 0.0, f"{name} is idle: {'nothing' if doing.calls is None else 'no call'} runs there"
     running = [call for call in doing.calls or () if call.since_s is not None]
-    stack = next((each for each in doing.stacks if each.wait is None), None)
+    # Of threads that wait for nothing here the main one, or those whose code is the user's, tell most.
+    free = [each for each in doing.stacks if each.wait is None]
+    telling = (each for each in free if each.name == MAIN or runs_users_code(each))
+    stack = next(telling, free[0] if free else None)
     where = place_of(stack) if stack is not None else ""
     same_for_s = stack.same_for_s if stack is not None else 0.0
     call = f"{running[0].method}()" if running else ""

@@ -38,6 +38,7 @@ class RunningJob(msgspec.Struct, frozen=True):
         ports: the first and the last of the ports that its processes take; None: any.
         unreachable_after_s: how long a process may be unreachable before it is dead, in seconds.
         version: of this package, as the driver has it.
+        kept: the job's name, where it outlives its drivers, and its keeper is what is called driver here; "" where not.
     """
 
     pid: int
@@ -49,6 +50,7 @@ class RunningJob(msgspec.Struct, frozen=True):
     ports: PortRange | None = None
     unreachable_after_s: float = GRACE_S
     version: str = ""
+    kept: str = ""
 
     def __repr__(self) -> str:
         return f"<Job {self.pid}: {self.program}>"
@@ -87,8 +89,15 @@ def own_program() -> str:
     return " ".join(sys.orig_argv)[:_MAX_PROGRAM]
 
 
-def announce(session: Session, *, encryption: bool, program: str = "") -> RunningJob:
-    """Let other terminals of this user find the job whose home this is; `program` is what runs here, if not this."""
+def announce(session: Session, *, encryption: bool, program: str = "", kept: str = "") -> RunningJob:
+    """Let other terminals of this user find the job whose home this is.
+
+    Args:
+        session: the home's.
+        encryption: whether what goes from machine to machine is encrypted.
+        program: what runs here; "" for this program.
+        kept: the job's name, if it outlives its drivers.
+    """
     job = RunningJob(
         os.getpid(),
         program or own_program(),
@@ -99,6 +108,7 @@ def announce(session: Session, *, encryption: bool, program: str = "") -> Runnin
         session.messenger.ports,
         session.unreachable_after_s,
         __version__,
+        kept,
     )
     path = session.messenger.run_directory / JOB_NAME
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
