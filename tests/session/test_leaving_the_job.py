@@ -6,6 +6,7 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session import Session, current_or_none
 from scarce_threads import refuse_thread
 
@@ -18,11 +19,13 @@ def fail():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_driver_whose_io_thread_ends_leaves_the_job_and_undoes_what_it_did(session, caplog):
-    undone = threading.Event()
-    session.on_close(undone.set)
+    undone, heard = threading.Event(), []
+    session.bus.subscribe(heard.append)
+    session.on_close_last(undone.set)
     session.messenger.submit(fail)
     assert undone.wait(DEADLINE_S)
     assert session.closed
+    assert heard == [JobLost(session.failure)]
     assert current_or_none() is None
     assert "I/O thread ended: SystemExit('a mistake')" in session.failure
     assert any(
@@ -46,9 +49,12 @@ def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thre
 
 
 def test_a_driver_that_leaves_in_order_has_not_failed(session):
+    heard = []
+    session.bus.subscribe(heard.append)
     session.close()
     assert session.closed
     assert not session.failure
+    assert heard == []
 
 
 def test_a_thread_that_waits_when_the_program_is_interrupted_is_told_so(secret):

@@ -24,6 +24,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session.bus import EventBus
 from rlinf.scheduler.session.death_news import DeathNews
 from rlinf.scheduler.session.heartbeats import Heart, Hearts
@@ -246,6 +247,8 @@ class Session:
 
     def leave(self, why: str) -> None:
         """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
+        if not self.failure:
+            self.bus.emit(JobLost(why))
         self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
         self._close_beside()
