@@ -48,6 +48,25 @@ def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thre
     assert session.closed
 
 
+def test_who_closes_while_the_job_is_left_beside_waits_until_that_is_done(session):
+    undoing, go_on = threading.Event(), threading.Event()
+
+    def undo():
+        undoing.set()
+        go_on.wait(DEADLINE_S)
+
+    session.on_close_last(undo)
+    session.leave("Ray's head is gone")
+    assert undoing.wait(DEADLINE_S)
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(DEADLINE_S)
+    assert not closing.is_alive()
+
+
 def test_a_driver_that_leaves_in_order_has_not_failed(session):
     heard = []
     session.bus.subscribe(heard.append)

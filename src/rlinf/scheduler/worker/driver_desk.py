@@ -169,7 +169,9 @@ class DriverDesk:
     # -- the bus's thread ------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
-        if isinstance(event, JobLost):  # of the keeper itself: drivers hear that the job ends, and lose it then
+        if isinstance(
+            event, JobLost
+        ):  # of the keeper itself: drivers hear that the job ends, and lose it then
             return
         listeners = (
             self._groups.listeners(event.group) if isinstance(event, (WorkerLogged, WorkerPrinted)) else None
