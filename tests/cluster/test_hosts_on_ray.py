@@ -211,7 +211,7 @@ def test_a_driver_whose_head_falls_silent_is_told_and_ends_within_seconds_as_its
         assert took_s < 4 + LATE_S
         assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
     assert seen_kept["end"]["status"] == STATUS
-    assert seen_kept["end"]["after_s"] < SOON_S
+    assert seen_kept["end"]["after_s"] < LATE_S
 
 
 @pytest.fixture(scope="module")
