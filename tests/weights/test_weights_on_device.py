@@ -23,6 +23,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.testing.device_memory import PretendDevice
 from weights_job import DEADLINE_S, answer_of, wait_until
+from weights_peers import fetch_on_demand
 
 MIB = 1 << 20
 BUCKET_BYTES = 4 * MIB  # of `tensors`
@@ -319,7 +320,7 @@ def test_a_device_that_does_nothing_is_waited_for_once(job, monkeypatch):
 
 def test_processes_share_them_and_what_killed_ones_had_is_not_lost(job):
     publisher, actor, _ = job.start(device_peers.publish_on_demand, "actor:0")
-    reader, rollout, _ = job.start(device_peers.fetch_on_demand, "rollout:0")
+    reader, rollout, _ = job.start(fetch_on_demand, "rollout:0", device_peers.reader)
     for version in range(1, 5):
         actor.send(version)
         assert answer_of(actor) <= 2 * BUCKET_BYTES
