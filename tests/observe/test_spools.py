@@ -1,6 +1,7 @@
 """What a process writes of its spans can be read again: the last ones, whatever there was, and however it ended."""
 
 import errno
+import os
 import threading
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf.scheduler import Channel
+from rlinf.scheduler.comm.rundir import RunDirectory
 from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf.scheduler.observe import spool_thread
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
 from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, read_spool, segment
-from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of
+from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of, hold_folder
 from rlinf.scheduler.observe.spool_thread import SpoolThread
 from rlinf.scheduler.observe.tracing import TraceOn, Tracer
 from rlinf.testing import LocalRuntime
@@ -201,3 +203,32 @@ def test_clocks_differ_by_what_was_found_give_or_take_the_error(offset_s, delays
     ]
     found = offset_of(trips)
     assert found.seconds == pytest.approx(offset_s, abs=found.error_s + 1e-6)
+
+
+def test_an_empty_folder_of_a_trace_is_taken_away_as_others_are(monkeypatch):
+    left, young = folder_of("a2", "m1"), folder_of("a3", "m1")
+    try:
+        os.utime(left, (0, 0))
+        RunDirectory().close()
+        assert not left.exists()
+        assert young.exists()
+    finally:
+        drop_spools(young)
+
+
+def test_a_folder_that_is_taken_away_before_it_is_held_is_made_again(monkeypatch):
+    folder, take_away = folder_of("a4", "m1"), [True]
+    open_file = os.open
+
+    def open_late(path, *about):
+        if take_away.pop() if take_away else False:
+            folder.rmdir()
+        return open_file(path, *about)
+
+    monkeypatch.setattr(os, "open", open_late)
+    try:
+        os.close(hold_folder(folder))
+        assert not take_away
+        assert folder.exists()
+    finally:
+        drop_spools(folder)

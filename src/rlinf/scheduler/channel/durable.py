@@ -166,7 +166,12 @@ class DurableChannel:
     def _end(self) -> None:
         """The process leaves the job: a thread that writes the journal whole has nothing to do with it any more."""
         self._is_over = True
+        self._end_recording()
         self._journal.close()
+
+    def _end_recording(self) -> None:
+        if self._server is not None:
+            self._server.end_recording()
 
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
@@ -192,6 +197,7 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
+        self._end_recording()
         self._say_no_more()
         self._session.messenger.unserve(self._aside)
         self._session.messenger.off_end(self._end)

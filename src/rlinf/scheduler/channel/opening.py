@@ -83,7 +83,11 @@ def _open(
     server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
     forget = watch_channel(session, spec, server.note, server.vitals)
 
+    # Before that the last operations have come.
+    session.messenger.at_end(server.end_recording)
+
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
+        session.messenger.off_end(server.end_recording)
         forget()
         if tell is not None:
             tell()
@@ -95,7 +99,7 @@ def _open(
         if error is None:
             opened.set_result(server)
             return
-        server.on_stopped = forget  # it has never begun
+        server.on_stopped = partial(stopped, None)  # it has never begun
         server.stop()
         opened.set_exception(why_unregistered(spec.name, error))
 

@@ -260,6 +260,10 @@ class ChannelServer:
         """How the channel is reached."""
         return ChannelRef(self.spec, self._messenger.endpoint)
 
+    def end_recording(self) -> None:
+        """Have written what is recorded; on the I/O thread, when its process ends or another is to hold the channel."""
+        self._records.close()
+
     def stop(self) -> None:
         """Leave: what waits fails with ChannelLost, and what is held is dropped."""
         self._messenger.submit(self._stop)
@@ -592,6 +596,7 @@ class ChannelServer:
         self._carry_out(self._state.close())
 
         def leave(_unregistered: Any = None) -> None:
+            self.end_recording()  # whoever deletes it may read that next
             request.reply(None)
             self._stop()
 

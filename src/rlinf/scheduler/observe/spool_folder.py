@@ -48,7 +48,12 @@ def hold_folder(folder: Path) -> int:
     """A descriptor; as long as it is open, in this process or a child of its, nobody takes the folder for left."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
-        lock_fd = os.open(folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            lock_fd = os.open(
+                folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        except FileNotFoundError:  # somebody took it for left just now
+            continue
         try:
             # Who removes a folder has it for a moment.
             fcntl.flock(lock_fd, fcntl.LOCK_SH)

@@ -16,12 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
+import msgspec
+
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import CommError, ConfigError, SchedulerError
+from rlinf.scheduler.errors import ClusterTimeout, CommError, ConfigError, SchedulerError
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.notes import Enlist
@@ -55,12 +57,10 @@ CLOSING_S = 10.0
 _log = Reporter(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """What a trace has written.
+class TraceContent(msgspec.Struct, frozen=True):
+    """What the file of a trace has.
 
     Attributes:
-        path: the file.
         size_bytes: how large it is.
         num_processes: how many processes are in it.
         num_spans: how many spans.
@@ -69,13 +69,33 @@ class TraceFile:
         missing: of which processes there is nothing, and why.
     """
 
-    path: Path
     size_bytes: int
     num_processes: int
     num_spans: int
     num_dropped: dict[str, int]
     clock_error_s: dict[str, float]
     missing: dict[str, str]
+
+
+class TraceFile(TraceContent, frozen=True, kw_only=True):
+    """What a trace has written.
+
+    Attributes:
+        path: the file; for the others see `TraceContent`.
+    """
+
+    path: Path
+
+    @property
+    def content(self) -> TraceContent:
+        """It, without where it is."""
+        return TraceContent(*msgspec.structs.astuple(self)[: len(TraceContent.__struct_fields__)])
+
+
+def trace_file(path: Path, content: TraceContent) -> TraceFile:
+    """A file that was written with that, as large as it is now."""
+    about = msgspec.structs.asdict(content)
+    return TraceFile(**{**about, "path": path, "size_bytes": path.stat().st_size})
 
 
 @dataclass(slots=True, eq=False)
@@ -126,11 +146,20 @@ class JobTrace:
 
         Raises:
             OSError: the file cannot be written.
+            ClusterTimeout: another thread ends it, and has not by then.
         """
-        with self._stopping:
+        deadline = time.monotonic() + timeout_s
+        if not self._stopping.acquire(timeout=timeout_s):
+            problem = f"the trace to {self.path} is not written after {timeout_s:.0f} s"
+            raise ClusterTimeout(
+                f"{problem}: another thread of this process has begun to end it, and is still at it"
+            )
+        try:
             if self.file is None:
-                self.file = self._finish(timeout_s)
+                self.file = self._finish(max(0.0, deadline - time.monotonic()))
             return self.file
+        finally:
+            self._stopping.release()
 
     def __enter__(self) -> Self:
         return self
@@ -400,20 +429,20 @@ def _written(
     timeline = Timeline(processes, missing)
     with opened_file(path) as file, TextIOWrapper(file, encoding="ascii") as text:
         text.writelines(timeline.lines(max_bytes))
-    return TraceFile(
-        path,
-        path.stat().st_size,
-        len(processes),
-        timeline.num_written,
-        {name: count for name, count in timeline.num_dropped.items() if count},
-        {each.process: each.error_s for each in processes if each.error_s},
-        missing,
-    )
+    num_dropped = {name: count for name, count in timeline.num_dropped.items() if count}
+    errors_s = {each.process: each.error_s for each in processes if each.error_s}
+    content = TraceContent(0, len(processes), timeline.num_written, num_dropped, errors_s, missing)
+    return trace_file(path, content)
+
+
+def wanted_trace() -> str:
+    """Where RLINF_TRACE has a job traced to; "" where it is not set."""
+    return os.environ.get(TRACE_VARIABLE, "")
 
 
 def trace_whole_job(session: Session) -> None:
     """Trace a job from its beginning to its end, if RLINF_TRACE says where to; on the driver."""
-    path = os.environ.get(TRACE_VARIABLE)
+    path = wanted_trace()
     if path:
         session.service(TraceDesk).begin(path, MAX_BYTES)
         _log.info("%s: this job is traced, to %s", TRACE_VARIABLE, path)
