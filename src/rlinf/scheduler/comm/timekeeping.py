@@ -126,7 +126,7 @@ class Timekeeper:
         since: when the first call began, on the monotonic clock; None before.
         open: calls and phases that have not ended, each by the number of its record in memory, which whoever has begun
             it holds: what an interruption has cut short is dropped, and goes by itself.
-        short_s: what takes less is not kept as a span, in seconds.
+        short_s: of what takes less no span is made, in seconds.
         spool: takes every span while the job is traced.
     """
 
@@ -223,7 +223,8 @@ class Timekeeper:
             self.spool(Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items))
 
     def _keep(self, span: Span) -> None:
-        self.recent.append(span)
+        if span.ended - span.began >= SHORT_S:  # a trace wants the others, too
+            self.recent.append(span)
         if self.spool is not None:
             self.spool(span)
 
