@@ -137,7 +137,7 @@ def test_what_an_interruption_cuts_short_anywhere_is_open_no_more():
             pass
 
     for number in range(10_000):
-        if not interrupted_at(number, work):
+        if not contextvars.copy_context().run(interrupted_at, number, work):
             break
         assert TIMES.open == {}, f"interrupted at its instruction {number}"
     assert number > 100
@@ -161,9 +161,8 @@ def interrupted_at(number, work):
 
     before = sys.gettrace()
     try:
-        context = contextvars.copy_context()
         sys.settrace(trace)
-        context.run(work)
+        work()
     except Interrupted:
         return True
     finally:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from rlinf.scheduler.comm.rundir import RunDirectory
 from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf.scheduler.observe import spool_thread
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
-from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, read_spool, segment
+from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen, read_spool, segment
 from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of, hold_folder
 from rlinf.scheduler.observe.spool_thread import SpoolThread
 from rlinf.scheduler.observe.tracing import TraceOn, Tracer
@@ -45,6 +46,35 @@ def test_what_was_written_is_read(tmp_path):
     assert content.threads == {1: "MainThread", 2: "rlinf-call-1"}
     assert content.clocks == [ClockNote(1.0, 0.25, 0.001)]
     assert content.head == HEAD
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("\ud800", "\\ud800"), (Name("learn"), "learn"), (Path("a"), "a")]
+)
+def test_names_that_cannot_be_encoded_are_written_so_that_they_can(tmp_path, name, shown):
+    thread = SpoolThread(SpoolWriter(tmp_path / "p", HEAD, 1 << 20), "rollout:1")
+    thread.add(Span(CALL, 0.0, 0.5, name, 1, items=(("env:0", 7),)))
+    thread.note_open(StillOpen(1.0, [Span(CALL, 1.0, 1.0, name, 1)]))
+    thread.add(spans(1, 1)[0])
+    thread._names[1] = name
+    thread.end()
+    assert thread.ended.wait(30)
+    content = read(tmp_path / "p")
+    assert [span.name for span in (*content.spans, *content.still_open.spans)] == [shown, "step 1", shown]
+    assert content.spans[0].items == (("env:0", 7),)
+    assert content.threads == {1: shown}
+
+
+def test_what_is_not_understood_hides_nothing_that_follows(tmp_path):
+    writer = SpoolWriter(tmp_path / "p", HEAD, 1 << 20)
+    writer.write([Span(CALL, 0.0, 0.5, None, 1)])
+    writer.write(spans(0, 3))
+    writer.close()
+    assert read(tmp_path / "p").spans == spans(0, 3)
 
 
 def test_only_its_user_can_read_it(tmp_path):
