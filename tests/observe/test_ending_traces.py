@@ -107,7 +107,7 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
 
     traces = []
     with monkeypatch.context() as patch:
-        patch.setattr(trace_desk, "_written", full)
+        patch.setattr(trace_desk, "written", full)
         with pytest.raises(ZeroDivisionError):
             trace_one(ZeroDivisionError())
         with pytest.raises(OSError, match="no space left"):

@@ -51,7 +51,7 @@ def _longest(waits: Sequence[Blocked]) -> Blocked | None:
 
 def _ways(graph: WaitGraph, first: Blocked) -> dict[str, tuple[str, ...]]:
     """By whom a wait leads to each process that it leads to, that one included; the shortest ways."""
-    ways = {end: (end,) for end in first.ends.processes}
+    ways: dict[str, tuple[str, ...]] = {end: (end,) for end in first.ends.processes}
     front = list(ways)
     while front:
         following = []

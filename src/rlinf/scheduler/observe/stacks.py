@@ -36,6 +36,8 @@ MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
 CALL_THREADS = "rlinf-call-"
+# CPUCLOCK_SCHED and CPUCLOCK_PERTHREAD_MASK of the kernel.
+_THREADS_CLOCK = 2 | 4
 # Threads of this library's own, and of Ray's, say nothing about the job.
 _OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "rlinf-web", "ray_", "AsyncIO Thread")
 
@@ -77,7 +79,7 @@ class _Seen(NamedTuple):
 
     at: tuple[int, int]
     since: float
-    run: bytes
+    run_ns: int
     still_since: float
 
 
@@ -91,12 +93,12 @@ class Threads:
         """Note where each thread is, so that it can be said later for how long it has been there."""
         now, seen = time.monotonic(), {}
         for ident, frame in frames_of_threads().items():
-            at, run = _place_of(frame), _run_of(ident)
+            at, run_ns = _place_of(frame), _run_ns(ident)
             before = self._seen.get(ident)
             if before is None or before.at != at:
-                seen[ident] = _Seen(at, now, run, now)
-            elif not run or before.run != run:  # a loop, say, that comes by there again and again
-                seen[ident] = _Seen(at, before.since, run, now)
+                seen[ident] = _Seen(at, now, run_ns, now)
+            elif not run_ns or before.run_ns != run_ns:  # a loop, say, that comes by there again and again
+                seen[ident] = _Seen(at, before.since, run_ns, now)
             else:
                 seen[ident] = before
         self._seen = seen
@@ -217,13 +219,15 @@ def _place_of(frame: FrameType) -> tuple[int, int]:
     return id(frame), frame.f_lasti
 
 
-def _run_of(ident: int) -> bytes:
-    """What the kernel counts of a thread's running, which changes whenever it runs; empty where it is not known."""
+def _run_ns(ident: int) -> int:
+    """For how long a thread has run on a processor, in nanoseconds; 0 where that is not known."""
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
-    if thread is not None and thread.native_id is not None:
-        with suppress(OSError), open(f"/proc/self/task/{thread.native_id}/schedstat", "rb", 0) as file:
-            return file.read(64)
-    return b""
+    if thread is None or thread.native_id is None:
+        return 0
+    with suppress(OSError):
+        # Linux's own number of that clock. `time.pthread_getcpuclockid` may crash on a thread that is gone just now.
+        return time.clock_gettime_ns((~thread.native_id << 3) | _THREADS_CLOCK)
+    return 0
 
 
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:

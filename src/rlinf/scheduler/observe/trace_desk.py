@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import secrets
 import threading
@@ -11,12 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
-
-import msgspec
+from typing import Any, Self
 
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.promise import Promise
@@ -28,9 +24,9 @@ from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.roll_call import RollCall
-from rlinf.scheduler.observe.spool import SpoolContent, read_spool
+from rlinf.scheduler.observe.spool import read_spool
 from rlinf.scheduler.observe.spool_folder import SpoolFile, drop_spools, folder_of, part_of, spools_in
-from rlinf.scheduler.observe.timeline import Timeline, on_home_clock
+from rlinf.scheduler.observe.trace_file import TraceFile, written
 from rlinf.scheduler.observe.tracing import (
     SPOOLS,
     TRACE,
@@ -55,47 +51,6 @@ FETCH_TIMEOUT_S = 60.0
 # How long a job that ends waits for it.
 CLOSING_S = 10.0
 _log = Reporter(__name__)
-
-
-class TraceContent(msgspec.Struct, frozen=True):
-    """What the file of a trace has.
-
-    Attributes:
-        size_bytes: how large it is.
-        num_processes: how many processes are in it.
-        num_spans: how many spans.
-        num_dropped: how many spans are not in it, for want of room, by process.
-        clock_error_s: by how much the times of another machine's processes may be wrong, in seconds, by process.
-        missing: of which processes there is nothing, and why.
-    """
-
-    size_bytes: int
-    num_processes: int
-    num_spans: int
-    num_dropped: dict[str, int]
-    clock_error_s: dict[str, float]
-    missing: dict[str, str]
-
-
-class TraceFile(TraceContent, frozen=True, kw_only=True):
-    """What a trace has written.
-
-    Attributes:
-        path: the file; for the others see `TraceContent`.
-    """
-
-    path: Path
-
-    @property
-    def content(self) -> TraceContent:
-        """It, without where it is."""
-        return TraceContent(*msgspec.structs.astuple(self)[: len(TraceContent.__struct_fields__)])
-
-
-def trace_file(path: Path, content: TraceContent) -> TraceFile:
-    """A file that was written with that, as large as it is now."""
-    about = msgspec.structs.asdict(content)
-    return TraceFile(**{**about, "path": path, "size_bytes": path.stat().st_size})
 
 
 @dataclass(slots=True, eq=False)
@@ -235,7 +190,7 @@ class TraceDesk:
         reasons = {**gone, **tracing.silent, **missing, **tracing.refused}
         known = {content.head.process for content in contents}
         absent = {name: why for name, why in reasons.items() if name not in known}
-        result = _written(path, tracing.max_bytes, contents, absent)
+        result = written(path, tracing.max_bytes, contents, absent)
         self._drop(tracing.trace_id, told)
         return result
 
@@ -415,24 +370,6 @@ def _by_machine(
     for name, endpoint in members.values():
         found.setdefault(endpoint.machine_id, []).append((name, endpoint))
     return found
-
-
-def opened_file(path: Path) -> BinaryIO:
-    """The file of a trace, to be written; compressed if it is called so."""
-    return cast(BinaryIO, gzip.open(path, "wb")) if path.suffix == ".gz" else path.open("wb")
-
-
-def _written(
-    path: Path, max_bytes: int, contents: Iterable[SpoolContent], missing: dict[str, str]
-) -> TraceFile:
-    processes = [on_home_clock(content) for content in contents]
-    timeline = Timeline(processes, missing)
-    with opened_file(path) as file, TextIOWrapper(file, encoding="ascii") as text:
-        text.writelines(timeline.lines(max_bytes))
-    num_dropped = {name: count for name, count in timeline.num_dropped.items() if count}
-    errors_s = {each.process: each.error_s for each in processes if each.error_s}
-    content = TraceContent(0, len(processes), timeline.num_written, num_dropped, errors_s, missing)
-    return trace_file(path, content)
 
 
 def wanted_trace() -> str:

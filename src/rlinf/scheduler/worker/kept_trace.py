@@ -27,13 +27,10 @@ from rlinf.scheduler.observe.trace_desk import (
     PART_BYTES,
     TRACE_VARIABLE,
     JobTrace,
-    TraceContent,
     TraceDesk,
-    TraceFile,
-    opened_file,
-    trace_file,
     wanted_trace,
 )
+from rlinf.scheduler.observe.trace_file import TraceContent, TraceFile, opened_file, trace_file
 from rlinf.scheduler.session import Session
 
 # Services of the keeper.
