@@ -299,7 +299,7 @@ def test_a_channel_that_is_deleted_has_written_what_is_recorded(tmp_path, record
         channel.delete()
         assert recordings(tmp_path / "a.rec").steps == [1]
         # Nothing is left of it for the end of the process.
-        assert not [each for each in runtime.messenger._loop._finally if "end_recording" in repr(each)]
+        assert not [each for each in runtime.messenger._busy if "recording" in repr(each)]
 
 
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):

@@ -66,6 +66,7 @@ class DurableChannel:
         )
         # The lock is not for the process: it may leave the job and live on, and have children.
         session.messenger.at_end(self._end)
+        session.messenger.stay_while(self._is_recording_behind)
         session.on_fork(journal.close)
         self._server: ChannelServer | None = None
         self._growth = JournalGrowth()
@@ -166,12 +167,10 @@ class DurableChannel:
     def _end(self) -> None:
         """The process leaves the job: a thread that writes the journal whole has nothing to do with it any more."""
         self._is_over = True
-        self._end_recording()
         self._journal.close()
 
-    def _end_recording(self) -> None:
-        if self._server is not None:
-            self._server.end_recording()
+    def _is_recording_behind(self) -> bool:
+        return self._server is not None and self._server.is_recording_behind()
 
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
@@ -197,7 +196,9 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
-        self._end_recording()
+        if self._server is not None:
+            self._server.end_recording()
+        self._session.messenger.off_stay(self._is_recording_behind)
         self._say_no_more()
         self._session.messenger.unserve(self._aside)
         self._session.messenger.off_end(self._end)

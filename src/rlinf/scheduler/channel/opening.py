@@ -83,11 +83,10 @@ def _open(
     server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
     forget = watch_channel(session, spec, server.note, server.vitals)
 
-    # Before that the last operations have come.
-    session.messenger.at_end(server.end_recording)
+    session.messenger.stay_while(server.is_recording_behind)
 
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
-        session.messenger.off_end(server.end_recording)
+        session.messenger.off_stay(server.is_recording_behind)
         forget()
         if tell is not None:
             tell()

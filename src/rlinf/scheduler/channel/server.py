@@ -261,8 +261,12 @@ class ChannelServer:
         return ChannelRef(self.spec, self._messenger.endpoint)
 
     def end_recording(self) -> None:
-        """Have written what is recorded; on the I/O thread, when its process ends or another is to hold the channel."""
+        """Record no more, and have what is recorded written; on the I/O thread."""
         self._records.close()
+
+    def is_recording_behind(self) -> bool:
+        """Whether something is recorded and not written yet: its process stays until it is."""
+        return self._records.is_behind
 
     def stop(self) -> None:
         """Leave: what waits fails with ChannelLost, and what is held is dropped."""
