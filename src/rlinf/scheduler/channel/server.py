@@ -260,6 +260,14 @@ class ChannelServer:
         """How the channel is reached."""
         return ChannelRef(self.spec, self._messenger.endpoint)
 
+    def end_recording(self) -> None:
+        """Record no more, and have what is recorded written; on the I/O thread."""
+        self._records.close()
+
+    def is_recording_behind(self) -> bool:
+        """Whether something is recorded and not written yet: its process stays until it is."""
+        return self._records.is_behind
+
     def stop(self) -> None:
         """Leave: what waits fails with ChannelLost, and what is held is dropped."""
         self._messenger.submit(self._stop)
@@ -592,6 +600,7 @@ class ChannelServer:
         self._carry_out(self._state.close())
 
         def leave(_unregistered: Any = None) -> None:
+            self.end_recording()  # whoever deletes it may read that next
             request.reply(None)
             self._stop()
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in
+from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in, keeps_wait
 from rlinf.scheduler.comm.waits import Wait
 
 logger = Reporter(__name__)
@@ -136,6 +136,7 @@ class Promise(Generic[T]):
             self._on_cancelled()
         return self.cancelled()
 
+    @keeps_wait("begun")
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is complete, for at most `timeout_s` seconds; whether it is.
 
