@@ -10,6 +10,7 @@ The control part is small and typed; the frames are opaque and are never looked 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -192,7 +193,7 @@ class StreamReader:
             elif self._envelope is None:
                 position = self._begin_control(data, position, out)
             else:
-                position = self._begin_frame(data, position, out)
+                position = self._take_frames(self._envelope, data, position, out)
 
     def _begin_control(self, data: memoryview, position: int, out: list[Message]) -> int:
         if self._prefix or len(data) - position < PREFIX_BYTES:
@@ -219,15 +220,18 @@ class StreamReader:
         self._envelope = _parse_control(control)
         self._go_on(out)
 
-    def _begin_frame(self, data: memoryview, position: int, out: list[Message]) -> int:
-        size = self._envelope.sizes[len(self._frames)] if self._envelope is not None else 0
-        if position + size > len(data):
-            self._target, self._filled = self._allocate(size), 0
-            return position
-        piece = data[position : position + size]
-        self._frames.append(bytearray(piece) if size < DIRECT_BYTES else _copy(piece))
+    def _take_frames(self, envelope: Envelope, data: memoryview, position: int, out: list[Message]) -> int:
+        """Take the next frames, as far as they are here; of one that has only begun, say where it goes."""
+        frames, available = self._frames, len(data)
+        for size in islice(envelope.sizes, len(frames), None):
+            end = position + size
+            if end > available:
+                self._target, self._filled = self._allocate(size), 0
+                return position
+            frames.append(bytearray(data[position:end]) if size < DIRECT_BYTES else _copy(data[position:end]))
+            position = end
         self._go_on(out)
-        return position + size
+        return position
 
     def _finish_target(self, target: memoryview, out: list[Message]) -> None:
         self._target = None
