@@ -102,9 +102,9 @@ class Encoded:
         """
         write_parts([self.head, *self.parts], target, offsets)
 
-    def detached(self) -> Encoded:
-        """The same, sharing no memory with the object."""
-        return Encoded(self.head, [copied(part) for part in self.parts]) if self.parts else self
+    def snapshot(self) -> list[Buffer]:
+        """The frames, sharing no memory with the object."""
+        return [self.head, *map(copied, self.parts)]
 
 
 def encode(obj: object) -> Encoded:
