@@ -36,6 +36,8 @@ PREFIX_BYTES = 4
 MAX_CONTROL_BYTES = 64 << 20
 # Up to here one joined piece is cheaper to send than many pieces, and copying it is a microsecond or two.
 JOIN_BYTES = 16 << 10
+# So is one of many frames of up to so many bytes each, as items that travel together are.
+SMALL_FRAME_BYTES = 4 << 10
 # From here on a part that has only begun to arrive is received straight into its own memory.
 DIRECT_BYTES = 64 << 10
 
@@ -89,8 +91,8 @@ def pack(
 ) -> list[Buffer]:
     """The pieces of one message, in the order in which they go on the wire.
 
-    A small message comes as a single `bytes`, which shares nothing with `frames`; of a larger one the frames themselves
-    follow: copied if `snapshot`, for their owner may change them before they have left.
+    A small message, or one of small frames, comes as a single `bytes`, which shares nothing with `frames`; of others
+    the frames themselves follow: copied if `snapshot`, for their owner may change them before they have left.
 
     Raises:
         TypeError: `head` holds something that msgpack cannot carry.
@@ -102,7 +104,7 @@ def pack(
     if len(control) > MAX_CONTROL_BYTES:
         raise _too_large(control, service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")
-    if not rows or sum(sizes) <= JOIN_BYTES:
+    if not rows or sum(sizes) <= max(JOIN_BYTES, SMALL_FRAME_BYTES * len(sizes)):
         return [b"".join((prefix, control, *rows))]
     return [prefix + control, *(detached(frame) if snapshot else frame for frame in rows if len(frame))]
 
