@@ -186,7 +186,11 @@ def _remove_stale(parent: Path) -> None:
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # whoever made it was killed before it was locked: then it is empty, too
+        path.rmdir()
+        return
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(path)
