@@ -33,7 +33,7 @@ from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
-from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker
+from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker, trace_from_environment
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
@@ -350,6 +350,20 @@ def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost
     following.stop()
     folders = [each.trace.path.parent for each in (lost, next_one)]
     wait_until(lambda: not any(folder.exists() for folder in folders))
+
+
+def test_a_driver_whose_environment_says_so_has_the_job_traced_while_it_takes_part(
+    kept, driver, tmp_path, monkeypatch
+):
+    group = launch(driver, "policy", placement=ONE, detached=True)
+    monkeypatch.setenv("RLINF_TRACE", str(tmp_path / "run.json.gz"))
+    trace_from_environment(driver.session)
+    group.who().wait(60)
+    refusal = r"RLINF_TRACE=.*run\.json\.gz: .*traced already, by 'driver@here\.1' .*leave RLINF_TRACE away"
+    with pytest.raises(ConfigError, match=refusal):
+        trace_from_environment(kept.attach("driver@there.2").session)
+    driver.session.close()
+    assert slices(tmp_path / "run.json.gz").count("who") == 1
 
 
 def losses(driver):
