@@ -229,7 +229,7 @@ class Session:
             self._leaving.wait(UNDONE_WITHIN_S)
 
     def _undo(self, why: str = "") -> None:
-        self.messenger.why_leaving = why or self.messenger.why_leaving
+        self.messenger.why_leaving = why or self.failure or self.messenger.why_leaving
         self._closed = True
         if _current is self:
             set_current(self if self.failure else None)
