@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 # A signal that comes just before a wait begins does not end it: its handler runs when the thread looks again.
 SLICE_S = 1.0
-_NOWHERE = bytearray(1)
+# What is marked there is seen by nobody.
+NOWHERE = bytearray(1)
 _CANCELLED = object()
 
 
@@ -49,7 +50,7 @@ class Fate:
 
     def __init__(self) -> None:
         self.taken = False
-        self.mark: Any = _NOWHERE
+        self.mark: Any = NOWHERE
 
 
 class Promise(Generic[T]):

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
     ClusterSecret,
@@ -27,7 +27,10 @@ from rlinf.scheduler.errors import ClusterError, CommError
 from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session.bus import EventBus
 from rlinf.scheduler.session.death_news import DeathNews
-from rlinf.scheduler.session.heartbeats import Heart, Hearts
+from rlinf.scheduler.session.heartbeats import Heart
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.session.hearts import Hearts
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +127,9 @@ class Session:
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
         self._hearts: Hearts | None = None
         if home is None:
+            # One process of a job: the others do not load what it tells.
+            from rlinf.scheduler.session.hearts import Hearts  # noqa: PLC0415
+
             self._hearts = Hearts(self.messenger, self.bus, self.deaths)
         else:
             Heart(self.messenger, home, unresponsive_after_s)
