@@ -5,8 +5,6 @@ import json
 import re
 import select
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT
 
 from machine_fixtures import made_or_skipped
+from programs import Program
 from rlinf.testing.hosts import HostFleet
 
 PROGRAM = Path(__file__).with_name("hosts_stories.py")
@@ -82,21 +81,18 @@ class Hands:
 
 def tell(hands, story, host=0):
     """Run a program's story on a host; what it has seen."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, str(PROGRAM), story]
+    where = hands.fleet.hosts[host]
     hands.seen = None
-    with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
-        try:
-            while select.select([program.stdout], [], [], DEADLINE_S)[0]:
-                line = program.stdout.readline()
-                if not line:
-                    break
-                hands.do(*json.loads(line))
-                with contextlib.suppress(BrokenPipeError):
-                    program.stdin.write("\n")
-                    program.stdin.flush()
-        finally:
-            program.kill()
+    with Program(PROGRAM, story, with_ray=True, env=where.environment, machine=where.machine) as program:
+        while select.select([program.stdout], [], [], DEADLINE_S)[0]:
+            line = program.stdout.readline()
+            if not line:
+                break
+            hands.do(*json.loads(line))
+            with contextlib.suppress(BrokenPipeError):
+                program.stdin.write("\n")
+                program.stdin.flush()
+        program.kill()
         assert hands.seen is not None, program.stderr.read()
     return hands.seen
 
