@@ -111,8 +111,7 @@ def lose_a_bare_node(cluster, group, seen, lost):
         if time.monotonic() - began > DEADLINE_S:
             break
     seen["bare"] = [time.monotonic() - began, cluster.lost_nodes.get(2, "")]
-    seen["without it"] = node_ids(cluster.refresh(timeout_s=DEADLINE_S))
-    seen["lost at last"] = sorted(cluster.lost_nodes)
+    seen["without it"], seen["lost at last"] = node_ids(cluster.topology), sorted(cluster.lost_nodes)
 
 
 def main():

@@ -69,7 +69,7 @@ def test_nodes_that_join_can_be_used_and_the_others_keep_their_ranks(seen):
     assert seen["new"] == 2
 
 
-def test_a_lost_node_keeps_its_rank_when_ray_is_asked_anew(seen):
+def test_a_lost_node_keeps_its_rank(seen):
     assert seen["without it"] == seen["after"]
     assert seen["lost at last"] == [2]
 
