@@ -6,10 +6,11 @@ import re
 import select
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT
+from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT, STATUS
 
 from machine_fixtures import made_or_skipped
 from programs import Program
@@ -34,6 +35,7 @@ class Hands:
     def __init__(self, fleet, joining):
         self.fleet = fleet
         self.seen = None
+        self.seen_at = 0.0
         self.watched = None
         self.traffic = []
         self._joining = joining
@@ -77,8 +79,10 @@ class Hands:
 
     def _seen(self, seen):
         self.seen = seen
+        self.seen_at = time.monotonic()
 
 
+<<<<<<< HEAD
 def tell(hands, story, host=0):
     """Run a program's story on a host; what it has seen."""
     where = hands.fleet.hosts[host]
@@ -93,8 +97,30 @@ def tell(hands, story, host=0):
                 program.stdin.write("\n")
                 program.stdin.flush()
         program.kill()
+=======
+def tell(hands, *stories, host=0):
+    """Run a program's stories on a host; what it has seen, how it has ended, and how long after it has said that."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, str(PROGRAM), *stories]
+    hands.seen = None
+    with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        try:
+            while select.select([program.stdout], [], [], DEADLINE_S)[0]:
+                line = program.stdout.readline()
+                if not line:
+                    break
+                hands.do(*json.loads(line))
+                with contextlib.suppress(BrokenPipeError):
+                    program.stdin.write("\n")
+                    program.stdin.flush()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(DEADLINE_S)
+            end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
+        finally:
+            program.kill()
+>>>>>>> main
         assert hands.seen is not None, program.stderr.read()
-    return hands.seen
+    return hands.seen | {"end": end}
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +212,22 @@ def test_a_node_whose_raylet_goes_on_can_be_used_again(seen):
 
 @pytest.fixture(scope="module")
 def seen_kept(hands, seen):
-    return tell(hands, "kept", host=1)
+    told = tell(hands, "kept", "silent head", host=1)
+    hands.do("plug in", 0)
+    return told
 
 
 def test_a_driver_begins_uses_and_ends_a_job_that_is_kept_on_another_host(seen_kept):
     assert seen_kept["group"] == seen_kept["hosts"] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_a_driver_whose_head_falls_silent_is_told_and_ends_within_seconds_as_its_program_says(seen_kept):
+    for what in ("job", "call"):
+        took_s, _, text = seen_kept["silent head"][what]
+        assert took_s < 4 + LATE_S
+        assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
+    assert seen_kept["end"]["status"] == STATUS
+    assert seen_kept["end"]["after_s"] < LATE_S
 
 
 @pytest.fixture(scope="module")

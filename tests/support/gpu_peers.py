@@ -7,8 +7,8 @@ import torch
 
 from device_peers import idle_bytes
 from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.weights import Weights
+from weights_peers import asked
 
 NUM_TENSORS = 8
 
@@ -37,22 +37,16 @@ def member(secret, machine, name, directory, environment):
     return messenger, Weights(messenger, DirectoryClient(messenger, directory))
 
 
-def fetch_on_demand(pipe, secret, machine, directory, name, environment):
-    """Fetches with the arguments that come through the pipe; sends version, digest, and what is open; or the error."""
+def reader(_pipe, secret, machine, directory, name, environment):
+    """Says version, digest, and how much is open; see `weights_peers.fetch_on_demand`."""
     messenger, weights = member(secret, machine, name, directory, environment)
     into = on_device(-1)
-    pipe.send(messenger.endpoint)
-    while True:
-        try:
-            options = pipe.recv()
-        except EOFError:
-            return
-        try:
-            version = weights.fetch("policy", into, **options).wait()
-        except CommError as error:
-            pipe.send(error)
-        else:
-            pipe.send((version, digest_of(into), len(weights._devices._imports)))
+
+    def fetch(**options):
+        version = weights.fetch("policy", into, **options).wait()
+        return version, digest_of(into), len(weights._devices._imports)
+
+    return messenger, fetch
 
 
 def fetch_without_end(pipe, secret, machine, directory, name):
@@ -69,11 +63,7 @@ def publish_on_demand(pipe, secret, machine, directory, name, environment):
     """Publishes random bits as each version that comes; sends their digest, and how much of its buckets is idle."""
     messenger, weights = member(secret, machine, name, directory, environment)
     pipe.send(messenger.endpoint)
-    while True:
-        try:
-            version = pipe.recv()
-        except EOFError:
-            return
+    for version in asked(pipe):
         bits = on_device(0, dtype=torch.int16)
         for tensor in bits.values():
             tensor.random_(-(1 << 15), 1 << 15)
