@@ -5,6 +5,7 @@ import json
 import re
 import select
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -82,12 +83,11 @@ class Hands:
         self.seen_at = time.monotonic()
 
 
-<<<<<<< HEAD
-def tell(hands, story, host=0):
-    """Run a program's story on a host; what it has seen."""
+def tell(hands, *stories, host=0):
+    """Run a program's stories on a host; what it has seen, how it has ended, and how long after it has said that."""
     where = hands.fleet.hosts[host]
     hands.seen = None
-    with Program(PROGRAM, story, with_ray=True, env=where.environment, machine=where.machine) as program:
+    with Program(PROGRAM, *stories, with_ray=True, env=where.environment, machine=where.machine) as program:
         while select.select([program.stdout], [], [], DEADLINE_S)[0]:
             line = program.stdout.readline()
             if not line:
@@ -96,29 +96,10 @@ def tell(hands, story, host=0):
             with contextlib.suppress(BrokenPipeError):
                 program.stdin.write("\n")
                 program.stdin.flush()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(DEADLINE_S)
+        end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
         program.kill()
-=======
-def tell(hands, *stories, host=0):
-    """Run a program's stories on a host; what it has seen, how it has ended, and how long after it has said that."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, str(PROGRAM), *stories]
-    hands.seen = None
-    with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
-        try:
-            while select.select([program.stdout], [], [], DEADLINE_S)[0]:
-                line = program.stdout.readline()
-                if not line:
-                    break
-                hands.do(*json.loads(line))
-                with contextlib.suppress(BrokenPipeError):
-                    program.stdin.write("\n")
-                    program.stdin.flush()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                program.wait(DEADLINE_S)
-            end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
-        finally:
-            program.kill()
->>>>>>> main
         assert hands.seen is not None, program.stderr.read()
     return hands.seen | {"end": end}
 
