@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT, STATUS
 
 from machine_fixtures import made_or_skipped
-from programs import Program
 from rlinf.testing.hosts import HostFleet
 
 PROGRAM = Path(__file__).with_name("hosts_stories.py")
@@ -85,21 +85,24 @@ class Hands:
 
 def tell(hands, *stories, host=0):
     """Run a program's stories on a host; what it has seen, how it has ended, and how long after it has said that."""
-    where = hands.fleet.hosts[host]
+    pipe = subprocess.PIPE
+    command = [sys.executable, str(PROGRAM), *stories]
     hands.seen = None
-    with Program(PROGRAM, *stories, with_ray=True, env=where.environment, machine=where.machine) as program:
-        while select.select([program.stdout], [], [], DEADLINE_S)[0]:
-            line = program.stdout.readline()
-            if not line:
-                break
-            hands.do(*json.loads(line))
-            with contextlib.suppress(BrokenPipeError):
-                program.stdin.write("\n")
-                program.stdin.flush()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            program.wait(DEADLINE_S)
-        end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
-        program.kill()
+    with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        try:
+            while select.select([program.stdout], [], [], DEADLINE_S)[0]:
+                line = program.stdout.readline()
+                if not line:
+                    break
+                hands.do(*json.loads(line))
+                with contextlib.suppress(BrokenPipeError):
+                    program.stdin.write("\n")
+                    program.stdin.flush()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(DEADLINE_S)
+            end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
+        finally:
+            program.kill()
         assert hands.seen is not None, program.stderr.read()
     return hands.seen | {"end": end}
 

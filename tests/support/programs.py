@@ -20,10 +20,7 @@ import sys
 import tempfile
 import threading
 import types
-from dataclasses import astuple
 from pathlib import Path
-
-from rlinf.testing.machines import Machine
 
 # Imported beforehand, and by what is named there.
 WITHOUT_RAY = "rlinf.cli.main", "rlinf.testing.local", "rlinf.scheduler.channel", "rlinf.scheduler.placement"
@@ -44,7 +41,6 @@ class Program:
         cwd: its folder; None: that of this process.
         stdin, stdout, stderr: descriptors; None: pipes.
         new_session: whether it has a session of its own.
-        machine: where it runs; None: on the machine of this process.
 
     Attributes:
         pid: its number.
@@ -62,7 +58,6 @@ class Program:
         stdout=None,
         stderr=None,
         new_session=False,
-        machine=None,
     ):
         self.returncode = None
         ours, theirs = [], []
@@ -83,7 +78,6 @@ class Program:
             "env": dict(os.environ if env is None else env),
             "cwd": str(cwd or Path.cwd()),
             "new_session": new_session,
-            "machine": machine and astuple(machine),
         }
         try:
             self.pid = _nursery(WITH_RAY if with_ray else WITHOUT_RAY).fork(wanted, theirs)
@@ -203,8 +197,6 @@ def _become(wanted):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if wanted["new_session"]:
         os.setsid()
-    if wanted["machine"]:
-        Machine(*wanted["machine"]).enter()
     os.chdir(wanted["cwd"])
     os.environ.clear()
     os.environ.update(wanted["env"])
