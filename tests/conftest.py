@@ -62,6 +62,21 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let the other tests of a file run in one process too: what they share is made once, and less is sent around."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByGroupOrFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            group = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if group == nodeid else group
+
+    # They begin in the order of `_turn`, however many they are.
+    config.option.loadscopereorder = False
+    return ByGroupOrFile(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
 def pytest_collection_modifyitems(items):
     """Let tests of Ray run in two processes, which take longest and begin, beside all others in a third."""
