@@ -85,14 +85,13 @@ def test_what_has_gaps_is_copied_by_the_first_call_only():
     assert first[1] is second[1]
 
 
-def test_a_detached_encoding_is_a_snapshot():
+def test_a_snapshot_shares_nothing_with_the_object():
     array, strided = np.zeros(1000), np.zeros((100, 100))
     tensor, text = torch.zeros(1000), bytearray(100_000)
     sent = [array, strided[:, ::2], tensor, tensor[::2], text]
-    encoded = encode(sent).detached()
+    head, *buffers = encode(sent).snapshot()
     array[:] = strided[:] = tensor[:] = 1
     text[0] = 1
-    head, *buffers = encoded.frames()
     received = decode(head, buffers)
     assert not any(np.any(np.asarray(each)) for each in received[:4])
     assert received[4] == bytes(100_000)
