@@ -21,6 +21,7 @@ from rlinf.scheduler.comm.descriptors import allow_descriptors
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.limit import pinned_limit_bytes
 from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
@@ -111,6 +112,12 @@ class Session:
             unreachable_after_s=unreachable_after_s,
             on_failed=self._fail,
         )
+        pinned_bytes = pinned_limit_bytes()
+        if pinned_bytes:
+            # Loaded by those who want it only.
+            from rlinf.scheduler.comm.device.pinning import pin_arrivals  # noqa: PLC0415
+
+            pin_arrivals(self.messenger, pinned_bytes)
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
         if home is None:
             DirectoryServer(self.messenger)

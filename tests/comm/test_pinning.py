@@ -1,0 +1,240 @@
+"""What arrives in shared memory is pinned, and a device never sees pages that are not those of the object."""
+
+import gc
+import logging
+import multiprocessing
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from rlinf.scheduler.comm.codec import encode
+from rlinf.scheduler.comm.device.driver import DeviceUnusable
+from rlinf.scheduler.comm.device.pinning import PinnedBlocks
+from rlinf.scheduler.comm.shm.holders import HolderTable
+from rlinf.testing.device_memory import PretendDevice
+from rlinf.testing.pinned_pages import PAGE_BYTES
+from waits import wait_until
+
+DEADLINE_S = 30.0
+MIB = 1 << 20
+DEVICE = "GPU-one"
+
+
+class Home:
+    """A process that gets what it has sent itself, and whose device reads it."""
+
+    def __init__(self, messenger, device, limit_bytes):
+        self.messenger, self.device = messenger, device
+        self.parcels = messenger.parcels
+        self.blocks = PinnedBlocks(messenger, lambda: device, limit_bytes)
+
+    def passed(self, size_bytes, fill):
+        """An array that has come through shared memory."""
+        encoded = encode(np.full(size_bytes, fill, np.uint8))
+        parcel = self.parcels.pack_in_arena(encoded, DEADLINE_S)
+        return self.parcels.receive([parcel.descriptor.to_frame()]).load()
+
+    def seen(self, array):
+        """Whether all of an array is pinned, and the device sees what it holds."""
+        pinned = [
+            (address, pages)
+            for address, pages in list(self.device.pinned.items())
+            if 0 <= array.ctypes.data - address < pages.size_bytes
+        ]
+        if not pinned:
+            return False
+        [(address, pages)] = pinned
+        end = array.ctypes.data + array.nbytes - address
+        assert end <= pages.size_bytes, "a part of it is not"
+        begin = array.ctypes.data - address
+        whole = [
+            (at, data)
+            for at, data in zip(pages.offsets, pages.read(), strict=True)
+            if begin <= at and at + PAGE_BYTES <= end
+        ]
+        assert whole
+        return all(data == array[at - begin :][:PAGE_BYTES].tobytes() for at, data in whole)
+
+    def settled(self):
+        """Return when the device thread has seen what was dropped until now."""
+        gc.collect()
+        self.blocks._thread.ask(self.blocks._tidy).result(DEADLINE_S)
+
+    def trim(self):
+        """Give back what is free, as after half a minute."""
+
+        def trim():
+            while self.parcels.arena.trim():
+                pass
+
+        ran = threading.Event()
+        self.messenger.submit(lambda: (self.parcels.release_dropped(), trim(), ran.set()))
+        assert ran.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def home(new_messenger):
+    def make(device=None, limit_bytes=64 * MIB, arena_bytes=16 * MIB):
+        messenger = new_messenger("actor:0", arena_limit_bytes=arena_bytes)
+        return Home(messenger, device or PretendDevice(DEVICE), limit_bytes)
+
+    return make
+
+
+def tell_a_story(home, seed):
+    """Items of many sizes come and go, and pages are given back in between; how many the device saw as they are."""
+    draw, kept, num_seen = random.Random(seed), [], 0
+    for number in range(60):
+        array = home.passed(draw.choice((1, 1, 2, 3)) * MIB + draw.randrange(3) * PAGE_BYTES, number)
+        num_seen += home.seen(array)
+        kept.append(array)
+        del array
+        while len(kept) > draw.randrange(4):
+            kept.pop(draw.randrange(len(kept)))
+        home.settled()
+        if draw.random() < 0.2:
+            home.trim()
+    return num_seen
+
+
+def test_a_device_sees_what_came_however_often_pages_are_given_back(home):
+    one = home()
+    assert tell_a_story(one, 1) > 55
+
+
+def test_an_owner_that_gives_pinned_pages_back_is_found_by_that(home, monkeypatch):
+    monkeypatch.setattr(HolderTable, "is_pinned", lambda _table, _index: False)
+    assert tell_a_story(home(), 1) < 55
+
+
+def test_a_block_is_pinned_once_for_all_that_comes_to_lie_there(home):
+    one = home()
+    pinned = []
+    pin = one.device.pin
+    one.device.pin = lambda *what: pinned.append(what) or pin(*what)
+    for number in range(20):
+        assert one.seen(one.passed(MIB, number))
+        one.settled()
+        one.messenger.parcels.see_released_now()
+    assert len(pinned) <= 2
+    assert one.passed(PAGE_BYTES, 1)[0] == 1
+    assert len(pinned) <= 2, "small ones are not"
+
+
+def test_an_owner_that_needs_its_memory_gets_it_back(home):
+    one = home(arena_bytes=8 * MIB)
+    kept = [one.passed(2 * MIB, number) for number in range(3)]
+    assert all(map(one.seen, kept))
+    del kept
+    one.settled()
+    array = one.passed(7 * MIB, 9)
+    assert array[-1] == 9
+    assert not one.device.pinned or one.seen(array)
+
+
+def test_what_is_only_pinned_goes_back_when_its_owner_is_idle(home):
+    one = home()
+    assert one.seen(one.passed(2 * MIB, 1))
+    one.settled()
+    one.trim()
+    assert one.parcels.arena.keeps_pinned
+    assert one.device.pinned
+    one.settled()
+    assert not one.device.pinned, "asked for, and not in use"
+    one.trim()
+    assert not one.parcels.arena.keeps_pinned
+    assert one.parcels.arena.touched_bytes < MIB
+
+
+class SlowDevice(PretendDevice):
+    """A device that still copies what nobody waits for."""
+
+    def __init__(self):
+        super().__init__(DEVICE)
+        self.asked, self.done = threading.Event(), threading.Event()
+
+    def settle(self):
+        self.asked.set()
+        assert self.done.wait(DEADLINE_S)
+
+
+def test_a_block_is_released_when_the_device_has_done_with_it(home):
+    one = home(SlowDevice())
+    assert one.seen(one.passed(2 * MIB, 1))
+    assert one.device.asked.wait(DEADLINE_S), "whether it reads what was just dropped"
+    one.trim()
+    assert not one.parcels.arena.unused()
+    one.device.done.set()
+    one.settled()
+    one.trim()
+    assert one.parcels.arena.unused()
+
+
+class RefusingDevice(PretendDevice):
+    def pin(self, address, size_bytes):
+        raise DeviceUnusable("cuMemHostRegister says CUDA_ERROR_OUT_OF_MEMORY (2)")
+
+
+def told(caplog):
+    return [record.getMessage() for record in caplog.records if "is not pinned" in record.getMessage()]
+
+
+def test_what_cannot_be_pinned_comes_all_the_same_and_is_said_once(home, caplog):
+    one = home(RefusingDevice(DEVICE))
+    with caplog.at_level(logging.WARNING):
+        for number in range(5):
+            assert one.passed(MIB, number)[7] == number
+    [message] = told(caplog)
+    assert "copied to devices more slowly: cuMemHostRegister says CUDA_ERROR_OUT_OF_MEMORY" in message
+    one.settled()
+    one.trim()
+    assert not one.parcels.arena.keeps_pinned
+
+
+def test_no_more_is_pinned_than_may_be_and_what_is_idle_makes_room(home, caplog):
+    one = home(limit_bytes=4 * MIB)
+    with caplog.at_level(logging.WARNING):
+        kept = [one.passed(MIB, number) for number in range(3)]
+        assert [one.seen(array) for array in kept] == [True] * 3
+        assert not one.seen(one.passed(2 * MIB, 8))
+    [message] = told(caplog)
+    assert "3 of 4 MiB are pinned and in use (RLINF_PINNED_MIB" in message
+    kept.clear()
+    assert one.seen(one.passed(3 * MIB, 9))
+    assert sum(pages.size_bytes for pages in one.device.pinned.values()) <= 4 * MIB
+
+
+def test_who_leaves_the_job_unpins_what_is_not_in_use_and_the_rest_when_it_is_dropped(home):
+    one = home()
+    kept, dropped = one.passed(MIB, 1), one.passed(2 * MIB, 2)
+    assert len(one.device.pinned) == 2
+    del dropped
+    gc.collect()
+    one.messenger.close()
+    wait_until(lambda: len(one.device.pinned) == 1)
+    assert one.seen(kept)
+    del kept
+    gc.collect()
+    wait_until(lambda: not one.device.pinned)
+
+
+def drop_in_child(pipe, one, kept):
+    same = int(kept[0][5])
+    kept.clear()
+    gc.collect()
+    pipe.send((same, len(one.blocks._uses)))
+
+
+def test_a_forked_child_reads_what_its_parent_got_and_asks_no_device(home):
+    one = home()
+    kept = [one.passed(MIB, 7)]
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=drop_in_child, args=(theirs, one, kept), daemon=True)
+    process.start()
+    assert ours.poll(DEADLINE_S)
+    assert ours.recv() == (7, 0)
+    process.join(DEADLINE_S)
+    assert one.seen(kept[0])
