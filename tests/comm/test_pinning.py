@@ -13,6 +13,8 @@ from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.device.driver import DeviceUnusable
 from rlinf.scheduler.comm.device.pinning import PinnedBlocks
 from rlinf.scheduler.comm.shm.holders import HolderTable
+from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.session import Session
 from rlinf.testing.device_memory import PretendDevice
 from rlinf.testing.pinned_pages import PAGE_BYTES
 from waits import wait_until
@@ -238,3 +240,14 @@ def test_a_forked_child_reads_what_its_parent_got_and_asks_no_device(home):
     assert ours.recv() == (7, 0)
     process.join(DEADLINE_S)
     assert one.seen(kept[0])
+
+
+def test_a_process_pins_what_it_is_told_to(monkeypatch, secret):
+    monkeypatch.setenv("RLINF_PINNED_MIB", "64")
+    with Session(secret, "actor:0") as session:
+        assert isinstance(session.messenger.parcels.pin.__self__, PinnedBlocks)
+        array = Home.passed(session.messenger, MIB, 5)
+        assert array[9] == 5, "without a device here, as it is"
+    monkeypatch.setenv("RLINF_PINNED_MIB", "much")
+    with pytest.raises(ConfigError, match="RLINF_PINNED_MIB is 'much'; it takes a whole number of MiB, 0 for no"):
+        Session(secret, "actor:0")

@@ -158,7 +158,9 @@ def test_each_process_has_a_slot_of_its_own_until_there_are_none(shared):
         os.close(descriptor)
 
 
-def test_what_a_gone_process_held_and_pinned_is_released_when_the_owner_looks_or_another_takes_its_slot(shared):
+def test_what_a_gone_process_held_and_pinned_is_released_when_the_owner_looks_or_another_takes_its_slot(
+    shared,
+):
     fd, table = shared
     for again in (lambda: clear_dead_slots(fd, table), lambda: claim(fd, table)):
         other, slot = claim(fd, table)

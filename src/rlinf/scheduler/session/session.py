@@ -61,6 +61,9 @@ class Session:
         unresponsive_after_s: how long this process may be stopped or stuck before it is dead, in seconds; None: for
             ever.
 
+    Raises:
+        ConfigError: `RLINF_PINNED_MIB` holds no number.
+
     Attributes:
         name, secret: see above.
         messenger: this process's messenger.
@@ -89,6 +92,7 @@ class Session:
         unreachable_after_s: float = GRACE_S,
         unresponsive_after_s: float | None = None,
     ) -> None:
+        pinned_bytes = pinned_limit_bytes()
         allow_descriptors()
         self.unreachable_after_s = unreachable_after_s
         self.secret = secret
@@ -112,7 +116,6 @@ class Session:
             unreachable_after_s=unreachable_after_s,
             on_failed=self._fail,
         )
-        pinned_bytes = pinned_limit_bytes()
         if pinned_bytes:
             # Loaded by those who want it only.
             from rlinf.scheduler.comm.device.pinning import pin_arrivals  # noqa: PLC0415
