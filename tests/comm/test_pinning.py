@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from rlinf.scheduler.comm.codec import encode
+from pinned_home import Home, passed
 from rlinf.scheduler.comm.device.driver import DeviceUnusable
 from rlinf.scheduler.comm.device.pinning import PinnedBlocks
 from rlinf.scheduler.comm.shm.holders import HolderTable
@@ -22,58 +22,6 @@ from waits import wait_until
 DEADLINE_S = 30.0
 MIB = 1 << 20
 DEVICE = "GPU-one"
-
-
-class Home:
-    """A process that gets what it has sent itself, and whose device reads it."""
-
-    def __init__(self, messenger, device, limit_bytes):
-        self.messenger, self.device = messenger, device
-        self.parcels = messenger.parcels
-        self.blocks = PinnedBlocks(messenger, lambda: device, limit_bytes)
-
-    def passed(self, size_bytes, fill):
-        """An array that has come through shared memory."""
-        encoded = encode(np.full(size_bytes, fill, np.uint8))
-        parcel = self.parcels.pack_in_arena(encoded, DEADLINE_S)
-        return self.parcels.receive([parcel.descriptor.to_frame()]).load()
-
-    def seen(self, array):
-        """Whether all of an array is pinned, and the device sees what it holds."""
-        pinned = [
-            (address, pages)
-            for address, pages in list(self.device.pinned.items())
-            if 0 <= array.ctypes.data - address < pages.size_bytes
-        ]
-        if not pinned:
-            return False
-        [(address, pages)] = pinned
-        end = array.ctypes.data + array.nbytes - address
-        assert end <= pages.size_bytes, "a part of it is not"
-        begin = array.ctypes.data - address
-        whole = [
-            (at, data)
-            for at, data in zip(pages.offsets, pages.read(), strict=True)
-            if begin <= at and at + PAGE_BYTES <= end
-        ]
-        assert whole
-        return all(data == array[at - begin :][:PAGE_BYTES].tobytes() for at, data in whole)
-
-    def settled(self):
-        """Return when the device thread has seen what was dropped until now."""
-        gc.collect()
-        self.blocks._thread.ask(self.blocks._tidy).result(DEADLINE_S)
-
-    def trim(self):
-        """Give back what is free, as after half a minute."""
-
-        def trim():
-            while self.parcels.arena.trim():
-                pass
-
-        ran = threading.Event()
-        self.messenger.submit(lambda: (self.parcels.release_dropped(), trim(), ran.set()))
-        assert ran.wait(DEADLINE_S)
 
 
 @pytest.fixture
@@ -246,8 +194,10 @@ def test_a_process_pins_what_it_is_told_to(monkeypatch, secret):
     monkeypatch.setenv("RLINF_PINNED_MIB", "64")
     with Session(secret, "actor:0") as session:
         assert isinstance(session.messenger.parcels.pin.__self__, PinnedBlocks)
-        array = Home.passed(session.messenger, MIB, 5)
+        array = passed(session.messenger.parcels, np.full(MIB, 5, np.uint8))
         assert array[9] == 5, "without a device here, as it is"
     monkeypatch.setenv("RLINF_PINNED_MIB", "much")
-    with pytest.raises(ConfigError, match="RLINF_PINNED_MIB is 'much'; it takes a whole number of MiB, 0 for no"):
+    with pytest.raises(
+        ConfigError, match="RLINF_PINNED_MIB is 'much'; it takes a whole number of MiB, 0 for no"
+    ):
         Session(secret, "actor:0")

@@ -15,7 +15,7 @@ _Tensor = Any  # torch.Tensor; torch is loaded by those who use it only
 _TAKES = "device_lock(offload=...) takes modules, optimizers and tensors of torch, and dicts, lists and tuples of them"
 
 
-class DeviceMemory(Protocol):
+class OffloadDevice(Protocol):
     """The memory of a device, and host memory beside it."""
 
     def is_there(self, tensor: _Tensor) -> bool:
@@ -52,19 +52,19 @@ class TorchMemory:
         self._pins = True
 
     def is_there(self, tensor: _Tensor) -> bool:
-        """See `DeviceMemory`."""
+        """See `OffloadDevice`."""
         return bool(tensor.device == self._device)
 
     def is_in_host(self, tensor: _Tensor) -> bool:
-        """See `DeviceMemory`."""
+        """See `OffloadDevice`."""
         return bool(tensor.is_cpu)
 
     def allocate(self, size_bytes: int) -> _Tensor:
-        """See `DeviceMemory`."""
+        """See `OffloadDevice`."""
         return self._torch.empty(size_bytes, dtype=self._torch.uint8, device=self._device)
 
     def allocate_in_host(self, size_bytes: int) -> _Tensor:
-        """See `DeviceMemory`."""
+        """See `OffloadDevice`."""
         if self._pins:
             try:
                 return self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
@@ -79,11 +79,11 @@ class TorchMemory:
         return self._torch.empty(size_bytes, dtype=self._torch.uint8)
 
     def settle(self) -> None:
-        """See `DeviceMemory`."""
+        """See `OffloadDevice`."""
         self._platform.synchronize(self._device)
 
     def trim(self) -> None:
-        """See `DeviceMemory`."""
+        """See `OffloadDevice`."""
         self._platform.empty_cache()
 
 
@@ -101,7 +101,7 @@ class Offload:
         ConfigError: there is something else among them.
     """
 
-    def __init__(self, things: Sequence[object], memory: DeviceMemory) -> None:
+    def __init__(self, things: Sequence[object], memory: OffloadDevice) -> None:
         self._torch: Any = importlib.import_module("torch")
         self._things = things
         self._memory = memory

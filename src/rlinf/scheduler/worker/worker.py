@@ -265,7 +265,7 @@ class Worker(Exchange):
         numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
         moved = None
-        if offload and devices:
+        if offload and self.torch_device.type != "cpu":
             moved = Offload(offload, TorchMemory(self.torch_device, self.torch_platform))
         return DeviceLock(self._session, devices, timeout_s, moved)
 

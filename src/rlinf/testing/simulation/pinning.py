@@ -200,9 +200,8 @@ class PinningReader:
 
     def _device_reads(self, key: PinKey, item: Item) -> None:
         writer, pinned = self._writer, self._pinned.get(key)
-        is_whole = pinned is not None and pinned.size_bytes >= item.size_bytes
-        if not is_whole or pinned != Pinned(pinned.size_bytes, writer.pages.get(key.block, 0)):
-            pages = writer.pages.get(key.block, 0)
+        pages = writer.pages.get(key.block, 0)
+        if pinned is None or pinned.size_bytes < item.size_bytes or pinned.pages != pages:
             raise Violation(
                 f"a device of {self.host.name} reads {item} from {pinned}; its pages are {pages}",
                 (self.host.name,),
