@@ -8,6 +8,10 @@ mkdir -p "$folder" || exit 1
 folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/.." || exit 1
 export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+"$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || {
+    echo "torch finds no CUDA device here, and there is nothing to try" >&2
+    exit 1
+}
 : >"$folder/summary.txt"
 failed=0
 
@@ -27,11 +31,11 @@ tests() { # NAME SECONDS FILE...
     part "$name" "$seconds" "$python" -m pytest -m gpu -v -W default --timeout "$seconds" --junitxml "$folder/$name.xml" "$@"
 }
 
-part device 20 nvidia-smi --query-gpu=name,uuid,driver_version,memory.total,mig.mode.current,compute_mode --format=csv
-tests driver 60 tests/gpu/test_gpu_driver.py tests/gpu/test_gpu_pinning.py
-part items 60 "$python" benchmarks/gpu.py --only items
+part device 10 nvidia-smi --query-gpu=name,uuid,driver_version,memory.total,mig.mode.current,compute_mode --format=csv
+tests driver 45 tests/gpu/test_gpu_driver.py tests/gpu/test_gpu_pinning.py
+part items 45 "$python" benchmarks/gpu.py --only items
 part weights 120 "$python" benchmarks/gpu.py --only weights
 part turns 60 "$python" benchmarks/gpu.py --only turns
-tests weights_tests 180 tests/gpu/test_gpu_weights.py
-tests cluster 100 tests/gpu/test_gpu_cluster.py
+tests weights_tests 170 tests/gpu/test_gpu_weights.py
+tests cluster 140 tests/gpu/test_gpu_cluster.py
 exit $failed

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from effort import tries
 from pinned_home import Home, passed
 from rlinf.scheduler.comm.device.driver import DeviceUnusable
 from rlinf.scheduler.comm.device.pinning import PinnedBlocks
@@ -168,6 +169,22 @@ def test_who_leaves_the_job_unpins_what_is_not_in_use_and_the_rest_when_it_is_dr
     del kept
     gc.collect()
     wait_until(lambda: not one.device.pinned)
+
+
+@pytest.mark.interrupted
+def test_an_interruption_at_any_moment_leaves_nothing_held_or_pinned(home, alarms):
+    one, interrupting = home(), alarms(7, 0.003)
+    for number in range(tries(150)):
+        if interrupting.interrupt(lambda number=number: one.passed((1 + number % 3) * MIB, number)):
+            assert one.seen(one.passed(MIB, number))
+    assert interrupting.num_raised > 20
+
+    def is_idle():
+        one.settled()
+        one.trim()
+        return one.parcels.arena.unused() and not one.device.pinned
+
+    wait_until(is_idle)
 
 
 def drop_in_child(pipe, one, kept):
