@@ -117,6 +117,8 @@ def test_a_block_is_released_when_the_device_has_done_with_it(home):
     assert one.device.asked.wait(DEADLINE_S), "whether it reads what was just dropped"
     one.trim()
     assert not one.parcels.arena.unused()
+    assert one.seen(one.passed(3 * MIB, 2)), "without waiting for that"
+    assert not one.device.done.is_set()
     one.device.done.set()
     one.settled()
     one.trim()
@@ -153,6 +155,7 @@ def test_no_more_is_pinned_than_may_be_and_what_is_idle_makes_room(home, caplog)
     [message] = told(caplog)
     assert "3 of 4 MiB are pinned and in use (RLINF_PINNED_MIB" in message
     kept.clear()
+    one.settled()
     assert one.seen(one.passed(3 * MIB, 9))
     assert sum(pages.size_bytes for pages in one.device.pinned.values()) <= 4 * MIB
 

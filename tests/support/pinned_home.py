@@ -8,6 +8,7 @@ import numpy as np
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.device.pinning import PinnedBlocks
 from rlinf.testing.pinned_pages import PAGE_BYTES
+from waits import wait_until
 
 DEADLINE_S = 30.0
 
@@ -54,7 +55,13 @@ class Home:
     def settled(self):
         """Return when the device thread has seen what was dropped until now."""
         gc.collect()
-        self.blocks._thread.ask(self.blocks._tidy).result(DEADLINE_S)
+        blocks = self.blocks
+
+        def look():
+            blocks._tidy()
+            return not blocks._is_waiting and not blocks._dropped
+
+        wait_until(lambda: blocks._thread.ask(look).result(DEADLINE_S))
 
     def trim(self):
         """Give back what is free, as after half a minute."""

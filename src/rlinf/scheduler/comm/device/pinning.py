@@ -18,7 +18,7 @@ from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.pins import PinKey, Pins
 from rlinf.scheduler.comm.device.thread import DeviceThread
 from rlinf.scheduler.comm.messenger import Messenger
-from rlinf.scheduler.comm.promise import Wake
+from rlinf.scheduler.comm.promise import Promise, Wake
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.foreign import ForeignArena, Hold
@@ -68,6 +68,9 @@ class PinnedBlocks:
         self._messenger = messenger
         self._find_driver = find_driver
         self._thread = DeviceThread()
+        # On a thread of its own: a device may be busy for long, and what comes next is not to wait for that.
+        self._waiting = DeviceThread()
+        self._is_waiting = False
         self._pid = os.getpid()
         self._driver: DeviceDriver | None = None
         self._pins = Pins(limit_bytes)
@@ -106,7 +109,7 @@ class PinnedBlocks:
         if os.getpid() == self._pid:
             self._thread.put(self._tidy)
         else:
-            # In a forked child, which has no device, whatever is used is held by its users alone.
+            # In a forked child, which has no device, what is used is held by its users alone.
             self._uses.clear()
 
     # -- the device thread -----------------------------------------------------------------------
@@ -125,7 +128,6 @@ class PinnedBlocks:
         return use
 
     def _add(self, driver: DeviceDriver, key: PinKey, arena: ForeignArena, size_bytes: int) -> None:
-        self._settle()
         unpinned = self._pins.make_room(key, size_bytes)
         if unpinned is None:
             raise DeviceUnusable(
@@ -161,34 +163,42 @@ class PinnedBlocks:
         else:
             arena.seat.table.unpin(arena.seat.slot, key.block)
 
-    def _settle(self) -> None:
-        """Release what was dropped, once no device reads it."""
-        driver, dropped = self._driver, []
-        while self._dropped:
-            dropped.append(self._dropped.popleft())
-        if driver is None or not dropped:
+    def _settle(self, driver: DeviceDriver) -> None:
+        """Release what was dropped until now, once no device reads it."""
+        if not self._dropped or self._is_waiting:
             return
-        try:
-            driver.settle()
-        except DeviceUnusable as error:
+        dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
+        self._is_waiting = True
+
+        def settled(answer: Promise[None]) -> None:
+            self._thread.put(partial(self._settled, dropped, answer.exception()))
+
+        self._waiting.ask(driver.settle).add_done_callback(settled)
+
+    def _settled(self, dropped: list[weakref.ref[PinnedUse]], error: BaseException | None) -> None:
+        self._is_waiting = False
+        if error is not None:
+            # It is looked at again.
             self._dropped.extend(dropped)
-            self._say("settle", "what it has done with is not known, and stays held: %s", error)
+            self._say("settle", "what a device has done with is not known, and stays held: %s", error)
             return
         for ref in dropped:
-            if isinstance(ref, _PinnedUseRef) and ref in self._uses:
-                self._uses.remove(ref)
+            if isinstance(ref, _PinnedUseRef):
+                self._uses.discard(ref)
                 self._pins.end(ref.key)
+        self._tidy()
 
     def _tidy(self) -> None:
         driver = self._driver
         if driver is None:
             return
-        self._settle()
+        self._settle(driver)
         wanted = {owner_id for owner_id, arena in self._arenas.items() if arena.unpin_is_wanted()}
         for key in self._pins.idle(lambda key: self._closed or key.owner_id in wanted):
             self._unpin(driver, key)
         if self._closed and not len(self._pins):
             self._thread.stop()
+            self._waiting.stop()
 
     def _say(self, key: str, text: str, *args: object) -> None:
         if key not in self._said:
