@@ -1,7 +1,8 @@
 """What starting ranks costs beside as many bare Ray actors: time, processor time and memory, as the number grows.
 
 Two simulated nodes; both sides start, are called once, are measured and ended, in turn. Memory is what a process has
-for itself alone (USS); processor time is what it has used until all are ready. Neither side uses torch.
+for itself alone (USS); processor time is what it has used until all are ready. Neither side uses torch. Bare actors are
+started all at once, as one does; more than 64 at the pace of groups, since they do not come up otherwise.
 
     python benchmarks/launch.py [--ranks 4,16,64,200] [--rounds 3] [--picture docs/launch-growth.png] [--quick]
 """
@@ -21,9 +22,14 @@ import ray
 
 from measure import MIB, Table, Target, duration_text, print_targets, ratio_text, stopwatch
 from rlinf.scheduler import Cluster, NodePlacementStrategy, Worker
+from rlinf.scheduler.engine.engine import cores_of_machines
+from rlinf.scheduler.worker.start_turns import limits_of
 
 NUM_NODES = 2
 TIMEOUT_S = 900.0
+# So many bare actors at once are up within the minute that Ray gives a process; of 200 it ends some that are nearly
+# there, and starts them again, for minutes.
+AT_ONCE = 64
 # So much of the machine's memory stays for others.
 SPARE_BYTES = 3 << 30
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -89,9 +95,16 @@ class Launches:
 
     def bare(self, num_ranks: int) -> Cost:
         """As many actors, spread by Ray."""
+        (pace,) = limits_of(["127.0.0.1"], cores_of_machines()).values()
         began = time.perf_counter()
-        actors = [BareActor.options(scheduling_strategy="SPREAD").remote() for _ in range(num_ranks)]
-        answers = ray.get([actor.look.remote() for actor in actors], timeout=TIMEOUT_S)
+        actors, asked, starting = [], [], []
+        for _ in range(num_ranks):
+            if num_ranks > AT_ONCE and len(starting) == pace:
+                _, starting = ray.wait(starting, num_returns=1, timeout=TIMEOUT_S)
+            actors.append(BareActor.options(scheduling_strategy="SPREAD").remote())
+            asked.append(actors[-1].look.remote())
+            starting.append(asked[-1])
+        answers = ray.get(asked, timeout=TIMEOUT_S)
         cost = _cost(began, answers)
         for actor in actors:
             ray.kill(actor)
@@ -211,9 +224,12 @@ def main() -> None:
     if given.picture:
         draw(found, given.picture)
     ratios = {size: ours.took_s / bare.took_s for size, (ours, bare) in found.items()}
+    growth = found[200][0].cpu_s / found[16][0].cpu_s if {16, 200} <= found.keys() else None
     print_targets(
         [
             Target("16 ranks, beside bare Ray actors", 1.2, ratios.get(16), "x", at_least=False),
+            Target("64 ranks, beside bare Ray actors", 1.2, ratios.get(64), "x", at_least=False),
+            Target("processor time of a rank of 200, of one of 16", 1.2, growth, "x", at_least=False),
             Target(
                 "ranks that have torch and do not use it",
                 0,

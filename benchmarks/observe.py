@@ -8,7 +8,8 @@ times of beginning and ending a trace are no part of the loops.
 
 A side runs for about half a second, then the next one, for many rounds: each ratio is the median of the rounds' own.
 
-The CartPole example is trained for so many updates with and without a trace, as its users run it.
+The CartPole example is trained with and without a trace, as its users run it, for few updates and for many. What a note
+costs is measured alone, too (`note_costs.py`), and counted: a share of a few thousandths lies within the noise.
 
 Run it with `python benchmarks/observe.py [--only NAME] [--quick]`; "notes" and "cartpole" are names, too.
 """
@@ -24,20 +25,21 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measure import Options, Side, Table, count_for, duration_text, ratio_text, read_options, stopwatch
+from note_costs import note_costs, share_of_notes, show_costs
 from rlinf.scheduler import Channel, Cluster, PackedPlacementStrategy, Worker
 from rlinf.scheduler.comm import promise, timekeeping
-from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.timekeeping import TIMES, Cause, Timekeeper
-from rlinf.scheduler.host.timing import Stopwatch
+from rlinf.scheduler.comm.timekeeping import Timekeeper
 
 NUM_RANKS = 64
-UPDATES = 12
+# A run of few updates and one of many: what the beginning costs is no part of their difference.
+UPDATES = 12, 36
 _CARTPOLE = Path(__file__).parents[1] / "examples" / "cartpole" / "main.py"
 _NOTES = ("note_wait", "note_phase", "note_call")
 _KEPT = {name: getattr(Timekeeper, name) for name in _NOTES}
@@ -179,67 +181,76 @@ def _calls(group: Any, count: int) -> float:
     return time.perf_counter() - began
 
 
-def cost_of_notes() -> None:
-    """What one note costs in the process that makes it."""
-    table = Table("one note", ["takes"])
-    cause, number = Cause("channel", "get('pairs')", "pairs"), 200_000
+class Training(NamedTuple):
+    """One run of the CartPole example.
 
-    def waits() -> None:
-        for _ in range(number):
-            TIMES.note_wait(time.monotonic(), cause, "rollout:1")
+    Attributes:
+        training_s: for how long it trained, in seconds.
+        times: where the time went, as data.
+        size_bytes: how large the file of the trace is; 0 without one.
+        spans_each: how many spans the process with most of them made.
+    """
 
-    def timers() -> None:
-        for _ in range(number):
-            with Stopwatch("learn"):
-                pass
-
-    def described() -> None:
-        for _ in range(number):
-            Promise().wait(1e-9)
-
-    works = {
-        "a wait of a channel": waits,
-        "a timer": timers,
-        "a wait that is read off the stack": described,
-    }
-    for name, work in works.items():
-        began = time.perf_counter()
-        work()
-        table.row(name, duration_text((time.perf_counter() - began) / number))
+    training_s: float
+    times: dict[str, Any]
+    size_bytes: int = 0
+    spans_each: int = 0
 
 
-def trained_s(traced: bool, folder: Path) -> float:
-    """Seconds in which the CartPole example does its updates."""
-    environment = {name: value for name, value in os.environ.items() if name != "RLINF_TRACE"}
-    if traced:
-        environment["RLINF_TRACE"] = str(folder / "cartpole.json")
-    options = [f"training.max_updates={UPDATES}", "training.stop_return=1e9", f"hydra.run.dir={folder}"]
-    done = subprocess.run(
-        [sys.executable, str(_CARTPOLE), *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if not (folder / "summary.json").exists():
-        raise RuntimeError(done.stderr)
-    return float(json.loads((folder / "summary.json").read_text())["training_s"])
+def train(updates: int, traced: bool) -> Training:
+    """Run the CartPole example for so many updates."""
+    with tempfile.TemporaryDirectory(prefix="observe-") as name:
+        folder = Path(name)
+        environment = {name: value for name, value in os.environ.items() if name != "RLINF_TRACE"}
+        file = folder / "cartpole.json"
+        if traced:
+            environment["RLINF_TRACE"] = str(file)
+        options = [f"training.max_updates={updates}", "training.stop_return=1e9", f"hydra.run.dir={folder}"]
+        done = subprocess.run(
+            [sys.executable, str(_CARTPOLE), *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not (folder / "summary.json").exists():
+            raise RuntimeError(done.stderr)
+        summary = json.loads((folder / "summary.json").read_text())
+        if not traced:
+            return Training(summary["training_s"], summary["times"])
+        spans = Counter(
+            event["pid"] for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"
+        )
+        return Training(summary["training_s"], summary["times"], file.stat().st_size, max(spans.values()))
 
 
 def compare_cartpole(options: Options) -> None:
-    """The example with and without a trace, in turn."""
-    took: dict[bool, list[float]] = {False: [], True: []}
-    size = 0
+    """The example with and without a trace, in turn; then what of it is notes, by counting them."""
+    runs: dict[tuple[int, bool], list[Training]] = {}
     for _ in range((options.rounds + 1) // 2):
-        for traced in took:
-            with tempfile.TemporaryDirectory(prefix="observe-") as folder:
-                took[traced].append(trained_s(traced, Path(folder)))
-                if traced:
-                    size = (Path(folder) / "cartpole.json").stat().st_size
-    counted, traced_s = (statistics.median(seconds) for seconds in took.values())
-    table = Table(f"CartPole, {UPDATES} updates", ["counted", "traced", "traced / counted", "file"])
-    ratio, file = ratio_text(traced_s / counted), f"{size / 1e6:.1f} MB"
-    table.row("median of the rounds", duration_text(counted), duration_text(traced_s), ratio, file)
+        for updates in UPDATES:
+            for traced in (False, True):
+                runs.setdefault((updates, traced), []).append(train(updates, traced))
+    few, many = UPDATES
+    middle = {about: statistics.median(each.training_s for each in made) for about, made in runs.items()}
+    table = Table("CartPole", ["counted", "traced", "traced / counted"])
+    for updates in UPDATES:
+        _compared(table, f"{updates} updates", *(middle[updates, traced] for traced in (False, True)))
+    each_s = ((middle[many, traced] - middle[few, traced]) / (many - few) for traced in (False, True))
+    _compared(table, f"each of the last {many - few}", *each_s)
+    print()
+    costs = note_costs()
+    untraced, traced_run = runs[many, False][-1], runs[many, True][-1]
+    spans_s = traced_run.spans_each / traced_run.training_s
+    table = Table("CartPole, by counting, of the busiest rank's time", ["share", ""])
+    table.row("counted", f"{100 * share_of_notes(untraced.times, costs):.2f} %", "")
+    share = spans_s * (costs.span + costs.written)
+    table.row("traced, besides", f"{100 * share:.2f} %", f"{spans_s:,.0f} spans a second")
+    print(f"the trace of {many} updates has {traced_run.size_bytes / 1e6:.1f} MB")
+
+
+def _compared(table: Table, name: str, counted_s: float, traced_s: float) -> None:
+    table.row(name, duration_text(counted_s), duration_text(traced_s), ratio_text(traced_s / counted_s))
 
 
 def main() -> None:
@@ -247,7 +258,7 @@ def main() -> None:
     options = read_options(__doc__ or "", rounds=11, budget_s=0.6)
     with stopwatch("observe"):
         if options.wants("notes"):
-            cost_of_notes()
+            show_costs(note_costs())
             print()
         if any(map(options.wants, WORKLOADS)):
             # With one round it is tried whether it runs.

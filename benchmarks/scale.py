@@ -37,9 +37,8 @@ from rlinf.scheduler.events import WorkerStarted
 from rlinf.scheduler.host.info import packed_topology
 from rlinf.scheduler.planning import Node
 from rlinf.scheduler.session import EventBus, Session
-from rlinf.scheduler.session.heartbeats import BEAT, Beat
+from rlinf.scheduler.session.heartbeats import BEAT, BEAT_S, Beat
 from rlinf.scheduler.session.link_speeds import rounds_of
-from rlinf.scheduler.session.pulse import BEAT_S
 from rlinf.testing import LocalRuntime
 
 NODES = (10, 100, 1000)

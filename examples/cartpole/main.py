@@ -15,7 +15,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from channels import TRAJECTORIES
 from console import LearningProgress
 from launch import launch
 from outcome import summary_lines, write_outcome
@@ -47,8 +46,6 @@ def train(cfg: DictConfig, settings: Settings, console: Console) -> TrainingRepo
         with LearningProgress(console, settings) as progress:
             training = Training(parts, schedule, settings, on_update=progress.show)
             asyncio.run(training.run())
-        if settings.record is not None:
-            parts.channels[TRAJECTORIES].record(None)  # what was recorded is on disk then
         stats = {name: channel.stats() for name, channel in parts.channels.items()}
         return TrainingReport(
             mode=schedule.mode,

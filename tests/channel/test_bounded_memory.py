@@ -68,6 +68,26 @@ def test_cancelled_gets_leave_nothing_behind():
         assert here_after < here + SPARE_OBJECTS
 
 
+def test_operations_that_end_leave_nothing_to_the_garbage_collector():
+    with obedient_holder() as (_, _, channel):
+
+        def put_and_get(num_items):
+            for handle in [channel.put(number, async_op=True) for number in range(num_items)]:
+                handle.wait()
+            for handle in [channel.get(async_op=True) for _ in range(num_items)]:
+                handle.wait()
+            channel.qsize()  # all that was taken is confirmed
+
+        put_and_get(10)
+        gc.collect()
+        gc.disable()
+        try:
+            put_and_get(500)
+            assert gc.collect() < SPARE_OBJECTS
+        finally:
+            gc.enable()
+
+
 def test_dead_clients_leave_nothing_behind():
     with obedient_holder() as (job, holder, channel):
 

@@ -1,35 +1,37 @@
 """An operation that the channel's process cannot carry out ends with an error, and disturbs no other."""
 
 import threading
+from itertools import count
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.channel import Channel, receiving, server, wire
 from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.comm import Messenger
-from rlinf.scheduler.comm.shm.parcels import Parcels
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelError, CommError
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 60.0
 
 
+def fails_at_third():
+    """`Arrived`, but there is no memory for the third one."""
+    numbers = count(1)
+
+    def arrived(frames):
+        if next(numbers) == 3:
+            raise MemoryError
+        return Arrived(frames)
+
+    return arrived
+
+
 def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same_message_with_it(monkeypatch):
-    receive = Parcels.receive
-    num_received = 0
-
-    def fails_once(parcels, frames, *, to_load=True):
-        nonlocal num_received
-        if not to_load:
-            num_received += 1
-            if num_received == 3:
-                raise MemoryError
-        return receive(parcels, frames, to_load=to_load)
-
     with LocalRuntime() as runtime:
         channel = Channel.create("items")
         channel.qsize()
-        monkeypatch.setattr(Parcels, "receive", fails_once)
+        monkeypatch.setattr(server, "Arrived", fails_at_third())
         held = threading.Event()
         runtime.messenger.submit(lambda: held.wait(DEADLINE_S))  # so that all travel together
         puts = [channel.put(number, async_op=True, timeout_s=DEADLINE_S) for number in range(8)]
@@ -42,22 +44,11 @@ def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same
 
 
 def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_alone(monkeypatch):
-    receive = Parcels.receive
-    num_received = 0
-
-    def fails_once(parcels, frames, *, to_load=True):
-        nonlocal num_received
-        if to_load:
-            num_received += 1
-            if num_received == 3:
-                raise MemoryError
-        return receive(parcels, frames, to_load=to_load)
-
     with LocalRuntime() as runtime:
         channel = Channel.create("items")
         for number in range(8):
             channel.put(number)
-        monkeypatch.setattr(Parcels, "receive", fails_once)
+        monkeypatch.setattr(receiving, "Arrived", fails_at_third())
         held = threading.Event()
         runtime.messenger.submit(lambda: held.wait(DEADLINE_S))
         gets = [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]

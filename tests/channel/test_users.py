@@ -29,7 +29,7 @@ def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
     users = Users()
     names = [f"q{number}" for number in range(2 * MAX_SHOWN)]
     for at, name in enumerate(names):
-        users.note("p", put(name), now=float(at))
+        users.note("p", [put(name)], now=float(at))
     waiting = wire.WaitingNote("actor:0", "get", 5.0)
     waited = [queue_of(name, 0, [waiting]) for name in names[:MAX_SHOWN]]
     found = noted(users, *waited, queue_of("misspelt"))
@@ -40,8 +40,8 @@ def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
 
 def test_who_uses_a_queue_again_and_again_is_not_forgotten_for_queues_that_are_used_once():
     users = Users()
-    users.note("p", put("always"), now=0.0)
+    users.note("p", [put("always")], now=0.0)
     for number in range(MAX_USES):
-        users.note("p", put(f"q{number}"), now=1.0)
-        users.note("p", put("always"), now=2.0)
+        users.note("p", [put(f"q{number}")], now=1.0)
+        users.note("p", [put("always")], now=2.0)
     assert users.by_queue(NAMES, 2.0)["always"].putters[0].num_operations == MAX_USES + 1

@@ -84,3 +84,25 @@ def test_of_several_jobs_one_is_chosen_by_the_option_that_is_named(monkeypatch):
     with pytest.raises(ClusterError, match=r"`--job 24434`.*: 24434: 24434\.py; 9: 9\.py"):
         job_file.find_job()
     assert job_file.find_job(9) is jobs[1]
+
+
+def test_a_job_that_outlives_its_drivers_is_chosen_by_its_name_too(monkeypatch):
+    kept = [
+        job_file.RunningJob(pid, "job", 0.0, b"", None, True, kept=name)
+        for pid, name in ((7, "night"), (8, "7"))
+    ]
+    jobs = [*kept, job_file.RunningJob(9, "9.py", 0.0, b"", None, True)]
+    monkeypatch.setattr(job_file, "running_jobs", lambda: jobs)
+    assert [job_file.find_job(which) for which in ("night", "7", 7, "8", "9")] == [
+        jobs[0],
+        jobs[0],
+        jobs[0],
+        jobs[1],
+        jobs[2],
+    ]
+    with pytest.raises(ClusterError, match=r"no job's keeper or name is 'nigth' .*did you mean 'night'\?"):
+        job_file.find_job("nigth")
+    with pytest.raises(
+        ClusterError, match="no job's driver is process 10 of this machine; there are 7: job; 8"
+    ):
+        job_file.find_job("10")

@@ -158,7 +158,7 @@ def test_a_step_of_which_nothing_is_recorded_is_said(trajectories):
     done = rlinf("lineage", trajectories, "--step", 5)
     assert done.exit_code == 1
     assert "nothing is recorded of step 5; the steps that are: 812 to 812, 1 in all" in done.stderr
-    assert rlinf("lineage", trajectories).stdout == "steps: 812\n"
+    assert rlinf("lineage", trajectories).stdout == "step 812: 1 item of version 811\n"
     assert json.loads(rlinf("lineage", trajectories, "--json").stdout) == [812]
 
 

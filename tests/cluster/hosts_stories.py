@@ -17,6 +17,7 @@ NUM_ITEMS = 200
 NUM_LARGE = 8
 LARGE_BYTES = 4 << 20
 NUM_LEFT = 2
+STATUS = 7
 
 
 class Rank(Worker):
@@ -87,11 +88,22 @@ class Heard:
         """Wait until it was told of all these nodes; how each was."""
 
         def told():
-            return {e.node_rank: e for e in self.events if type(e).__name__ == kind and e.node_rank in nodes}
+            return {e.node_rank: e for e in self._of(kind) if e.node_rank in nodes}
 
-        with self._more:
-            assert self._more.wait_for(lambda: len(told()) == len(nodes), DEADLINE_S), (kind, self.events)
+        self._wait(kind, lambda: len(told()) == len(nodes))
         return told()
+
+    def wait_for_one(self, kind):
+        """The first event of a kind."""
+        self._wait(kind, lambda: self._of(kind))
+        return self._of(kind)[0]
+
+    def _of(self, kind):
+        return [event for event in self.events if type(event).__name__ == kind]
+
+    def _wait(self, kind, is_there):
+        with self._more:
+            assert self._more.wait_for(is_there, DEADLINE_S), (kind, self.events)
 
 
 class Waits:
@@ -215,6 +227,19 @@ def second(seen):
         ask("seen", seen)
 
 
+def silent_head(seen):
+    """A job whose head's host falls silent, and its driver is on another one, which ends as its program says."""
+    cluster = Cluster({"num_nodes": 2, "unreachable_after_s": 4.0})
+    heard = Heard(cluster)
+    ask("unplug", 0)
+    waits = Waits()
+    waits.end("job", lambda: heard.wait_for_one("JobLost").reason)
+    waits.end("call", lambda: launch(cluster, "late", 1))
+    seen["silent head"] = waits.ends
+    ask("seen", seen)
+    sys.exit(STATUS)
+
+
 def kept(seen):
     """A job whose keeper is on the first host, begun and ended by a driver on another one."""
     with Cluster(num_nodes=2, job="kept", detached=True) as cluster:
@@ -227,5 +252,6 @@ def kept(seen):
 
 if __name__ == "__main__":
     FOUND = {}
-    {"first": first, "kept": kept, "second": second}[sys.argv[1]](FOUND)
+    for story in sys.argv[1:]:
+        {"first": first, "kept": kept, "silent head": silent_head, "second": second}[story](FOUND)
     ask("seen", FOUND)

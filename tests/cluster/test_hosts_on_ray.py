@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT
+from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT, STATUS
 
 from machine_fixtures import made_or_skipped
 from rlinf.testing.hosts import HostFleet
@@ -35,6 +36,7 @@ class Hands:
     def __init__(self, fleet, joining):
         self.fleet = fleet
         self.seen = None
+        self.seen_at = 0.0
         self.watched = None
         self.traffic = []
         self._joining = joining
@@ -78,12 +80,13 @@ class Hands:
 
     def _seen(self, seen):
         self.seen = seen
+        self.seen_at = time.monotonic()
 
 
-def tell(hands, story, host=0):
-    """Run a program's story on a host; what it has seen."""
+def tell(hands, *stories, host=0):
+    """Run a program's stories on a host; what it has seen, how it has ended, and how long after it has said that."""
     pipe = subprocess.PIPE
-    command = [sys.executable, str(PROGRAM), story]
+    command = [sys.executable, str(PROGRAM), *stories]
     hands.seen = None
     with hands.fleet.hosts[host].start(command, stdin=pipe, stdout=pipe, stderr=pipe) as program:
         try:
@@ -95,10 +98,13 @@ def tell(hands, story, host=0):
                 with contextlib.suppress(BrokenPipeError):
                     program.stdin.write("\n")
                     program.stdin.flush()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(DEADLINE_S)
+            end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
         finally:
             program.kill()
         assert hands.seen is not None, program.stderr.read()
-    return hands.seen
+    return hands.seen | {"end": end}
 
 
 @pytest.fixture(scope="module")
@@ -190,11 +196,22 @@ def test_a_node_whose_raylet_goes_on_can_be_used_again(seen):
 
 @pytest.fixture(scope="module")
 def seen_kept(hands, seen):
-    return tell(hands, "kept", host=1)
+    told = tell(hands, "kept", "silent head", host=1)
+    hands.do("plug in", 0)
+    return told
 
 
 def test_a_driver_begins_uses_and_ends_a_job_that_is_kept_on_another_host(seen_kept):
     assert seen_kept["group"] == seen_kept["hosts"] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_a_driver_whose_head_falls_silent_is_told_and_ends_within_seconds_as_its_program_says(seen_kept):
+    for what in ("job", "call"):
+        took_s, _, text = seen_kept["silent head"][what]
+        assert took_s < 4 + LATE_S
+        assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
+    assert seen_kept["end"]["status"] == STATUS
+    assert seen_kept["end"]["after_s"] < LATE_S
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import select
 import signal
 import time
@@ -17,6 +18,7 @@ from rlinf.scheduler import Cluster, PackedPlacementStrategy, Worker
 from rlinf.scheduler.engine.holds import holds_in_cluster
 from rlinf.scheduler.engine.keepers import kept_names, record_of
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, ConfigError, WorkerDied
+from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session import set_current
 from waits import wait_until
 
@@ -124,4 +126,21 @@ def test_with_its_keeper_stopped_or_not_all_of_a_job_ends_and_its_devices_and_na
     wait_until(lambda: cluster._session.closed)
     with pytest.raises((WorkerDied, ClusterError), match="job 'fragile' has ended: its keeper is gone"):
         group.pid()
+    wait_until(lambda: kept_names() == [] and holds_in_cluster() == [])
+
+
+def test_a_keeper_that_is_killed_ends_its_job_and_its_driver_hears_of_it(ray_here):
+    cluster = Cluster(job="brief", detached=True)
+    heard = queue.SimpleQueue()
+    cluster.subscribe(heard.put)
+    group = Alive.create_group().launch(cluster, PackedPlacementStrategy(0, 0), name="rank", detached=True)
+    descriptor = os.pidfd_open(group.pid().wait(DEADLINE_S)[0])
+    try:
+        os.kill(json.loads(rlinf("--json"))["kept"][0]["pid"], signal.SIGKILL)
+        assert select.select([descriptor], [], [], DEADLINE_S)[0]
+    finally:
+        os.close(descriptor)
+    while not isinstance(event := heard.get(timeout=DEADLINE_S), JobLost):
+        pass
+    assert event.reason.startswith("job 'brief' has ended: its keeper is gone: ")
     wait_until(lambda: kept_names() == [] and holds_in_cluster() == [])

@@ -1,6 +1,7 @@
 import fcntl
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from rlinf.scheduler.comm.rundir import (
     SOCKET_NAME,
     STACKS_NAME,
     RunDirectory,
+    is_at,
     living_drivers,
 )
+from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe.spool_folder import hold_folder
 
 
@@ -67,6 +70,29 @@ def test_what_a_traced_job_wrote_goes_when_the_last_process_that_held_it_is_gone
     os.close(descriptor)
     RunDirectory().close()
     assert list(parent.iterdir()) == []
+
+
+def test_a_folder_that_somebody_keeps_locked_is_not_waited_for_without_end(parent):
+    folder = make(parent / "trace-a1-b2", "lock")
+    with (folder / "lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(
+            ClusterError, match=r"trace-a1-b2/lock: another process has had it locked for 0\.05 s"
+        ):
+            hold_folder(folder, within_s=0.05)
+    os.close(hold_folder(folder, within_s=0))
+
+
+def test_whoever_wants_a_folder_that_is_being_removed_has_a_new_one(parent):
+    folder = make(parent / "trace-a1-b2", "lock")
+    with (folder / "lock").open() as remover, ThreadPoolExecutor(1) as beside:
+        fcntl.flock(remover, fcntl.LOCK_EX)
+        held = beside.submit(hold_folder, folder, 30.0)
+        (folder / "lock").unlink()
+        remover.close()
+        descriptor = held.result(30)
+    assert is_at(descriptor, folder / "lock")
+    os.close(descriptor)
 
 
 def test_a_young_directory_stays(parent):

@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 
+import msgspec
+import numpy as np
 import pytest
 
 from rlinf.scheduler.comm import timekeeping
@@ -235,6 +237,18 @@ def test_every_span_goes_to_the_spool_while_there_is_one(times):
     times.note_wait(time.monotonic(), Cause(OTHER, "a moment"), "")
     times.note_moved(PUT, time.monotonic(), "put", "tasks", (("env:0", 4),))
     assert [(span.kind, span.items) for span in spooled] == [(WAIT, ()), (PUT, (("env:0", 3),))]
+    # What took no while is no part of the report, traced or not.
+    assert not times.recent
+
+
+@pytest.mark.parametrize(("name", "counted"), [("\ud800", "\\ud800"), (3, "3"), (np.str_("learn"), "learn")])
+def test_a_timer_of_any_name_can_be_told_of(times, name, counted):
+    durations = {}
+    with recording(durations, "train", "driver"), Stopwatch(name):
+        pass
+    assert list(times.phases) == [Site("train", counted)]
+    assert list(durations) == [counted]
+    msgspec.msgpack.encode(list(times.phases))
 
 
 class Known(Request):

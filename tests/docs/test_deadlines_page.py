@@ -18,6 +18,7 @@ from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.engine.ending import THREADS_GRACE_S
 from rlinf.scheduler.engine.guard import LEFT_GRACE_S
+from rlinf.scheduler.engine.leaving import SHUTDOWN_WITHIN_S
 from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
 from rlinf.scheduler.host.host import LEAVE_GRACE_S
@@ -29,6 +30,7 @@ from rlinf.scheduler.observe.status_desk import TIMEOUT_S, WITHIN_S
 from rlinf.scheduler.observe.trace_desk import CLOSING_S
 from rlinf.scheduler.observe.web.server import PATIENCE_S
 from rlinf.scheduler.session.pulse import SILENT_S
+from rlinf.scheduler.session.session import UNDONE_WITHIN_S
 from rlinf.scheduler.worker.attached_driver import LEAVE_WITHIN_S, STOP_WITHIN_S
 from rlinf.scheduler.worker.channel_starter import WARM_S
 from rlinf.scheduler.worker.followed_group import END_WITHIN_S
@@ -122,6 +124,8 @@ def test_fixed_waits_are_those_of_the_code():
         "a job that ends while it is traced waits so long for what its processes wrote": CLOSING_S,
         "a Ctrl-C is held up by the look for what was waited for": INTERRUPTED_S,
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
+        "a Ray whose head does not answer is left without its word": SHUTDOWN_WITHIN_S,
+        "a process that leaves a lost job beside its program is waited for at its end": UNDONE_WITHIN_S,
         "a Ray that does not let a job tidy up what it left for its ranks": TIDY_S,
     }
 

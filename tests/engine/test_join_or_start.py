@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from fake_gcs import as_ray, listening
-from rlinf.scheduler.engine import addresses, engine, raylets
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.engine import addresses, engine, leaving, raylets
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 
@@ -17,6 +18,16 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_a_process_that_has_not_left_a_silent_head_yet_joins_no_other_ray(monkeypatch):
+    left = Promise()
+    monkeypatch.setattr(leaving, "_left_alone", [(left, "10.0.0.1:6379")])
+    for begin in (lambda: engine.join_or_start("local", None, 60), lambda: engine.simulate_nodes([])):
+        with pytest.raises(ClusterError, match=r"whose head at 10\.0\.0\.1:6379 does not answer"):
+            begin()
+    left.set_result(None)
+    leaving.check_left()
 
 
 def test_a_ray_that_refuses_is_not_joined(monkeypatch):

@@ -18,6 +18,7 @@ from gpu_peers import digest_of, on_device
 from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.hardware.vendors import find_devices
 from weights_job import DEADLINE_S, answer_of, wait_until
+from weights_peers import fetch_on_demand
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 MIB = 1 << 20
@@ -48,7 +49,7 @@ def test_processes_with_other_masks_and_allocators_get_the_same_bits(job, alloca
     by_index = {"CUDA_VISIBLE_DEVICES": "0", **options}
     by_uuid = {"CUDA_VISIBLE_DEVICES": uuid, **options}
     _, actor, _ = job.start(gpu_peers.publish_on_demand, "actor:0", by_index)
-    _, rollout, _ = job.start(gpu_peers.fetch_on_demand, "rollout:0", by_uuid)
+    _, rollout, _ = job.start(fetch_on_demand, "rollout:0", gpu_peers.reader, by_uuid)
     for version in range(1, 6):
         actor.send(version)
         digest, staged, _ = answer_of(actor)
@@ -59,7 +60,7 @@ def test_processes_with_other_masks_and_allocators_get_the_same_bits(job, alloca
 
 def test_readers_on_the_device_and_in_host_memory_get_the_same_version(job):
     actor, beside = job.member("actor:0"), job.member("rollout:0", "there")
-    _, rollout, _ = job.start(gpu_peers.fetch_on_demand, "rollout:1", {})
+    _, rollout, _ = job.start(fetch_on_demand, "rollout:1", gpu_peers.reader, {})
     own, other, host = on_device(-1), on_device(-1), {key: each.cpu() for key, each in on_device(-1).items()}
     for version in range(3):
         actor.publish("policy", given := on_device(version), version)
@@ -71,7 +72,7 @@ def test_readers_on_the_device_and_in_host_memory_get_the_same_version(job):
 
 def test_a_thousand_versions_take_no_more_memory_than_ten(job):
     actor = job.member("actor:0")
-    _, rollout, _ = job.start(gpu_peers.fetch_on_demand, "rollout:0", {})
+    _, rollout, _ = job.start(fetch_on_demand, "rollout:0", gpu_peers.reader, {})
     before = 0
     for version in range(1000):
         actor.publish("policy", on_device(version % 128), version)

@@ -9,11 +9,11 @@ import pytest
 
 from alarms import Interrupted
 from rlinf.scheduler.comm.timekeeping import TIMES
-from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.errors import ClusterTimeout, ConfigError
 from rlinf.scheduler.host.timing import Stopwatch
 from rlinf.scheduler.observe import trace_desk
 from rlinf.scheduler.observe.notes import Enlist
-from rlinf.scheduler.observe.trace_desk import TraceDesk
+from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk
 from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
 from waits import wait_until
@@ -107,7 +107,7 @@ def test_an_error_in_the_block_is_not_hidden_by_a_full_disk(desk, tmp_path, monk
 
     traces = []
     with monkeypatch.context() as patch:
-        patch.setattr(trace_desk, "_written", full)
+        patch.setattr(trace_desk, "written", full)
         with pytest.raises(ZeroDivisionError):
             trace_one(ZeroDivisionError())
         with pytest.raises(OSError, match="no space left"):
@@ -140,3 +140,23 @@ def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, m
     desk._on_io_thread(lambda: desk._on_enlisted("early:0", late))
     trace.stop()
     assert told == ["early:0"]
+
+
+def test_who_ends_a_trace_that_another_thread_is_ending_waits_no_longer_than_it_says(tmp_path):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def finish(timeout_s):
+        begun.set()
+        assert goes_on.wait(DEADLINE_S)
+        return f"written within {timeout_s:.0f} s"
+
+    trace = JobTrace(tmp_path / "run.json", finish)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(trace.stop, DEADLINE_S)
+        try:
+            assert begun.wait(DEADLINE_S)
+            with pytest.raises(ClusterTimeout, match=r"run\.json is not written after 0 s: another thread"):
+                trace.stop(0.01)
+        finally:
+            goes_on.set()
+        assert first.result(DEADLINE_S) == trace.stop(0.0) == "written within 30 s"

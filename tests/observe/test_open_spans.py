@@ -1,27 +1,38 @@
 """What had not ended when a trace did, or when a process was killed, is in the trace."""
 
+import ast
 import asyncio
+import contextlib
+import contextvars
+import inspect
 import json
+import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
 
+from alarms import Interrupted
 from rlinf.scheduler import Channel
+from rlinf.scheduler.comm import handle, promise, timekeeping
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
-from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, WAIT, Span
+from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, WAIT, Span, begin_wait, keeps_wait
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
+from rlinf.scheduler.host import timing
 from rlinf.scheduler.host.timing import Stopwatch, recording
 from rlinf.scheduler.observe.open_spans import open_spans
 from rlinf.scheduler.observe.spool import SpoolHead, SpoolWriter, StillOpen, read_spool, segment
 from rlinf.scheduler.observe.timeline import on_home_clock
 from rlinf.scheduler.observe.trace_desk import TraceDesk
 from rlinf.scheduler.session import current_session
+from rlinf.scheduler.worker import result
 from rlinf.testing import LocalRuntime
 from waits import wait_until
 
 MIB = 1 << 20
+BEGINNERS = ("begin_wait", "begin_wait_for", "begin_wait_in")
+MEASURING = (timing.__file__, timekeeping.__file__, contextlib.__file__)
 DEADLINE_S = 30.0
 HEAD = SpoolHead("rollout:1", 4711, "node1", 0, 0)
 
@@ -82,6 +93,81 @@ def test_what_has_ended_is_open_no_more(desk, tmp_path):
     with hanging():
         pass
     assert not [span for span in open_spans() if span.name in ("train", "learn", "a planted wait")]
+
+
+@keeps_wait("kept")
+def wait_unlike_others(promise):
+    kept = begin_wait(Wait(OTHER, "another's wait"))
+    threading.Event.wait(promise, DEADLINE_S)
+    kept.end("")
+
+
+def test_a_wait_is_found_in_the_variable_that_its_function_names():
+    event = threading.Event()
+    thread = threading.Thread(target=wait_unlike_others, args=(event,))
+    thread.start()
+    try:
+        wait_until(lambda: "another's wait" in [span.name for span in open_spans()])
+    finally:
+        event.set()
+        thread.join(DEADLINE_S)
+    with pytest.raises(NameError, match="has no local variable 'other'"):
+        keeps_wait("other")(wait_unlike_others)
+
+
+def test_every_function_that_begins_a_wait_says_where_it_keeps_it():
+    for module, source in ((each, inspect.getsource(each)) for each in (promise, handle, result)):
+        functions = [
+            node
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        begin = [
+            (node.name, ast.unparse(node.decorator_list))
+            for node in functions
+            if any(isinstance(each, ast.Name) and each.id in BEGINNERS for each in ast.walk(node))
+        ]
+        assert begin, module
+        assert all("keeps_wait('begun')" in decorators for _, decorators in begin), begin
+
+
+def test_what_an_interruption_cuts_short_anywhere_is_open_no_more():
+    def work():
+        with recording({}, "train", "driver"), Stopwatch("learn"):
+            pass
+
+    for number in range(10_000):
+        if not contextvars.copy_context().run(interrupted_at, number, work):
+            break
+        assert TIMES.open == {}, f"interrupted at its instruction {number}"
+    assert number > 100
+    assert TIMES.open == {}
+
+
+def interrupted_at(number, work):
+    """Whether a function was interrupted, at that instruction of its own or of what measures time in it."""
+    left = number
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code is not work.__code__ and frame.f_code.co_filename not in MEASURING:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_an_operation_that_a_task_awaits_is_open():

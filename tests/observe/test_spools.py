@@ -1,7 +1,9 @@
 """What a process writes of its spans can be read again: the last ones, whatever there was, and however it ended."""
 
 import errno
+import os
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 
 from effort import tries
 from rlinf.scheduler import Channel
+from rlinf.scheduler.comm.rundir import RunDirectory
 from rlinf.scheduler.comm.timekeeping import CALL, PUT, TIMES, Span
 from rlinf.scheduler.observe import spool_thread
 from rlinf.scheduler.observe.clocks import RoundTrip, offset_of
-from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, read_spool, segment
-from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of
+from rlinf.scheduler.observe.spool import ClockNote, SpoolHead, SpoolWriter, StillOpen, read_spool, segment
+from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of, hold_folder
 from rlinf.scheduler.observe.spool_thread import SpoolThread
 from rlinf.scheduler.observe.tracing import TraceOn, Tracer
 from rlinf.testing import LocalRuntime
@@ -43,6 +46,35 @@ def test_what_was_written_is_read(tmp_path):
     assert content.threads == {1: "MainThread", 2: "rlinf-call-1"}
     assert content.clocks == [ClockNote(1.0, 0.25, 0.001)]
     assert content.head == HEAD
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("\ud800", "\\ud800"), (Name("learn"), "learn"), (Path("a"), "a")]
+)
+def test_names_that_cannot_be_encoded_are_written_so_that_they_can(tmp_path, name, shown):
+    thread = SpoolThread(SpoolWriter(tmp_path / "p", HEAD, 1 << 20), "rollout:1")
+    thread.add(Span(CALL, 0.0, 0.5, name, 1, items=(("env:0", 7),)))
+    thread.note_open(StillOpen(1.0, [Span(CALL, 1.0, 1.0, name, 1)]))
+    thread.add(spans(1, 1)[0])
+    thread._names[1] = name
+    thread.end()
+    assert thread.ended.wait(30)
+    content = read(tmp_path / "p")
+    assert [span.name for span in (*content.spans, *content.still_open.spans)] == [shown, "step 1", shown]
+    assert content.spans[0].items == (("env:0", 7),)
+    assert content.threads == {1: shown}
+
+
+def test_what_is_not_understood_hides_nothing_that_follows(tmp_path):
+    writer = SpoolWriter(tmp_path / "p", HEAD, 1 << 20)
+    writer.write([Span(CALL, 0.0, 0.5, None, 1)])
+    writer.write(spans(0, 3))
+    writer.close()
+    assert read(tmp_path / "p").spans == spans(0, 3)
 
 
 def test_only_its_user_can_read_it(tmp_path):
@@ -201,3 +233,32 @@ def test_clocks_differ_by_what_was_found_give_or_take_the_error(offset_s, delays
     ]
     found = offset_of(trips)
     assert found.seconds == pytest.approx(offset_s, abs=found.error_s + 1e-6)
+
+
+def test_an_empty_folder_of_a_trace_is_taken_away_as_others_are(monkeypatch):
+    left, young = folder_of("a2", "m1"), folder_of("a3", "m1")
+    try:
+        os.utime(left, (0, 0))
+        RunDirectory().close()
+        assert not left.exists()
+        assert young.exists()
+    finally:
+        drop_spools(young)
+
+
+def test_a_folder_that_is_taken_away_before_it_is_held_is_made_again(monkeypatch):
+    folder, take_away = folder_of("a4", "m1"), [True]
+    open_file = os.open
+
+    def open_late(path, *about):
+        if take_away.pop() if take_away else False:
+            folder.rmdir()
+        return open_file(path, *about)
+
+    monkeypatch.setattr(os, "open", open_late)
+    try:
+        os.close(hold_folder(folder))
+        assert not take_away
+        assert folder.exists()
+    finally:
+        drop_spools(folder)

@@ -73,10 +73,22 @@ def test_a_thread_stands_where_the_users_code_calls_something():
 
 def test_since_when_it_stands_there_is_known_once_somebody_has_looked():
     with thread_in(stand, threading.Event()) as look:
-        wait_until(lambda: look().same_for_s > 0)
-        before, began = look().same_for_s, time.monotonic()
+        wait_until(lambda: look().still_for_s > 0)
+        before, began = look(), time.monotonic()
         wait_until(lambda: time.monotonic() > began)
-        assert look().same_for_s > before
+        assert look().same_for_s > before.same_for_s
+        assert look().still_for_s > before.still_for_s
+
+
+def come_by(event):
+    while not event.wait(0.0001):
+        pass
+
+
+def test_who_comes_by_the_same_line_again_and_again_does_not_stand_there():
+    with thread_in(come_by, threading.Event()) as look:
+        wait_until(lambda: any(frame.calls for frame in look().frames))
+        wait_until(lambda: (at := look()).same_for_s > 0.1 and at.still_for_s < at.same_for_s / 2)
 
 
 def test_a_thread_waits_for_what_its_local_variables_say():

@@ -40,8 +40,9 @@ def waits(name, *found, frames=REWARD, **more):
     return Doing(name, 1, "node0", calls, tuple(Stack("MainThread", frames, wait) for wait in found), **more)
 
 
-def works(name, since_s=40.0, same_for_s=40.0, **more):
-    stacks = (Stack("MainThread", REWARD, None, same_for_s),)
+def works(name, since_s=40.0, same_for_s=40.0, still_for_s=None, **more):
+    still_for_s = same_for_s if still_for_s is None else still_for_s
+    stacks = (Stack("MainThread", REWARD, None, same_for_s, still_for_s),)
     return Doing(name, 1, "node0", (RunningCall("generate", since_s, "driver"),), stacks, **more)
 
 
@@ -182,7 +183,7 @@ def test_it_is_one_once_none_of_them_goes_on():
 def fetches_ahead(main_frames=REWARD):
     """A rank whose main thread is somewhere while another thread of it waits for items."""
     main, ahead = (
-        Stack("MainThread", main_frames, None, 40.0),
+        Stack("MainThread", main_frames, None, 40.0, 40.0),
         Stack("fetches ahead", REWARD, get(since_s=20.0)),
     )
     return Doing(
@@ -442,6 +443,14 @@ def test_nobody_stands_in_a_call_for_longer_than_it_runs():
     assert "b:0 stands in reward.py:31 (time.sleep) since 3 s" in longer.headline
 
 
+def test_who_comes_by_a_line_again_and_again_does_not_stand_there():
+    loop = why(waits("a:0", recv("b:0")), works("b:0", still_for_s=0.5))
+    assert "b:0 runs, at reward.py:31 (time.sleep) in every look since 40 s, in generate()" in loop.headline
+    assert "stands" not in str(loop)
+    slow = why(waits("a:0", recv("b:0")), works("b:0", still_for_s=4.0))
+    assert "b:0 stands in reward.py:31 (time.sleep) since 4 s, in generate()" in slow.headline
+
+
 def test_names_that_would_move_a_cursor_do_not():
     told = str(why(waits("a:0", recv("two\nlines\x1b[2J:0")), works("b:0")))
     assert "two lines" in told
@@ -454,14 +463,54 @@ def test_it_is_data_too():
     assert data["waits"][0]["processes"] == ["b:0"]
 
 
-def test_about_a_process_in_two_lines():
+def test_about_a_process_link_by_link():
     found = why(waits("driver", result("a:0")), waits("a:0", recv("b:0")), works("b:0"), idle("c:0"))
     assert found.about("driver").splitlines() == [
         "driver waits 41 s in actor.train(): a:0 has not answered",
-        "b:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+        "a:0 waits 10 s in recv('b:0'): b:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
     ]
     assert found.about("c:0") == "c:0 is idle: no call runs there"
     assert found.about("z:9") == "z:9 is gone: it is not part of the job"
+
+
+def in_threads(name, *found):
+    stacks = tuple(Stack("MainThread", REWARD, wait, thread=number) for number, wait in enumerate(found, 1))
+    return Doing(name, 1, "node0", None if name == "driver" else (), stacks)
+
+
+def test_about_one_of_several_waits_tells_of_that_one():
+    found = why(
+        in_threads("driver", result("a:0", since_s=500.0), result("b:0", since_s=3.0)),
+        waits("a:0", recv("c:0", 400.0)),
+        in_threads("b:0", recv("c:0", 300.0), recv("d:0", 2.0)),
+        works("c:0"),
+        waits("d:0", recv("e:0", 1.0)),
+        idle("e:0"),
+    )
+    assert found.about("driver", 2, 3.6).splitlines() == [
+        "driver waits 4 s in actor.train(): b:0 has not answered",
+        "b:0 waits 300 s in recv('c:0'): c:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+    ]
+    assert found.about("b:0", 2).splitlines() == [
+        "b:0 waits 2 s in recv('d:0')",
+        "d:0 waits 1 s in recv('e:0'): e:0 is idle: no call runs there",
+    ]
+    # Of a thread that is not known, what waits for longest.
+    assert found.about("driver", 7).splitlines()[0].startswith("driver waits 500 s")
+
+
+def test_about_a_long_chain_and_a_ring():
+    chain = [waits(f"a:{rank}", recv(f"a:{rank + 1}")) for rank in range(9)]
+    told = why(*chain, works("a:9")).about("a:0").splitlines()
+    assert told[3:] == [
+        "a:3 waits 10 s in recv('a:4')",
+        "and so on, by 5 more",
+        "a:9 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+    ]
+    ring = why(waits("driver", result("a:0")), waits("a:0", recv("b:0")), waits("b:0", recv("a:0")))
+    assert ring.about("driver").splitlines()[0] == "driver waits 41 s in actor.train(): a:0 has not answered"
+    assert ring.about("driver").splitlines()[1].startswith("deadlock a:0 → b:0 → a:0: ")
+    assert ring.about("b:0").splitlines()[1].startswith("deadlock a:0 → b:0 → a:0: ")
 
 
 def test_a_thousand_ranks_take_no_time():

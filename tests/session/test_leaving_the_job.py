@@ -6,6 +6,7 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session import Session, current_or_none
 from scarce_threads import refuse_thread
 
@@ -18,11 +19,13 @@ def fail():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_driver_whose_io_thread_ends_leaves_the_job_and_undoes_what_it_did(session, caplog):
-    undone = threading.Event()
-    session.on_close(undone.set)
+    undone, heard = threading.Event(), []
+    session.bus.subscribe(heard.append)
+    session.on_close_last(undone.set)
     session.messenger.submit(fail)
     assert undone.wait(DEADLINE_S)
     assert session.closed
+    assert heard == [JobLost(session.failure)]
     assert current_or_none() is None
     assert "I/O thread ended: SystemExit('a mistake')" in session.failure
     assert any(
@@ -45,10 +48,32 @@ def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thre
     assert session.closed
 
 
+def test_who_closes_while_the_job_is_left_beside_waits_until_that_is_done(session):
+    undoing, go_on = threading.Event(), threading.Event()
+
+    def undo():
+        undoing.set()
+        go_on.wait(DEADLINE_S)
+
+    session.on_close_last(undo)
+    session.leave("Ray's head is gone")
+    assert undoing.wait(DEADLINE_S)
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(DEADLINE_S)
+    assert not closing.is_alive()
+
+
 def test_a_driver_that_leaves_in_order_has_not_failed(session):
+    heard = []
+    session.bus.subscribe(heard.append)
     session.close()
     assert session.closed
     assert not session.failure
+    assert heard == []
 
 
 def test_a_thread_that_waits_when_the_program_is_interrupted_is_told_so(secret):

@@ -16,7 +16,8 @@ from rlinf.scheduler.comm import ClusterSecret, Endpoint
 from rlinf.scheduler.comm.link_probe import ProbeDoor, probe_link
 from rlinf.scheduler.events import LinkFailed, LinkSlow, TransportFellBack
 from rlinf.scheduler.session import Session, link_speeds
-from rlinf.scheduler.session.links import LINK, LinkQuestion, LinkWatch, answer_probes
+from rlinf.scheduler.session.link_answers import LINK, LinkQuestion, answer_probes
+from rlinf.scheduler.session.links import LinkWatch
 from rlinf.testing.machines import MachineStar, MachinesUnavailable
 from scarce_threads import refuse_thread
 from waits import wait_until

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf.scheduler.session.pulse import BEAT_S, DOUBT_S, SILENT_S, SWEEP_S, Pulse, Silence
+from rlinf.scheduler.session.heartbeats import BEAT_S
+from rlinf.scheduler.session.pulse import DOUBT_S, SILENT_S, SWEEP_S, Pulse, Silence
 
 EARLY = Silence("a", DOUBT_S, early=True)
 

@@ -67,9 +67,12 @@ class _RoomyQueue(NamedQueue):
 
 
 class _StreamlessQueue(NamedQueue):
+    def may_push(self, client, size_bytes):
+        return not self.putters and self.has_room(size_bytes)
+
     def _enter(self, putter, out):
         if putter.complete:
-            self._push(putter, out)
+            self.push(putter.client, putter.ticket, putter.item, out)
         else:
             super()._enter(putter, out)
 

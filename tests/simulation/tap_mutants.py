@@ -66,9 +66,9 @@ class _ForgetsVacancies(ChannelState):
 class _OverlooksAnnounced(NamedQueue):
     """What was announced is not shown."""
 
-    def _push(self, putter, out):
-        taps, self.taps = self.taps, () if putter.has_room else self.taps
-        super()._push(putter, out)
+    def fill(self, putter, out):
+        taps, self.taps = self.taps, ()
+        super().fill(putter, out)
         self.taps = taps
 
 

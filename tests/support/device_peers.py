@@ -7,9 +7,9 @@ import torch
 
 from rlinf.scheduler.comm import DirectoryClient, Messenger
 from rlinf.scheduler.comm.device import Devices
-from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.weights import Weights
 from rlinf.testing.device_memory import PretendDevice
+from weights_peers import asked
 
 DEVICE = "GPU-one"
 A_DAY_S = 86_400.0
@@ -62,11 +62,7 @@ def publish_on_demand(pipe, secret, machine, directory, name):
     device = StoppingDevice(DEVICE)
     messenger, weights = member(secret, machine, name, directory, device)
     pipe.send(messenger.endpoint)
-    while True:
-        try:
-            version = pipe.recv()
-        except EOFError:
-            return
+    for version in asked(pipe):
         if version == "idle?":
             pipe.send(idle_bytes(weights))
             continue
@@ -75,21 +71,15 @@ def publish_on_demand(pipe, secret, machine, directory, name):
         pipe.send(device.used_bytes)
 
 
-def fetch_on_demand(pipe, secret, machine, directory, name):
-    """Fetches with the arguments that come through the pipe; sends what came, or the error; without, it stops."""
+def reader(pipe, secret, machine, directory, name):
+    """Fetches on a device, and stops in the middle if it has no arguments; see `weights_peers.fetch_on_demand`."""
     device = StoppingDevice(DEVICE)
     messenger, weights = member(secret, machine, name, directory, device)
     into = tensors(-1)
-    pipe.send(messenger.endpoint)
-    while True:
-        try:
-            options = pipe.recv()
-        except EOFError:
-            return
+
+    def fetch(**options):
         device.pipe = None if options else pipe
-        try:
-            version = weights.fetch("policy", into, **options).wait()
-        except CommError as error:
-            pipe.send(error)
-        else:
-            pipe.send((version, values_in(into), device.num_opened, device.num_open))
+        version = weights.fetch("policy", into, **options).wait()
+        return version, values_in(into), device.num_opened, device.num_open
+
+    return messenger, fetch

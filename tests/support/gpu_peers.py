@@ -7,8 +7,8 @@ import torch
 
 from device_peers import idle_bytes
 from rlinf.scheduler.comm import DirectoryClient, Messenger
-from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.weights import Weights
+from weights_peers import asked
 
 NUM_TENSORS = 8
 
@@ -37,27 +37,19 @@ def member(secret, machine, name, directory, environment):
     return messenger, Weights(messenger, DirectoryClient(messenger, directory))
 
 
-def fetch_on_demand(pipe, secret, machine, directory, name, environment):
-    """Fetches with the arguments that come through the pipe; sends version, digest, and what is open; or the error.
+def reader(_pipe, secret, machine, directory, name, environment):
+    """Says version, digest, and how much is open; see `weights_peers.fetch_on_demand`.
 
     With `digest=False` it computes none: that takes longer than all else.
     """
     messenger, weights = member(secret, machine, name, directory, environment)
     into = on_device(-1)
-    pipe.send(messenger.endpoint)
-    while True:
-        try:
-            options = pipe.recv()
-        except EOFError:
-            return
-        wants_digest = options.pop("digest", True)
-        try:
-            version = weights.fetch("policy", into, **options).wait()
-        except CommError as error:
-            pipe.send(error)
-        else:
-            digest = digest_of(into) if wants_digest else ""
-            pipe.send((version, digest, len(weights._devices._imports)))
+
+    def fetch(digest=True, **options):
+        version = weights.fetch("policy", into, **options).wait()
+        return version, digest_of(into) if digest else "", len(weights._devices._imports)
+
+    return messenger, fetch
 
 
 def fetch_without_end(pipe, secret, machine, directory, name):
@@ -74,11 +66,7 @@ def publish_on_demand(pipe, secret, machine, directory, name, environment):
     """Publishes random bits as each version that comes; sends their digest, and how much of its buckets is idle."""
     messenger, weights = member(secret, machine, name, directory, environment)
     pipe.send(messenger.endpoint)
-    while True:
-        try:
-            version = pipe.recv()
-        except EOFError:
-            return
+    for version in asked(pipe):
         bits = on_device(0, dtype=torch.int16)
         for tensor in bits.values():
             tensor.random_(-(1 << 15), 1 << 15)

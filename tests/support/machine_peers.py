@@ -10,7 +10,7 @@ from rlinf.scheduler.host.host import WorkerHost
 from rlinf.scheduler.host.protocol import HostSpec
 from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, set_current
-from rlinf.scheduler.session.links import answer_probes
+from rlinf.scheduler.session.link_answers import answer_probes
 from rlinf.testing.local import HeldHere, hold_items
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,10 +87,12 @@ def printed_here(program, folder):
     """What a program prints, run in this process, which has a cluster; what it starts is ended after it."""
     namespace = {"__name__": "__main__", "__file__": str(Path(folder) / program.file)}
     output = io.StringIO()
+    arguments, sys.argv = sys.argv, [namespace["__file__"]]
     try:
         with contextlib.redirect_stdout(output), contextlib.chdir(folder):
             exec(compile(program.code, namespace["__file__"], "exec"), namespace)
     finally:
+        sys.argv = arguments
         _end(namespace.values())
     return output.getvalue()
 

@@ -1,5 +1,6 @@
 """What the other processes of the tests of weights do; each function runs in one started by `start_process`."""
 
+import contextlib
 import os
 import signal
 
@@ -26,15 +27,18 @@ def numbers_in(state_dict):
     return {float(value) for array in state_dict.values() for value in (array.min(), array.max())}
 
 
+def asked(pipe):
+    """What comes through the pipe, until its other end is closed."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield pipe.recv()
+
+
 def publish_on_demand(pipe, secret, machine, directory, name):
     """Publishes each version that comes through the pipe."""
-    _messenger, weights = member(secret, machine, name, directory)
-    pipe.send(_messenger.endpoint)
-    while True:
-        try:
-            version = pipe.recv()
-        except EOFError:
-            return
+    messenger, weights = member(secret, machine, name, directory)
+    pipe.send(messenger.endpoint)
+    for version in asked(pipe):
         weights.publish("policy", state(version), version)
         pipe.send(version)
 
@@ -47,18 +51,29 @@ def publish_large(pipe, secret, machine, directory, name):
     pipe.recv()
 
 
-def fetch_on_demand(pipe, secret, machine, directory, name):
-    """Fetches with the arguments that come through the pipe; sends what came, or the error."""
+def reader(_pipe, secret, machine, directory, name):
+    """Fetches into arrays; see `fetch_on_demand`."""
     messenger, weights = member(secret, machine, name, directory)
     into = state(-1)
+
+    def fetch(**options):
+        return weights.fetch("policy", into, **options).wait(), numbers_in(into)
+
+    return messenger, fetch
+
+
+def fetch_on_demand(pipe, secret, machine, directory, name, reader=reader, *args):
+    """Fetches with the arguments that come through the pipe; sends what came, or the error.
+
+    Args:
+        reader: gives the process's messenger, and what fetches and says what is there then.
+        args: for it.
+    """
+    messenger, fetch = reader(pipe, secret, machine, directory, name, *args)
     pipe.send(messenger.endpoint)
-    while True:
+    for options in asked(pipe):
         try:
-            options = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send((weights.fetch("policy", into, **options).wait(), numbers_in(into)))
+            pipe.send(fetch(**options))
         except CommError as error:
             pipe.send(error)
 

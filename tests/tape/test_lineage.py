@@ -171,6 +171,7 @@ def test_what_was_given_back_counts_for_who_took_it_at_last(channels, recordings
     end(*channels)
     read = recordings()
     assert read.step(1) is None
+    assert (read.versions(1), read.versions(2)) == ({}, {None: 1})
     assert [item.payload for item in read.step(2).batches[0].items] == ["'again'"]
 
 
@@ -272,6 +273,33 @@ def test_nobody_waits_for_a_disk_that_opens_no_file(tmp_path, monkeypatch, recor
             channel.get()
         end(channel)
     assert recordings().steps == [2]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_job_that_ends_has_written_what_is_recorded(tmp_path, recordings, durable, monkeypatch):
+    monkeypatch.setattr(deliveries, "GATHER_S", 0.3)
+    with LocalRuntime():
+        channel = Channel.create("items", durable=tmp_path / "journal" if durable else None)
+        channel.record(tmp_path / "a.rec")
+        channel.put("the last one")
+        with Worker.at_step(1):
+            channel.get()
+    assert recordings(tmp_path / "a.rec").steps == [1]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_channel_that_is_deleted_has_written_what_is_recorded(tmp_path, recordings, durable, monkeypatch):
+    monkeypatch.setattr(deliveries, "GATHER_S", 0.3)
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items", durable=tmp_path / "journal" if durable else None)
+        channel.record(tmp_path / "a.rec")
+        channel.put("the last one")
+        with Worker.at_step(1):
+            channel.get()
+        channel.delete()
+        assert recordings(tmp_path / "a.rec").steps == [1]
+        # Nothing is left of it for the end of the process.
+        assert not [each for each in runtime.messenger._busy if "recording" in repr(each)]
 
 
 def test_a_torn_end_is_left_out_and_said(channels, tmp_path, recordings):

@@ -23,6 +23,7 @@ from rlinf.scheduler.errors import (
 )
 from rlinf.testing.device_memory import PretendDevice
 from weights_job import DEADLINE_S, answer_of, wait_until
+from weights_peers import fetch_on_demand
 
 MIB = 1 << 20
 BUCKET_BYTES = 4 * MIB  # of `tensors`
@@ -319,7 +320,7 @@ def test_a_device_that_does_nothing_is_waited_for_once(job, monkeypatch):
 
 def test_processes_share_them_and_what_killed_ones_had_is_not_lost(job):
     publisher, actor, _ = job.start(device_peers.publish_on_demand, "actor:0")
-    reader, rollout, _ = job.start(device_peers.fetch_on_demand, "rollout:0")
+    reader, rollout, _ = job.start(fetch_on_demand, "rollout:0", device_peers.reader)
     for version in range(1, 5):
         actor.send(version)
         assert answer_of(actor) <= 2 * BUCKET_BYTES
@@ -369,3 +370,31 @@ def test_who_leaves_gives_its_memory_back(job):
     assert lonely.used_bytes == BUCKET_BYTES
     job.messengers["critic:0"].close()
     wait_until(lambda: lonely.used_bytes == 0, job.messengers["actor:0"])
+
+
+def test_readers_that_come_and_go_leave_nothing_at_their_publisher(job):
+    actor = job.member("actor:0", device=PretendDevice(DEVICE))
+    actor.publish("policy", tensors(1), 1)
+    bucket = actor._versions._weights["policy"].staged._bucket
+    for _ in range(3):
+        rollout = job.member("rollout:0", device=PretendDevice(DEVICE))
+        assert fetched(rollout, tensors(-1)) == 1
+        assert len(bucket.readers) == 1
+        job.messengers["rollout:0"].close()
+        wait_until(lambda: not bucket.readers, job.messengers["actor:0"])
+
+
+def test_a_publisher_that_was_started_again_is_warned_of_once_and_takes_no_more_memory(job, caplog):
+    rollout = job.member("rollout:0", device=PretendDevice(DEVICE, opens=False))
+    with caplog.at_level(logging.WARNING):
+        for version in range(3):
+            actor = job.member("actor:0", device=PretendDevice(DEVICE))
+            actor.publish("policy", tensors(version), version)
+            assert fetched(rollout, into := tensors(-1), min_version=version) == version
+            assert values_in(into) == {version}
+            job.messengers["actor:0"].close()
+            wait_until(lambda: not rollout._devices._barred, job.messengers["rollout:0"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "weights 'policy' of 'actor:0' comes through host memory: this device opens nothing of others"
+    ]
+    assert len(rollout._devices._said) == 1

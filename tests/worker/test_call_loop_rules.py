@@ -58,21 +58,20 @@ class Callers:
         return Arrived(frames)
 
     def pack(self, encoded, _peer, **_options):
-        detached = encoded.detached()
-        frames = [detached.head, *detached.buffers]
+        frames = encoded.snapshot()
         return SimpleNamespace(in_shared_memory=False, frames_for=lambda _peer: frames)
 
     # What the test does.
 
     def call(self, caller, number, method="note", *, readable=True):
         args = (number,) if method == "note" else ()
-        encoded = encode((args, {})).detached()
+        frames = encode((args, {})).snapshot()
         self.readable = readable
         self._send(
             protocol.CALL,
             caller,
             protocol.CallRequest(method, number, "call"),
-            [encoded.head, *encoded.buffers],
+            frames,
         )
 
     def cancel(self, caller, number):

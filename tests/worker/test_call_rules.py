@@ -61,8 +61,8 @@ class Ranks:
         return True
 
     def pack(self, encoded, _peer, **_options):
-        detached = encoded.detached()
-        return SimpleNamespace(frames_for=lambda _peer: [detached.head, *detached.buffers])
+        frames = encoded.snapshot()
+        return SimpleNamespace(frames_for=lambda _peer: frames)
 
     def release_dropped(self):
         pass
@@ -87,8 +87,7 @@ class Ranks:
         self.asked[f"process {rank}"][-1][-1].set_result(Reply(head, list(frames)))
 
     def give(self, rank, value, **durations):
-        encoded = encode(value).detached()
-        self.answer(rank, protocol.Returned(durations), encoded.head, *encoded.buffers)
+        self.answer(rank, protocol.Returned(durations), *encode(value).snapshot())
 
     def fail(self, rank, error):
         self.answer(rank, protocol.Raised(), dump_failure(error))

@@ -2,23 +2,30 @@
 
 import os
 import queue
+import signal
 import sys
+import threading
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import ray
 from ray._private.state import actors
-from ray.experimental.internal_kv import _internal_kv_list, _internal_kv_put
+from ray.exceptions import RpcError
+from ray.experimental.internal_kv import _internal_kv_list, _internal_kv_put, internal_kv_get_gcs_client
 from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
+from rlinf.scheduler.comm import ClusterSecret
 from rlinf.scheduler.engine.engine import variables_lacking
 from rlinf.scheduler.engine.node import copying
+from rlinf.scheduler.engine.node.processes import held, living, send
 from rlinf.scheduler.errors import ClusterError, ConfigError, LaunchTimeout
 from rlinf.scheduler.events import WorkerStarted
 from rlinf.scheduler.host import errand
 from rlinf.scheduler.host.errand import withdraw, withdraw_all, withdraw_of_the_dead
+from rlinf.scheduler.session import Session
+from rlinf.scheduler.worker import processes
 from rlinf.scheduler.worker.processes import Processes
 from waits import wait_until
 
@@ -140,6 +147,40 @@ def test_what_a_keeper_left_that_was_killed_in_a_launch_goes_with_the_next_look_
     wait_until(lambda: actors(living)["State"] == "DEAD")
     withdraw_of_the_dead()
     assert _internal_kv_list("host:", namespace="rlinf-kept") == []
+
+
+def test_the_first_launch_of_a_job_waits_in_no_io_thread_for_a_head_that_does_not_answer(
+    ray_cluster, monkeypatch
+):
+    begun, answers, looked = (threading.Event() for _ in range(3))
+
+    def look():
+        begun.set()
+        answers.wait(60)
+        looked.set()
+
+    monkeypatch.setattr(processes, "withdraw_of_the_dead", look)
+    with Session(ClusterSecret.generate(), "driver") as session:
+        session.service(Processes)
+        assert begun.wait(30)
+        assert not looked.is_set()
+        answers.set()
+        assert looked.wait(30)
+
+
+def test_a_head_that_does_not_answer_is_asked_for_keepers_within_a_deadline(ray_cluster, monkeypatch):
+    monkeypatch.setattr(errand, "TIDY_S", 0.2)
+    heads = [each for each, parent in living().items() if (each.name, parent) == ("gcs_server", os.getpid())]
+    store = internal_kv_get_gcs_client()
+    with held(heads) as descriptors:
+        send(descriptors.values(), signal.SIGSTOP)
+        try:
+            with pytest.raises(RpcError, match="Deadline"):
+                errand._living(store, {"12" * 16})
+        finally:
+            send(descriptors.values(), signal.SIGCONT)
+    monkeypatch.setattr(errand, "TIDY_S", 30.0)
+    assert errand._living(store, {"12" * 16}) == set()
 
 
 def test_without_a_ray_nothing_is_taken_back_and_nothing_raised(ray_cluster, monkeypatch):

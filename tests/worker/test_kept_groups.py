@@ -25,7 +25,7 @@ from rlinf.scheduler.errors import (
     PlacementError,
     WorkerDied,
 )
-from rlinf.scheduler.events import GroupLaunched, WorkerLogged, WorkerLost, WorkerReturned
+from rlinf.scheduler.events import GroupLaunched, JobLost, WorkerLogged, WorkerLost, WorkerReturned
 from rlinf.scheduler.kept import attach, end_job, nodes_of, trace
 from rlinf.scheduler.observe.status_desk import begin_status, received
 from rlinf.scheduler.observe.trace_desk import TraceDesk
@@ -33,7 +33,7 @@ from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
-from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker
+from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker, trace_from_environment
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
@@ -352,25 +352,50 @@ def test_a_trace_ends_with_the_driver_that_began_it_whether_it_leaves_or_is_lost
     wait_until(lambda: not any(folder.exists() for folder in folders))
 
 
+def test_a_driver_whose_environment_says_so_has_the_job_traced_while_it_takes_part(
+    kept, driver, tmp_path, monkeypatch
+):
+    group = launch(driver, "policy", placement=ONE, detached=True)
+    monkeypatch.setenv("RLINF_TRACE", str(tmp_path / "run.json.gz"))
+    trace_from_environment(driver.session)
+    group.who().wait(60)
+    refusal = r"RLINF_TRACE=.*run\.json\.gz: .*traced already, by 'driver@here\.1' .*leave RLINF_TRACE away"
+    with pytest.raises(ConfigError, match=refusal):
+        trace_from_environment(kept.attach("driver@there.2").session)
+    driver.session.close()
+    assert slices(tmp_path / "run.json.gz").count("who") == 1
+
+
+def losses(driver):
+    """Why a driver has lost its job, each time that it is told, once its bus has delivered all."""
+    heard = []
+    driver.session.bus.subscribe(lambda event: heard.append(event) if isinstance(event, JobLost) else None)
+    delivered = Promise()
+    driver.session.on_close_last(lambda: delivered.set_result(heard))
+    return delivered
+
+
 def test_without_its_keeper_a_driver_leaves_and_says_why(kept, driver):
-    group = launch(driver, "policy", placement=ONE)
+    group, lost = launch(driver, "policy", placement=ONE), losses(driver)
     held = group.hold_on()
     kept.session.messenger.close()
     # As a busy thread finds it: its call was ended with the job, or all that this process waited for was.
     with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended: its keeper is gone"):
         held.wait(60)
-    wait_until(lambda: driver.session.closed)
+    (told,) = lost.result(60)
+    assert told.reason == driver.session.failure
+    assert told.reason.startswith("job 'forked' has ended: its keeper is gone: ")
     with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended"):
         group.who()
 
 
 def test_a_keeper_that_has_to_leave_says_why_before_anything_ends(kept, driver):
     group = launch(driver, "policy", placement=ONE, detached=True)
-    held = group.hold_on()
+    held, lost = group.hold_on(), losses(driver)
     kept.session.leave("Ray's head is gone")
     with pytest.raises(WorkerDied, match="job 'forked' has ended: Ray's head is gone"):
         held.wait(60)
-    wait_until(lambda: driver.session.closed)
+    assert lost.result(60) == [JobLost("job 'forked' has ended: Ray's head is gone")]
     with pytest.raises((WorkerDied, CommError), match="job 'forked' has ended: Ray's head is gone"):
         group.who()
 
@@ -384,11 +409,12 @@ def test_a_job_is_stopped_by_one_driver_for_all(kept, driver, tmp_path, monkeypa
     second = kept.attach("driver@there.2")
     trace(second.session, tmp_path / "run.json", MIB)
     monkeypatch.setattr(kept_trace, "opened_file", full)
+    own, others = losses(second), losses(driver)
     end_job(second.session)
     assert "its trace could not be written" in caplog.text
     assert kept.living == 0
-    wait_until(lambda: driver.session.closed)
-    assert "the job was stopped by " in driver.session.failure
+    assert own.result(60) == []  # who ends it has not lost it
+    assert ["the job was stopped by " in told.reason for told in others.result(60)] == [True]
     wait_until(lambda: kept.session.closed)
 
 

@@ -1,11 +1,13 @@
 """What ranks print and log: attributable, ahead of the answers, in a file each; on real processes without Ray."""
 
+import contextlib
 import ctypes
 import fcntl
 import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ import pytest
 from rlinf.scheduler import PackedPlacementStrategy, Worker
 from rlinf.scheduler.errors import ConfigError, LaunchError, WorkerDied, WorkerError
 from rlinf.scheduler.events import WorkerPrinted
-from rlinf.scheduler.host import output
+from rlinf.scheduler.host import output, protocol
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.output import LogFolder
+from rlinf.scheduler.session import Session
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -105,6 +108,30 @@ def test_every_line_has_its_rank_and_is_shown_before_the_answer(speaking, capsys
             f"[speaker:{rank}] first",
             f"[speaker:{rank}] second",
         ]
+
+
+def test_of_many_ranks_that_speak_at_once_every_line_is_whole_and_in_its_ranks_order(speaking, capsys):
+    ranks, texts = range(64), [f"line {number}" for number in range(20)]
+    home, together = speaking.session.home, threading.Barrier(len(ranks))
+
+    def speak(session, rank):
+        together.wait(DEADLINE_S)
+        for text in texts:
+            session.messenger.notify(home, protocol.OUTPUT, protocol.OutputLines("many", rank, [text]))
+
+    with contextlib.ExitStack() as stack:
+        for rank in ranks:
+            session = Session(speaking.session.secret, f"many:{rank}", home=home)
+            stack.callback(session.close)
+            thread = threading.Thread(target=speak, args=(session, rank))
+            thread.start()
+            stack.callback(thread.join)
+        told = []
+        while len(told) < len(ranks) * len(texts):
+            told += shown(capsys, until=texts[-1])
+    for rank in ranks:
+        own = [line for line in told if line.startswith(f"[many:{rank}] ")]
+        assert own == [f"[many:{rank}] {text}" for text in texts]
 
 
 def test_whoever_writes_is_heard_on_the_stream_that_it_wrote_to(speaking, capsys):

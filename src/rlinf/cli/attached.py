@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def attached(pid: int | None, looker: str) -> Iterator[None]:
+def attached(which: str | None, looker: str) -> Iterator[None]:
     """A block in which this process takes part in a job.
 
     Args:
-        pid: of its driver; None: the one job that there is.
+        which: as of `find_job`.
         looker: what this process is called there, without its number.
     """
     # Sockets and keys take a while to load, and other commands do without them.
     from rlinf.scheduler.session.job_file import find_job  # noqa: PLC0415
 
-    with find_job(pid).attach(f"{looker}{os.getpid()}"):
+    with find_job(which).attach(f"{looker}{os.getpid()}"):
         yield
 
 

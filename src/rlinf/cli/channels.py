@@ -10,7 +10,7 @@ import typer
 
 from rlinf.cli.attached import attached
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
-from rlinf.cli.options import JobPid
+from rlinf.cli.options import Job
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel import ChannelReport
@@ -25,7 +25,7 @@ def channels(
     names: Annotated[list[str] | None, typer.Argument(help="Only these channels.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as data.")] = False,
-    job: JobPid = None,
+    job: Job = None,
 ) -> None:
     """Show who waits for what in the channels of a job whose driver runs on this machine."""
     with readable_errors(), attached(job, LOOKER):

@@ -22,16 +22,17 @@ def lineage(
     Read only recordings that you trust: items that were recorded with their bytes are unpickled.
     """
     # numpy takes a while to load, and other commands do without it.
-    from rlinf.scheduler.tape.lineage import Recordings  # noqa: PLC0415
+    from rlinf.scheduler.tape.lineage import Recordings, versions_text  # noqa: PLC0415
 
     with readable_errors(), Recordings(paths) as recordings:
         for note in recordings.notes:
             typer.echo(f"rlinf: {note}", err=True)
         steps = recordings.steps
-        found = None if step is None else recordings.step(step)
-    if step is None:
-        typer.echo(json.dumps(steps) if as_json else f"steps: {', '.join(map(str, steps)) or 'none'}")
-        return
+        if step is None:
+            lines = [f"step {each}: {versions_text(recordings.versions(each))}" for each in steps]
+            typer.echo(json.dumps(steps) if as_json else "\n".join(lines) or _what_there_is(steps))
+            return
+        found = recordings.step(step)
     if found is None:
         typer.echo(f"nothing is recorded of step {step}; {_what_there_is(steps)}", err=True)
         raise typer.Exit(ANSWER_IS_NO)

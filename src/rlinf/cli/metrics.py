@@ -11,7 +11,7 @@ import typer
 
 from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
-from rlinf.cli.options import JobPid
+from rlinf.cli.options import Job
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -24,7 +24,7 @@ LOOKER = "rlinf-metrics-"
 
 
 def metrics(
-    job: JobPid = None,
+    job: Job = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     token_file: Annotated[

@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-JobPid = Annotated[int | None, typer.Option(help="The process id of the job's driver, where several run.")]
+Job = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PID|NAME", help="Which job: its driver's process id, or its name if it outlives its drivers."
+    ),
+]
 Address = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="The cluster's head; else the one that runs here.")
 ]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rlinf.cli.exits import readable_errors
-from rlinf.cli.options import AsJson, JobPid
+from rlinf.cli.options import AsJson, Job
 
 
 def report(
@@ -17,7 +17,7 @@ def report(
         str | None, typer.Option(help="The method with which each step of the job ends, as group.method.")
     ] = None,
     as_json: AsJson = False,
-    job: JobPid = None,
+    job: Job = None,
 ) -> None:
     """Say where the time goes in a job whose driver runs on this machine: phases, waits, what its steps wait for."""
     # Sockets and keys take a while to load, and other commands do without them.

@@ -11,7 +11,7 @@ import typer
 
 from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
-from rlinf.cli.options import JobPid
+from rlinf.cli.options import Job
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -35,7 +35,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once, all of it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as data.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Look again after so many seconds.")] = 1.0,
-    job: JobPid = None,
+    job: Job = None,
     every: Annotated[bool, typer.Option("--all", help="Show all jobs of yours on this machine.")] = False,
 ) -> None:
     """Show the ranks, channels, weights and events of a job whose driver runs on this machine, until q or Ctrl-C."""
@@ -48,18 +48,18 @@ def top(
                 _watch(sessions, interval)
 
 
-def _chosen(pid: int | None, every: bool) -> list[RunningJob]:
+def _chosen(which: str | None, every: bool) -> list[RunningJob]:
     # Sockets and keys take a while to load, and other commands do without them.
     from rlinf.scheduler.errors import ClusterError  # noqa: PLC0415
     from rlinf.scheduler.session.job_file import find_job, running_jobs  # noqa: PLC0415
 
-    if every and pid is not None:
+    if every and which is not None:
         raise ClusterError("`--all` shows every job, and `--job` one: give one of the two")
     if not every:
         try:
-            return [find_job(pid)]
+            return [find_job(which)]
         except ClusterError as error:
-            if pid is None and len(running_jobs()) > 1:
+            if which is None and len(running_jobs()) > 1:
                 raise ClusterError(f"{error}. `--all` shows all of them") from error
             raise
     jobs = running_jobs()

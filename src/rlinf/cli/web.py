@@ -11,7 +11,7 @@ import typer
 
 from rlinf.cli.attached import looking_at
 from rlinf.cli.exits import readable_errors
-from rlinf.cli.options import JobPid
+from rlinf.cli.options import Job
 
 if TYPE_CHECKING:
     from rlinf.scheduler.session import Session
@@ -21,7 +21,7 @@ LOOKER = "rlinf-web-"
 
 
 def web(
-    job: JobPid = None,
+    job: Job = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as data.")] = False,
 ) -> None:

@@ -8,10 +8,10 @@ import os
 import typer
 
 from rlinf.cli.exits import readable_errors
-from rlinf.cli.options import AsJson, JobPid
+from rlinf.cli.options import AsJson, Job
 
 
-def why(as_json: AsJson = False, job: JobPid = None) -> None:
+def why(as_json: AsJson = False, job: Job = None) -> None:
     """Say who waits for whom in a job whose driver runs on this machine, the most probable culprit first."""
     # Sockets and keys take a while to load, and other commands do without them.
     from rlinf.scheduler.observe.why import why_of_job  # noqa: PLC0415

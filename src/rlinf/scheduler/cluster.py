@@ -371,7 +371,8 @@ class Cluster:
         It begins at once, for ranks that come later too. It ends with the block, `JobTrace.stop`, the job, or when this
         driver leaves a job that outlives it; then what all of them noted is fetched and written. A rank that was killed
         is in it to its last moment. The file is JSON that https://ui.perfetto.dev opens, and Chrome. With
-        RLINF_TRACE=file in the driver's environment the whole job is traced so, unless it outlives its drivers.
+        RLINF_TRACE=file in the driver's environment the whole job is traced so; one that outlives its drivers, for as
+        long as this driver takes part.
 
             with cluster.trace("run.perfetto"):
                 train(cluster)

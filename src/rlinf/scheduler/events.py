@@ -27,6 +27,17 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class JobLost:
+    """This process has lost its job and leaves it; `reason` says what it has lost, why and when.
+
+    Ray's head is gone, or the keeper of a job that outlives its drivers; another driver has stopped that job; or this
+    process was declared dead.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeUnresponsive:
     """A node's raylet has not answered for `silent_s` seconds: the node is cut off, or the raylet is stopped."""
 
@@ -245,6 +256,7 @@ class Stalled:
 Event = (
     NodeJoined
     | NodeLost
+    | JobLost
     | NodeUnresponsive
     | NodeResponsive
     | LinkSlow

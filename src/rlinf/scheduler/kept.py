@@ -42,7 +42,7 @@ from rlinf.scheduler.worker.driver_news import DESCRIBE, STOP, JobDescription, S
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.kept_job import follow_group
-from rlinf.scheduler.worker.kept_trace import KeptTraces
+from rlinf.scheduler.worker.kept_trace import KeptTraces, trace_from_environment
 
 T = TypeVar("T")
 
@@ -214,6 +214,7 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     try:
         session.provide(AttachedDriver, AttachedDriver(session, name))
         set_current(session)
+        trace_from_environment(session)
     except BaseException:
         session.close()
         raise

@@ -182,7 +182,8 @@ def open_home(
         )
         session.provide(RunningJob, job)
         set_current(session)
-        trace_whole_job(session)
+        if kept is None:
+            trace_whole_job(session)
     except BaseException:
         session.close()
         raise

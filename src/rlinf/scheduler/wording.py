@@ -121,6 +121,16 @@ def name_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def plain_text(value: object) -> str:
+    r"""A value as a string of no other class than `str` that can be encoded as UTF-8, for messages and files.
+
+    >>> plain_text("generate"), plain_text("\ud800"), plain_text(7)
+    ('generate', '\\ud800', '7')
+    """
+    text = str.__str__(value) if isinstance(value, str) else str(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def printable(text: str) -> str:
     r"""The text without what would break a line or steer a terminal: a name may hold anything.
 

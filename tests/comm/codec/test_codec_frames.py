@@ -10,7 +10,6 @@ import torch
 
 from codec_cases import assert_same, inline, placed
 from rlinf.scheduler.comm import decode, encode
-from rlinf.scheduler.comm.codec.copying import PARALLEL_BYTES, copy_bytes
 from rlinf.scheduler.comm.codec.sources import copied
 from rlinf.scheduler.comm.codec.tensor_reader import TensorReader
 from rlinf.scheduler.comm.codec.tensors import TensorTable, dtypes
@@ -86,14 +85,13 @@ def test_what_has_gaps_is_copied_by_the_first_call_only():
     assert first[1] is second[1]
 
 
-def test_a_detached_encoding_is_a_snapshot():
+def test_a_snapshot_shares_nothing_with_the_object():
     array, strided = np.zeros(1000), np.zeros((100, 100))
     tensor, text = torch.zeros(1000), bytearray(100_000)
     sent = [array, strided[:, ::2], tensor, tensor[::2], text]
-    encoded = encode(sent).detached()
+    head, *buffers = encode(sent).snapshot()
     array[:] = strided[:] = tensor[:] = 1
     text[0] = 1
-    head, *buffers = encoded.frames()
     received = decode(head, buffers)
     assert not any(np.any(np.asarray(each)) for each in received[:4])
     assert received[4] == bytes(100_000)
@@ -201,14 +199,3 @@ def test_tensors_on_a_device_copy_themselves_into_place(tensor):
     row.device = "cuda"  # none here, so it comes to the CPU
     reader = TensorReader([memoryview(copied(part)) for part in parts])
     assert_same(reader.tensor(row), tensor)
-
-
-@pytest.mark.parametrize(
-    "size", [0, 1, PARALLEL_BYTES - 1, PARALLEL_BYTES, PARALLEL_BYTES + 4097, 3 * PARALLEL_BYTES]
-)
-def test_large_copies_by_several_threads_are_whole(size):
-    source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
-    target = np.zeros(size + 2, np.uint8)
-    copy_bytes(source, target[1:-1])
-    assert np.array_equal(target[1:-1], source)
-    assert target[0] == target[-1] == 0

@@ -41,7 +41,7 @@ def test_a_block_is_not_free_before_the_last_thread_has_written_to_it(interrupt_
     for number in range(40):
         try:
             interrupt_soon(0.0005 + 0.0005 * (number % 8))
-            copying.copy_bytes(source, arena.allocate(48 * MIB, wait_s=DEADLINE_S).memory)
+            copying.copy_all([(arena.allocate(48 * MIB, wait_s=DEADLINE_S).memory, source)])
             interrupt_soon(0)
         except Interrupted:
             num_interrupted += 1

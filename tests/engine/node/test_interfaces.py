@@ -39,6 +39,12 @@ def test_where_no_network_can_be_chosen_the_user_is_asked(machine, monkeypatch):
     assert own_ip(None, None) == "10.0.0.5"
 
 
+def test_a_machine_in_a_network_that_is_asked_about_finds_its_way_out_by_another_one(machine, monkeypatch):
+    broadcast = "192.0.2.255"
+    monkeypatch.setattr(interfaces, "_source_towards", lambda to: None if to[0] == broadcast else "192.0.2.7")
+    assert own_ip(None, None) == "192.0.2.7"
+
+
 def test_this_machine_alone_can_be_a_head_and_nothing_else(machine):
     assert own_ip("127.0.0.1", None) == "127.0.0.1"
     with pytest.raises(ClusterError, match="other nodes cannot reach"):

@@ -66,7 +66,8 @@ class Deliveries:
         if operation.blocks:
             self._soon[operation.ticket] = operation
         self._arrivals.append(operation)
-        self.hurry()
+        if not self.looks_soon:
+            self.hurry()
 
     def expect(self, operation: Operation) -> None:
         """The items of an operation are taken as soon as they come."""
@@ -76,7 +77,8 @@ class Deliveries:
         """Somebody is about to take the items of a handle."""
         if operation.ticket in self._here:
             self._soon[operation.ticket] = operation
-            self.hurry()
+            if not self.looks_soon:
+                self.hurry()
 
     def hurry(self, _nothing: None = None) -> None:
         """Look soon whether items were taken."""

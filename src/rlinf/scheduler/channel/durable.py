@@ -66,6 +66,7 @@ class DurableChannel:
         )
         # The lock is not for the process: it may leave the job and live on, and have children.
         session.messenger.at_end(self._end)
+        session.messenger.stay_while(self._is_recording_behind)
         session.on_fork(journal.close)
         self._server: ChannelServer | None = None
         self._growth = JournalGrowth()
@@ -168,6 +169,9 @@ class DurableChannel:
         self._is_over = True
         self._journal.close()
 
+    def _is_recording_behind(self) -> bool:
+        return self._server is not None and self._server.is_recording_behind()
+
     def _on_deleted(self) -> None:
         """Free the names, then answer."""
         self._outside.withholds = True
@@ -192,6 +196,9 @@ class DurableChannel:
 
     def _tell_stopped(self) -> None:
         self._is_over = True
+        if self._server is not None:
+            self._server.end_recording()
+        self._session.messenger.off_stay(self._is_recording_behind)
         self._say_no_more()
         self._session.messenger.unserve(self._aside)
         self._session.messenger.off_end(self._end)

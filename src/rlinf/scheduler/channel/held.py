@@ -15,6 +15,7 @@ import msgspec
 
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.shm.parcel import is_here
 
 HOLDER = "holder"
 HELD = 254
@@ -47,7 +48,7 @@ class HeldAt(msgspec.Struct, array_like=True, frozen=True):
         Raises:
             ValueError: the frame is damaged.
         """
-        if len(frames) != 1 or not len(frames[0]) or frames[0][0] != HELD:
+        if is_here(frames) or frames[0][0] != HELD:
             return None
         return _decode(memoryview(frames[0])[1:])
 

@@ -83,7 +83,10 @@ def _open(
     server = ChannelServer(session.messenger, spec, session.directory, claims, saved)
     forget = watch_channel(session, spec, server.note, server.vitals)
 
+    session.messenger.stay_while(server.is_recording_behind)
+
     def stopped(tell: Callable[[], None] | None = on_stopped) -> None:
+        session.messenger.off_stay(server.is_recording_behind)
         forget()
         if tell is not None:
             tell()
@@ -95,7 +98,7 @@ def _open(
         if error is None:
             opened.set_result(server)
             return
-        server.on_stopped = forget  # it has never begun
+        server.on_stopped = partial(stopped, None)  # it has never begun
         server.stop()
         opened.set_exception(why_unregistered(spec.name, error))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
-from rlinf.scheduler.comm.promise import Fate, Promise, PromiseRef, Wake
+from rlinf.scheduler.comm.promise import NOWHERE, Fate, Promise, PromiseRef, Wake
 from rlinf.scheduler.comm.timekeeping import Cause
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
@@ -281,6 +281,11 @@ class Operation:
             ref.ticket = self.ticket
             self.find_promise = ref
 
+    def let_go(self) -> None:
+        """Refer no longer to its promise, which is kept: the two would be left to the garbage collector."""
+        if not self.blocks:  # else its caller may not have looked for it yet
+            self.find_promise = _nobody
+
 
 class PromiseOwner(Protocol):
     """Whoever carries operations out."""
@@ -350,10 +355,9 @@ def _nobody() -> None:
 def mark_of(items: list[Arrived]) -> Any:
     """Where a consumer notes that it has taken items, for the server to see even if the consumer dies then."""
     for item in items:
-        mark = item.mark()
-        if mark is not None:
-            return mark
-    return bytearray(1)
+        if item.lease is not None:
+            return item.lease.mark()
+    return NOWHERE
 
 
 def is_marked(items: Iterable[Arrived]) -> bool:

@@ -113,6 +113,11 @@ class RecordDesk:
             self._log.add((time.time(), queue, consumer, step, items), frames, size_bytes)
         return [_id(item) or ("", "", 0) for item in delivery.items]
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is recorded and not written yet."""
+        return self._log is not None and self._log.is_behind
+
     def close(self) -> None:
         """Record no more; what is to be written still is, if that does not take long."""
         self._is_closed = True

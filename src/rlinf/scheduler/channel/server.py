@@ -43,7 +43,7 @@ from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Arrived
+from rlinf.scheduler.comm.shm.parcel import Arrived, is_here
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 from rlinf.scheduler.observe.notes import ChannelNote
@@ -60,6 +60,7 @@ from rlinf.scheduler.queueing import (
     LeaseTerms,
     Limits,
     Producers,
+    Refuse,
     Ripen,
     ShardPlan,
     Snapshot,
@@ -77,7 +78,6 @@ MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
 # Of many operations at once, others learn what came of the first ones while the rest is done.
 NEWS_EVERY = 64
-_BESIDES = (StartClock, StopClock, Bury, Ripen)
 
 
 class _Client:
@@ -187,7 +187,7 @@ class ChannelServer:
         self._records = RecordDesk(spec.name, (beside or messenger).submit)
         self._heap = Heap(messenger.call_later)
         self._clients: dict[str, _Client] = {}
-        self._with_news: dict[str, _Client] = {}
+        self._with_news: dict[_Client, None] = {}
         self._flush_due = False
         self._stopped = False
         self._news_service = wire.service(spec.channel_id, wire.NEWS)
@@ -260,6 +260,14 @@ class ChannelServer:
         """How the channel is reached."""
         return ChannelRef(self.spec, self._messenger.endpoint)
 
+    def end_recording(self) -> None:
+        """Record no more, and have what is recorded written; on the I/O thread."""
+        self._records.close()
+
+    def is_recording_behind(self) -> bool:
+        """Whether something is recorded and not written yet: its process stays until it is."""
+        return self._records.is_behind
+
     def stop(self) -> None:
         """Leave: what waits fails with ChannelLost, and what is held is dropped."""
         self._messenger.submit(self._stop)
@@ -277,27 +285,31 @@ class ChannelServer:
             self._carry_out(self._state.confirm(client, ticket))
         for ticket in message.arrived:
             self._carry_out(self._state.arrive(client, ticket))
+        self._users.note(client, message.operations, self._explainer.now)
         frames = iter(request.frames)
         for number, operation in enumerate(message.operations, 1):
             self._run(client, operation, frames)
             if number % NEWS_EVERY == 0 and self._flush_due:
                 self._flush()
         for _, direct in known.direct.read():
-            self._run(client, direct.operation, iter(direct.frames))
+            self._run_direct(client, direct)
 
     def _on_direct(self, end: ShortcutEnd, direct: wire.Direct) -> None:
         """An operation came by a shortcut."""
         self._explainer.tick()
         operation = direct.operation
         if self._clients[end.client].direct.arrive(end, operation.ticket, direct, direct.after):
-            self._run(end.client, operation, iter(direct.frames))
+            self._run_direct(end.client, direct)
+
+    def _run_direct(self, client: str, direct: wire.Direct) -> None:
+        self._users.note(client, (direct.operation,), self._explainer.now)
+        self._run(client, direct.operation, iter(direct.frames))
 
     def _on_left(self, end: ShortcutEnd) -> None:
         self._clients[end.client].direct.leave(end)
 
     def _run(self, client: str, operation: wire.OperationMessage, frames: Iterator[Buffer]) -> None:
         try:
-            self._users.note(client, operation, self._explainer.now)
             self._carry_out(self._operations[type(operation)](client, operation, frames))
         except Exception as error:  # the others in this message are not to wait in vain
             if not isinstance(error, ValueError):
@@ -349,6 +361,8 @@ class ChannelServer:
 
     def _receive(self, client: str, frames: list[Buffer]) -> Arrived | RemoteItem:
         """The item of a put; its bytes may stay where they are."""
+        if is_here(frames):
+            return Arrived(frames)
         at = HeldAt.from_frames(frames)
         if at is None:
             return self._messenger.parcels.receive(frames, to_load=False)
@@ -422,45 +436,49 @@ class ChannelServer:
     # -- instructions ----------------------------------------------------------------------------
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
-        # Who waits for an item first: who put one is only told that it is here.
-        if len(instructions) > 1:
-            instructions.sort(key=_is_accept)
         self._remote.settle()
+        # Who waits for an item first: who put one is only told that it is here.
         for instruction in instructions:
-            if isinstance(instruction, _BESIDES):
-                self._carry_out_besides(instruction)
-                continue
-            client, ticket = instruction[0], instruction[1]
-            known = self._clients[client]
-            if isinstance(instruction, Accept):
-                known.num_put += 1
-                end = known.direct.accept(ticket)
-                if end is None or not end.answer(wire.DirectAnswer(wire.Accepted(ticket), [])):
-                    self._with_news_for(client).accepted.append(ticket)
-                continue
-            end = known.direct.end(ticket)
             if isinstance(instruction, Deliver):
-                known.num_got += len(instruction.items)
-                self._explainer.num_delivered += len(instruction.items)
-                self._arrivals.note_delivery()
-                ids = self._records.note(instruction, known.name)
-                if end is None or not _deliver_directly(end, instruction, ids):
-                    self._deliver(instruction, ids)
-            elif isinstance(instruction, Grant):
-                self._tell(client, wire.Granted(ticket, known.unreadable.pop(ticket, "")))
-            else:
-                known.unreadable.pop(ticket, None)
-                self._records.forget(client, ticket)
-                self._tell(client, wire.Refused(ticket, instruction.reason.value, instruction.state), end)
+                self._carry_out_delivery(instruction)
+            elif not isinstance(instruction, Accept):
+                self._carry_out_other(instruction)
+        for instruction in instructions:
+            if isinstance(instruction, Accept):
+                client, ticket = instruction
+                known = self._clients[client]
+                known.num_put += 1
+                end = known.direct.accept(ticket) if known.direct.unanswered else None
+                if end is None or not end.answer(wire.DirectAnswer(wire.Accepted(ticket), [])):
+                    self._with_news_for(known).accepted.append(ticket)
 
-    def _carry_out_besides(self, instruction: StartClock | StopClock | Bury | Ripen) -> None:
-        """Do what is no answer to an operation."""
-        if isinstance(instruction, Bury):
+    def _carry_out_delivery(self, instruction: Deliver) -> None:
+        known = self._clients[instruction.client]
+        end = known.direct.end(instruction.ticket) if known.direct.unanswered else None
+        num_items = len(instruction.items)
+        known.num_got += num_items
+        self._explainer.num_delivered += num_items
+        self._arrivals.note_delivery()
+        ids = self._records.note(instruction, known.name)
+        if end is None or not _deliver_directly(end, instruction, ids):
+            self._deliver(known, instruction, ids)
+
+    def _carry_out_other(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Grant):
+            client, ticket = instruction
+            self._tell(client, wire.Granted(ticket, self._clients[client].unreadable.pop(ticket, "")))
+        elif isinstance(instruction, Refuse):
+            client, ticket, reason, state = instruction
+            known = self._clients[client]
+            known.unreadable.pop(ticket, None)
+            self._records.forget(client, ticket)
+            self._tell(client, wire.Refused(ticket, reason.value, state), known.direct.end(ticket))
+        elif isinstance(instruction, Bury):
             self._tell_asker(instruction)
         elif isinstance(instruction, Ripen):
             ripen = partial(self._ripen, instruction.client, instruction.ticket)
             self._messenger.call_later(instruction.after_s, ripen)
-        else:
+        elif isinstance(instruction, StartClock | StopClock):
             self._leases.keep_time(instruction)
 
     def _tell_asker(self, buried: Bury) -> None:
@@ -474,14 +492,14 @@ class ChannelServer:
     def _ripen(self, client: str, ticket: int) -> None:
         self._carry_out(self._state.ripen(client, ticket))
 
-    def _deliver(self, instruction: Deliver, ids: list[Any] | None) -> None:
-        known = self._with_news_for(instruction.client)
+    def _deliver(self, known: _Client, instruction: Deliver, ids: list[Any] | None) -> None:
+        self._with_news_for(known)
         as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
         counts = []
         is_read = not marks_tell(instruction.items)
         for item in instruction.items:
             arrived: Arrived | RemoteItem = item.payload
-            if as_bytes or isinstance(arrived, RemoteItem):
+            if as_bytes or isinstance(arrived, RemoteItem) or arrived.lease is None:
                 frames = arrived.frames()
             else:
                 # What is written into a part, or into what is on lease, is not to be seen by who has it next; what
@@ -495,12 +513,11 @@ class ChannelServer:
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):
-            self._with_news_for(client).answers.append(answer)
+            self._with_news_for(self._clients[client]).answers.append(answer)
 
-    def _with_news_for(self, client: str) -> _Client:
+    def _with_news_for(self, known: _Client) -> _Client:
         """Return the client, and make sure that it gets its news when everything at hand has been read."""
-        known = self._clients[client]
-        self._with_news[client] = known
+        self._with_news[known] = None
         if not self._flush_due:
             self._flush_due = True
             self._messenger.submit(self._flush)
@@ -510,7 +527,7 @@ class ChannelServer:
         self._flush_due = False
         self._heap.note(self._state.bounded_bytes)
         clients, self._with_news = self._with_news, {}
-        for client in sorted(clients.values(), key=lambda client: not client.frames):
+        for client in sorted(clients, key=lambda client: not client.frames):
             run_guarded(self._send_news, client)
 
     def _send_news(self, client: _Client) -> None:
@@ -592,6 +609,7 @@ class ChannelServer:
         self._carry_out(self._state.close())
 
         def leave(_unregistered: Any = None) -> None:
+            self.end_recording()  # whoever deletes it may read that next
             request.reply(None)
             self._stop()
 
@@ -626,7 +644,7 @@ class ChannelServer:
         known = self._clients.pop(process_id, None)
         if known is not None:
             self._users.lose(process_id, known.name)
-            self._with_news.pop(process_id, None)
+            self._with_news.pop(known, None)
             self._door.drop(process_id)
             deliveries = self._state.deliveries(process_id)
             # It had these, and may have written into them, and did not come to say so.
@@ -665,10 +683,6 @@ def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) 
     if text:
         gone[id(payload)] = text
     return text
-
-
-def _is_accept(instruction: Instruction) -> bool:
-    return type(instruction) is Accept
 
 
 def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:

@@ -428,17 +428,19 @@ class ClientShell:
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
-        fetch = self._receiving.stop(ticket)
-        if fetch is not None and ending is Ending.TIMED_OUT:
-            detail = fetch.describe()
-        elif ticket in self._handing and ending is Ending.TIMED_OUT:
-            detail = "the process that holds this node's items has not taken it yet"
+        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
         if ending is Ending.DELIVERED:
             self._deliver(operation, detail)
             return
+        if ending is Ending.TIMED_OUT:
+            if fetch is not None:
+                detail = fetch.describe()
+            elif ticket in self._handing:
+                detail = "the process that holds this node's items has not taken it yet"
         if self._held:
             self._held.pop(ticket, None)
-        self.deliveries.forget(ticket)
+        if operation.kind != "put":
+            self.deliveries.forget(ticket)
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
@@ -451,7 +453,8 @@ class ClientShell:
         self._finish(operation, ending, detail)
 
     def _deliver(self, operation: Operation, items: Delivery) -> None:
-        self._stop_clock(operation)
+        if operation.timer is not None:
+            self._stop_clock(operation)
         self.deliveries.add(operation)
         promise = operation.find_promise()
         if promise is None or operation.dropped:
@@ -470,12 +473,14 @@ class ClientShell:
             self.deliveries.tell(operation)
 
     def _finish(self, operation: Operation, ending: Ending, detail: Any) -> None:
-        self._stop_clock(operation)
+        if operation.timer is not None:
+            self._stop_clock(operation)
         promise = operation.find_promise()
         if promise is None:
             return
         if ending is Ending.ACCEPTED:
             promise.set_result(None)
+            operation.let_go()
         elif ending is Ending.CANCELLED:
             promise.set_cancelled()
         elif ending is Ending.LOST:
@@ -505,9 +510,8 @@ class ClientShell:
             self._note_direct()
         news: wire.News = request.head
         for ticket in news.accepted:
-            accepted = self._operations.get(ticket)
-            if accepted is not None and isinstance(accepted.parcel, HeldParcel):
-                accepted.parcel.is_accepted = True
+            if self.hands_over:
+                self._note_accepted(ticket)
             self._answer(ticket, self._state.accepted(ticket))
         frames = iter(request.frames)
         for answer in news.answers:
@@ -523,6 +527,11 @@ class ClientShell:
         self._run_inbox()
         self.deliveries.look()
         self._flush()
+
+    def _note_accepted(self, ticket: int) -> None:
+        operation = self._operations.get(ticket)
+        if operation is not None and isinstance(operation.parcel, HeldParcel):
+            operation.parcel.is_accepted = True
 
     def _answer(self, ticket: int, instructions: list[ClientInstruction]) -> None:
         self._carry_out(instructions)

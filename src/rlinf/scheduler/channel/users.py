@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
@@ -26,7 +28,7 @@ class Users:
     """The processes that use the queues of one channel. On the I/O thread only.
 
     >>> users = Users()
-    >>> users.note("p1", wire.Put(1, "default", 0, True, 0), now=3.0)
+    >>> users.note("p1", [wire.Put(1, "default", 0, True, 0)], now=3.0)
     >>> users.lose("p1", "rollout:0")
     >>> users.by_queue({}, now=5.0)["default"].putters
     [User(process='rollout:0', num_operations=1, last_s=2.0, is_gone=True)]
@@ -40,13 +42,24 @@ class Users:
         }
         self._gone: OrderedDict[str, str] = OrderedDict()
 
-    def note(self, client: str, operation: wire.OperationMessage, now: float) -> None:
-        """A client begins an operation; of each one, so it takes no longer than it must."""
-        uses = self._uses.get(type(operation))
-        if uses is None:
-            return
-        queue = operation.queue  # type: ignore[union-attr]
-        key = client, queue if type(queue) is str else wire.as_name(queue)
+    def note(self, client: str, operations: Iterable[wire.OperationMessage], now: float) -> None:
+        """A client begins operations; mostly many of a kind, which are counted together."""
+        kind: Any = None
+        queue: Any = None
+        use = _Use()
+        for operation in operations:
+            if type(operation) is not kind or operation.queue != queue:  # type: ignore[union-attr]
+                kind = type(operation)
+                uses = self._uses.get(kind)
+                if uses is None:
+                    kind = None
+                    continue
+                queue = operation.queue  # type: ignore[union-attr]
+                use = self._use(uses, (client, wire.as_name(queue)))
+                use.at = now
+            use.count += 1
+
+    def _use(self, uses: OrderedDict[tuple[str, QueueName], _Use], key: tuple[str, QueueName]) -> _Use:
         use = uses.get(key)
         if use is None:
             use = uses[key] = _Use()
@@ -54,8 +67,7 @@ class Users:
                 uses.popitem(last=False)
         else:
             uses.move_to_end(key)
-        use.count += 1
-        use.at = now
+        return use
 
     def lose(self, client: str, name: str) -> None:
         """A client has left, or is gone."""

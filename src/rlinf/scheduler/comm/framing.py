@@ -10,6 +10,7 @@ The control part is small and typed; the frames are opaque and are never looked 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -35,6 +36,8 @@ PREFIX_BYTES = 4
 MAX_CONTROL_BYTES = 64 << 20
 # Up to here one joined piece is cheaper to send than many pieces, and copying it is a microsecond or two.
 JOIN_BYTES = 16 << 10
+# So is one of many frames of up to so many bytes each, as items that travel together are.
+SMALL_FRAME_BYTES = 4 << 10
 # From here on a part that has only begun to arrive is received straight into its own memory.
 DIRECT_BYTES = 64 << 10
 
@@ -88,8 +91,8 @@ def pack(
 ) -> list[Buffer]:
     """The pieces of one message, in the order in which they go on the wire.
 
-    A small message comes as a single `bytes`, which shares nothing with `frames`; of a larger one the frames themselves
-    follow: copied if `snapshot`, for their owner may change them before they have left.
+    A small message, or one of small frames, comes as a single `bytes`, which shares nothing with `frames`; of others
+    the frames themselves follow: copied if `snapshot`, for their owner may change them before they have left.
 
     Raises:
         TypeError: `head` holds something that msgpack cannot carry.
@@ -101,7 +104,7 @@ def pack(
     if len(control) > MAX_CONTROL_BYTES:
         raise _too_large(control, service)
     prefix = len(control).to_bytes(PREFIX_BYTES, "little")
-    if not rows or sum(sizes) <= JOIN_BYTES:
+    if not rows or sum(sizes) <= max(JOIN_BYTES, SMALL_FRAME_BYTES * len(sizes)):
         return [b"".join((prefix, control, *rows))]
     return [prefix + control, *(detached(frame) if snapshot else frame for frame in rows if len(frame))]
 
@@ -192,7 +195,7 @@ class StreamReader:
             elif self._envelope is None:
                 position = self._begin_control(data, position, out)
             else:
-                position = self._begin_frame(data, position, out)
+                position = self._take_frames(self._envelope, data, position, out)
 
     def _begin_control(self, data: memoryview, position: int, out: list[Message]) -> int:
         if self._prefix or len(data) - position < PREFIX_BYTES:
@@ -219,15 +222,18 @@ class StreamReader:
         self._envelope = _parse_control(control)
         self._go_on(out)
 
-    def _begin_frame(self, data: memoryview, position: int, out: list[Message]) -> int:
-        size = self._envelope.sizes[len(self._frames)] if self._envelope is not None else 0
-        if position + size > len(data):
-            self._target, self._filled = self._allocate(size), 0
-            return position
-        piece = data[position : position + size]
-        self._frames.append(bytearray(piece) if size < DIRECT_BYTES else _copy(piece))
+    def _take_frames(self, envelope: Envelope, data: memoryview, position: int, out: list[Message]) -> int:
+        """Take the next frames, as far as they are here; of one that has only begun, say where it goes."""
+        frames, available = self._frames, len(data)
+        for size in islice(envelope.sizes, len(frames), None):
+            end = position + size
+            if end > available:
+                self._target, self._filled = self._allocate(size), 0
+                return position
+            frames.append(bytearray(data[position:end]) if size < DIRECT_BYTES else _copy(data[position:end]))
+            position = end
         self._go_on(out)
-        return position + size
+        return position
 
     def _finish_target(self, target: memoryview, out: list[Message]) -> None:
         self._target = None

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Fate, Promise
-from rlinf.scheduler.comm.timekeeping import begin_wait, begin_wait_for
+from rlinf.scheduler.comm.timekeeping import begin_wait, begin_wait_for, keeps_wait
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
 
@@ -167,6 +167,7 @@ class AsyncHandle(Generic[T]):
         return await self
 
     @awaited(_awaits)
+    @keeps_wait("begun")
     def __await__(self) -> Generator[Any, None, T]:
         if not self.settled.done():
             self._check_process()

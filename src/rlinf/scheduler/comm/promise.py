@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in
+from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in, keeps_wait
 from rlinf.scheduler.comm.waits import Wait
 
 logger = Reporter(__name__)
@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 # A signal that comes just before a wait begins does not end it: its handler runs when the thread looks again.
 SLICE_S = 1.0
-_NOWHERE = bytearray(1)
+# What is marked there is seen by nobody.
+NOWHERE = bytearray(1)
 _CANCELLED = object()
 
 
@@ -49,7 +50,7 @@ class Fate:
 
     def __init__(self) -> None:
         self.taken = False
-        self.mark: Any = _NOWHERE
+        self.mark: Any = NOWHERE
 
 
 class Promise(Generic[T]):
@@ -136,6 +137,7 @@ class Promise(Generic[T]):
             self._on_cancelled()
         return self.cancelled()
 
+    @keeps_wait("begun")
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is complete, for at most `timeout_s` seconds; whether it is.
 

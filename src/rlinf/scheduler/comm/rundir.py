@@ -13,8 +13,10 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from rlinf.scheduler.errors import ClusterError
 
 SOCKET_NAME = "s"
 LOCK_NAME = "lock"
@@ -32,6 +34,10 @@ _NUMBERED = re.compile(f"{SHORTCUTS_NAME}[0-9]+|{DEBUGGER_NAME}[0-9]+-[0-9]+|{SP
 _OURS = frozenset({SOCKET_NAME, LOCK_NAME, JOB_NAME, STACKS_NAME})
 # A directory is made before it is locked: a young one may belong to a process that is just starting.
 MIN_STALE_AGE_S = 60.0
+# Who removes a folder has it locked meanwhile. Shorter than it takes until a process that waits so long in its I/O
+# thread is taken for stopped.
+REMOVED_WITHIN_S = 2.0
+_LOOK_S = 0.01
 # So many names of the common directory are tried before a process takes one of its own.
 MAX_NAMES = 8
 # sun_path holds 108 bytes with the closing zero; mkdtemp adds 8 letters to a prefix.
@@ -115,6 +121,36 @@ def is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+def hold(path: Path, opened: Callable[[], int], within_s: float = REMOVED_WITHIN_S) -> int:
+    """A descriptor; as long as it is open, in this process or a child of its, nobody takes what is there for left.
+
+    Args:
+        path: of what is held.
+        opened: makes it, if it is not there, and opens it.
+        within_s: how long somebody else may have it locked, in seconds.
+
+    Raises:
+        ClusterError: somebody has it locked for longer.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # somebody removed it in between
+            descriptor, is_held = opened(), False
+            try:
+                is_held = _lock_shared(descriptor) and is_at(descriptor, path)
+            finally:
+                if not is_held:
+                    os.close(descriptor)
+            if is_held:
+                return descriptor
+        if time.monotonic() >= deadline:
+            raise ClusterError(
+                f"{path}: another process has had it locked for {within_s:g} s, as one that removes it does; "
+                f"`fuser -v {path}` says which"
+            )
+        time.sleep(_LOOK_S)
+
+
 def living_drivers() -> Iterator[Path]:
     """The run directories of this user's processes that have not ended and say something of a job."""
     parent = private_directory()
@@ -128,12 +164,18 @@ def living_drivers() -> Iterator[Path]:
 def _is_locked(path: Path) -> bool:
     lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _lock_shared(lock_fd)
     finally:
         os.close(lock_fd)
-    return False
+
+
+def _lock_shared(descriptor: int) -> bool:
+    """Lock what is open, beside others that do; whether nobody has it alone."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remove_stale(parent: Path) -> None:
@@ -144,7 +186,11 @@ def _remove_stale(parent: Path) -> None:
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # whoever made it was killed before it was locked: then it is empty, too
+        path.rmdir()
+        return
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(path)

@@ -11,10 +11,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import monotonic
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
+from weakref import ref
 
 import msgspec
 
@@ -23,6 +24,7 @@ from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.threads import OWN_THREADS
 from rlinf.scheduler.comm.waits import CHANNEL, IDLE, OTHER, WEIGHTS, Wait, describer_of
 
+F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound=Hashable)
 
 # Kinds of spans.
@@ -97,7 +99,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_open: bool = False
 
 
-class OpenWork(NamedTuple):
+class OpenWork(msgspec.Struct, frozen=True, weakref=True):
     """A call or a phase that has begun: see `Span`; its name is a phase's with those around it."""
 
     kind: str
@@ -122,8 +124,9 @@ class Timekeeper:
         waits: by where, what for, and who ended them.
         recent: the last spans that took a while.
         since: when the first call began, on the monotonic clock; None before.
-        open: calls and phases that have not ended, each by the number of its record in memory.
-        short_s: what takes less is not kept as a span, in seconds.
+        open: calls and phases that have not ended, each by the number of its record in memory, which whoever has begun
+            it holds: what an interruption has cut short is dropped, and goes by itself.
+        short_s: of what takes less no span is made, in seconds.
         spool: takes every span while the job is traced.
     """
 
@@ -137,7 +140,7 @@ class Timekeeper:
         self.waits: dict[tuple[Site, Cause, str], Sum] = {}
         self.recent: deque[Span] = deque(maxlen=NUM_RECENT)
         self.since: float | None = None
-        self.open: dict[int, OpenWork] = {}
+        self.open: dict[int, ref[OpenWork]] = {}
         self.short_s = SHORT_S
         self.spool: Callable[[Span], object] | None = None
 
@@ -149,12 +152,17 @@ class Timekeeper:
     def begin(self, kind: str, began: float, name: str, by: str = "") -> OpenWork:
         """A call or a phase of this thread begins; `end` ends what is given."""
         opened = OpenWork(kind, began, name, threading.get_ident(), by)
-        self.open[id(opened)] = opened
+        key = id(opened)
+        self.open[key] = ref(opened, partial(self.open.pop, key))
         return opened
 
     def end(self, opened: OpenWork) -> None:
         """It is over."""
         self.open.pop(id(opened), None)
+
+    def open_works(self) -> list[OpenWork]:
+        """Calls and phases that have not ended; from any thread."""
+        return [work for each in self.open.copy().values() if (work := each()) is not None]
 
     def note_wait(self, began: float, cause: Cause, by: str) -> None:
         """A wait of this thread that began then is over, and `by` has ended it."""
@@ -215,7 +223,8 @@ class Timekeeper:
             self.spool(Span(kind, began, monotonic(), name, threading.get_ident(), "", subject, items))
 
     def _keep(self, span: Span) -> None:
-        self.recent.append(span)
+        if span.ended - span.began >= SHORT_S:  # a trace wants the others, too
+            self.recent.append(span)
         if self.spool is not None:
             self.spool(span)
 
@@ -253,6 +262,33 @@ class Begun(NamedTuple):
     def end(self, by: str) -> None:
         """It is over."""
         TIMES.note_wait(self.at, self.cause, by or self.peer)
+
+
+_kept_in: dict[CodeType, str] = {}
+
+
+def keeps_wait(variable: str) -> Callable[[F], F]:
+    """Say in which local variable a function has a wait that it has begun; the function stays as it is.
+
+    Raises:
+        NameError: it has no such variable.
+    """
+
+    def note(function: F) -> F:
+        code: CodeType = function.__code__
+        if variable not in code.co_varnames:
+            raise NameError(f"'{function.__qualname__}' has no local variable '{variable}'", name=variable)
+        _kept_in[code] = variable
+        return function
+
+    return note
+
+
+def wait_kept_in(frame: FrameType) -> Begun | None:
+    """The wait that a function has begun, and that is not over, as `keeps_wait` says; None if there is none."""
+    variable = _kept_in.get(frame.f_code)
+    found: Begun | None = None if variable is None else frame.f_locals.get(variable)
+    return found
 
 
 def begin_wait(wait: Wait | None) -> Begun | None:

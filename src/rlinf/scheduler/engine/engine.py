@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
 from rlinf.scheduler.engine.guard import Guard
+from rlinf.scheduler.engine.leaving import check_left, leave_ray
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
 from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
@@ -63,7 +64,7 @@ class RayEngine:
         restore_messages, self.restore_messages = self.restore_messages, None
         try:
             if self.started_here:
-                ray.shutdown()
+                leave_ray()
         finally:
             try:
                 if simulated is not None:
@@ -79,8 +80,9 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     """Real Ray nodes on this machine, with pretend accelerators like those of `nodes`.
 
     Raises:
-        ClusterError: this process uses a Ray already, or Ray did not start.
+        ClusterError: this process uses a Ray already, or has not left one that does not answer; or Ray did not start.
     """
+    check_left()
     if ray.is_initialized():
         raise ClusterError("cannot simulate nodes: this process is connected to a Ray cluster already")
     engine = RayEngine(started_here=True, restore_messages=keep_off_terminal())
@@ -120,8 +122,10 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
 
     Raises:
         ClusterTimeout: nothing answers at `address` before the deadline, or none of its nodes is this machine.
-        ClusterError: there is nothing to join, it refuses this process, or Ray did not start.
+        ClusterError: there is nothing to join, it refuses this process, or Ray did not start; or this process has not
+            left another Ray, whose head does not answer.
     """
+    check_left()
     if ray.is_initialized():
         return RayEngine(started_here=False)
     deadline = time.monotonic() + timeout_s

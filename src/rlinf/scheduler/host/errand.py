@@ -6,13 +6,15 @@ and which takes it longer than to join the job.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
-from ray._private.state import actors
+from ray.core.generated.gcs_pb2 import ActorTableData
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlinf.scheduler.errors import ClusterError
@@ -27,8 +29,6 @@ _PREFIX = "host:"
 LEFT_WITHIN_S, TIDY_S = 30.0, 2.0
 # With so many letters the id of an actor ends: the id of its job.
 _JOB_LETTERS = 8
-# What Ray says of an actor that has ended.
-_DEAD = "DEAD"
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,10 @@ def withdraw_all(job_id: str) -> None:
 
 
 def withdraw_of_the_dead() -> None:
-    """Take back what drivers and keepers left that were killed in a launch; raises nothing, as `withdraw`."""
+    """Take back what drivers and keepers left that were killed in a launch; raises nothing, as `withdraw`.
+
+    Where Ray's head does not answer it takes some times `TIDY_S`: nothing for the I/O thread.
+    """
     try:
         store = _store()
         keys = store.internal_kv_keys(_PREFIX.encode(), _NAMESPACE, timeout=TIDY_S)
@@ -95,7 +98,7 @@ def withdraw_of_the_dead() -> None:
             jobs -= {job_id.hex() for job_id, job in known if not job.is_dead}
         kept = store.internal_kv_keys(_PREFIX.encode(), _KEPT_NAMESPACE, timeout=TIDY_S)
         keepers = {key: key.decode().split(":")[2] for key in kept}
-        living = {keeper for keeper in set(keepers.values()) if _is_there(keeper)}
+        living = _living(store, set(keepers.values())) if keepers else set()
     except Exception as error:  # noqa: BLE001 - only tidied up
         _log.debug("what ended jobs have left with Ray is not known: %s", error)
     else:
@@ -148,10 +151,18 @@ def _own_actor() -> str:
     return own
 
 
-def _is_there(actor_id: str) -> bool:
-    """Whether Ray has an actor, or is about to have it."""
-    state: str = actors(actor_id).get("State", _DEAD)
-    return state != _DEAD
+def _living(store: Any, actor_ids: Collection[str]) -> set[str]:
+    """Those of some actors that Ray has, or is about to have; asked all at once."""
+
+    async def ask() -> set[str]:
+        wanted = map(ray.ActorID.from_hex, actor_ids)
+        asked = [store.async_get_all_actor_info(actor_id=each, timeout=TIDY_S) for each in wanted]
+        found = [actor for told in await asyncio.gather(*asked) for actor in told.items()]
+        return {actor_id.hex() for actor_id, actor in found if actor.state != ActorTableData.DEAD}
+
+    # A thread of its own: in the caller's, a notebook's say, another loop may run.
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(lambda: asyncio.run(ask())).result()
 
 
 def _job_key(job_id: str) -> bytes:

@@ -27,7 +27,7 @@ from rlinf.scheduler.host.breakpoints import serve_breakpoints
 from rlinf.scheduler.host.call_loop import CallLoop
 from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descendants
 from rlinf.scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
-from rlinf.scheduler.host.log_lines import forward_logs
+from rlinf.scheduler.host.log_forwarding import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
@@ -43,7 +43,7 @@ from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.planning import Topology
 from rlinf.scheduler.session import Session, set_current
 from rlinf.scheduler.session.death_roll import Death
-from rlinf.scheduler.session.links import answer_probes
+from rlinf.scheduler.session.link_answers import answer_probes
 from rlinf.scheduler.tape.tape import CONSTRUCTING, Tape, tape_of
 from rlinf.scheduler.wording import clock_text
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 
 from rlinf.scheduler.comm import Request
-from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.bounded_lines import BoundedLines, Said
 from rlinf.scheduler.host.info import WorkerAddress
-from rlinf.scheduler.host.output import ERR, LogFolder, RankOutput
+from rlinf.scheduler.host.log_forwarding import LOGGER_NAME
+from rlinf.scheduler.host.output import ERR, LogFolder
 from rlinf.scheduler.host.terminal_line import TerminalLine
 from rlinf.scheduler.session import Session
-
-LOGGER_NAME = "rlinf.worker"
 
 
 class _StandardError(logging.Handler):
@@ -119,49 +116,3 @@ def show_log_lines(session: Session) -> None:
             show_log_line(event)
 
     session.log_bus.subscribe(show)
-
-
-class _Forwarder(logging.Handler):
-    def __init__(self, session: Session, address: WorkerAddress, output: RankOutput | None) -> None:
-        super().__init__()
-        self._session = session
-        self._address = address
-        self._output = output
-        self._pid = os.getpid()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            text = sendable(self.format(record))
-            if os.getpid() != self._pid:  # a forked child: it has no part in the job, but the rank's output
-                os.write(2, f"{record.levelname} {text}\n".encode())
-                return
-            if self._output is not None:
-                self._output.note(f"{record.levelname} {text}")
-            line = protocol.LogLine(self._address.group, self._address.rank, record.levelno, text)
-            self._session.messenger.notify(self._session.home, protocol.LOG, line)
-        except Exception:  # noqa: BLE001 - as in all of logging: a line that cannot be written ends no work
-            self.handleError(record)
-
-
-def forward_logs(
-    session: Session, address: WorkerAddress, level: int, library_level: int, output: RankOutput | None
-) -> None:
-    """Send what this process logs to the job's home, the driver, and write it into the rank's file.
-
-    Args:
-        session: of this process.
-        address: the rank's.
-        level: the lowest level of what is logged under `rlinf.worker`.
-        library_level: of what all other loggers say; 0: that is left alone.
-        output: the rank's file, if it has one.
-    """
-    logger = logging.getLogger(LOGGER_NAME)
-    logger.setLevel(level)
-    logger.propagate = False
-    logger.addHandler(_Forwarder(session, address, output))
-    if library_level:
-        libraries = _Forwarder(session, address, output)
-        libraries.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        root = logging.getLogger()
-        root.setLevel(library_level)
-        root.addHandler(libraries)

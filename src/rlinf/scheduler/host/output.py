@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf.scheduler.comm.promise import Promise
-from rlinf.scheduler.comm.rundir import is_at
+from rlinf.scheduler.comm.rundir import hold
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.followed_file import FollowedFile, as_sent, last_lines
@@ -78,21 +78,20 @@ def open_folder(path: Path) -> int:
         A descriptor: while it is open, nobody deletes the folder.
 
     Raises:
-        OSError, ClusterError: there can be no such folder, or the one that it lies in is somebody else's.
+        OSError, ClusterError: there can be no such folder, the one that it lies in is somebody else's, or somebody has
+            it locked for seconds.
     """
     home = path.parent
     home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise ClusterError(f"{home} is not a folder of this user's own: ranks cannot write there")
-    while True:
-        with suppress(FileNotFoundError):  # deleted in between
-            path.mkdir(mode=0o700, exist_ok=True)
-            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(held, fcntl.LOCK_SH)
-            if is_at(held, path):
-                break
-            os.close(held)
+
+    def opened() -> int:
+        path.mkdir(mode=0o700, exist_ok=True)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    held = hold(path, opened)
     for old in sorted(home.iterdir())[:-NUM_KEPT_JOBS]:
         _delete_unless_used(old)
     return held

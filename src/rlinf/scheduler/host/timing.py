@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
 from rlinf.scheduler.errors import ConfigError
+from rlinf.scheduler.wording import plain_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +33,7 @@ class Stopwatch:
     __slots__ = ("_entered", "elapsed_s", "name")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = name if type(name) is str and name.isascii() else plain_text(name)
         self.elapsed_s = 0.0
         # When, and from where to where. A list, for one timer may be entered again in a method that calls itself.
         self._entered: list[tuple[OpenWork, Site, Site]] = []

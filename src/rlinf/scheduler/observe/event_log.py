@@ -100,6 +100,7 @@ _SAID: dict[type, tuple[str, Callable[[Any], str]]] = {
         ),
     ),
     told.NodeLost: (ERROR, lambda event: event.reason),
+    told.JobLost: (ERROR, lambda event: f"this process leaves the job: {event.reason}"),
     told.NodeUnresponsive: (WARNING, lambda event: event.reason),
     told.NodeResponsive: (
         INFO,

@@ -40,11 +40,13 @@ class Blocked:
         process: which.
         wait: for what.
         ends: what could end it.
+        thread: the thread's number.
     """
 
     process: str
     wait: Wait
     ends: Ends = field(default_factory=Ends)
+    thread: int = 0
 
 
 class CollectiveMembers(NamedTuple):
@@ -173,7 +175,7 @@ def graph_of(look: JobLook) -> WaitGraph:
     bare = WaitGraph({}, doing, silent, gone, channels)
     blocked: dict[str, tuple[Blocked, ...]] = {}
     for process, each in doing.items():
-        waits = tuple(_blocked(bare, process, stack.wait) for stack in each.stacks if _is_wait(stack.wait))
+        waits = tuple(_blocked(bare, process, stack) for stack in each.stacks if _is_wait(stack.wait))
         if waits:
             blocked[process] = waits
     return WaitGraph(blocked, doing, silent, gone, channels)
@@ -194,10 +196,11 @@ def _is_wait(wait: Wait | None) -> bool:
     return wait is not None and wait.kind != IDLE
 
 
-def _blocked(graph: WaitGraph, process: str, noted: Wait | None) -> Blocked:
-    wait = noted or Wait(OTHER, "")
+def _blocked(graph: WaitGraph, process: str, stack: Stack) -> Blocked:
+    wait = stack.wait or Wait(OTHER, "")
     ends = _ENDS[wait.kind](graph, process, wait)
-    return Blocked(process, wait, replace(ends, processes=tuple(dict.fromkeys(ends.processes))))
+    ends = replace(ends, processes=tuple(dict.fromkeys(ends.processes)))
+    return Blocked(process, wait, ends, stack.thread)
 
 
 # -- what ends each kind of wait ---------------------------------------------------------------------

@@ -37,12 +37,16 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
         frames: the innermost first.
         wait: what it waits for in this library; None where it waits for nothing there.
         same_for_s: for how long it was seen at the same line, in seconds; 0 where nobody looked before.
+        still_for_s: for how long of that the kernel has not let it run: it is in one call that has not returned.
+        thread: the thread's number in its process; of a task, its loop's.
     """
 
     name: str
     frames: tuple[Frame, ...]
     wait: Wait | None = None
     same_for_s: float = 0.0
+    still_for_s: float = 0.0
+    thread: int = 0
 
 
 class RunningCall(msgspec.Struct, frozen=True, array_like=True):

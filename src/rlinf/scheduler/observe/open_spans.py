@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 
 from rlinf.scheduler.comm.threads import OWN_THREADS
-from rlinf.scheduler.comm.timekeeping import TIMES, WAIT, Begun, Span, cause_of
+from rlinf.scheduler.comm.timekeeping import TIMES, WAIT, Span, cause_of, wait_kept_in
 from rlinf.scheduler.comm.waits import IDLE
 from rlinf.scheduler.observe.stacks import (
     frames_inwards,
     frames_of_threads,
     frames_outwards,
-    is_own,
     loop_run_in,
     wait_in,
 )
@@ -27,7 +26,7 @@ def open_spans() -> list[Span]:
     """What has not ended, the oldest first, each of no length. On the I/O thread."""
     begun = [
         Span(each.kind, each.began, each.began, each.name.rpartition("/")[2], each.thread, each.by)
-        for each in TIMES.open.copy().values()
+        for each in TIMES.open_works()
     ]
     found = [*begun, *_waits()]
     return sorted(found, key=lambda span: span.began)[:MAX_OPEN]
@@ -53,7 +52,7 @@ def _tasks_in(frames: Iterable[FrameType]) -> list[asyncio.Task[object]]:
 
 def _wait_in(frames: list[FrameType], thread: int) -> Iterator[Span]:
     """The innermost wait of a stack: as it is counted when it ends, or as it is described."""
-    begun = next(filter(None, map(_begun_in, frames)), None)
+    begun = next(filter(None, map(wait_kept_in, frames)), None)
     if begun is not None:
         yield Span(WAIT, begun.at, begun.at, begun.cause.operation, thread, begun.peer, begun.cause.subject)
         return
@@ -61,11 +60,3 @@ def _wait_in(frames: list[FrameType], thread: int) -> Iterator[Span]:
     if wait is not None and wait.kind != IDLE and wait.since_s:
         began, cause = time.monotonic() - wait.since_s, cause_of(wait)
         yield Span(WAIT, began, began, cause.operation, thread, "", cause.subject)
-
-
-def _begun_in(frame: FrameType) -> Begun | None:
-    code = frame.f_code
-    if "begun" not in code.co_varnames or not is_own(code.co_filename):
-        return None
-    begun = frame.f_locals.get("begun")
-    return begun if isinstance(begun, Begun) else None

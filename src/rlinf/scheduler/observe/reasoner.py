@@ -37,4 +37,5 @@ class Reasoner:
 
     def _answer(self, request: Request, look: JobLook) -> None:
         # On a thread of its own: of a thousand ranks it takes a while.
-        request.reply(self._conclusions.of(look).about(request.head.process))
+        asked: AskReason = request.head
+        request.reply(self._conclusions.of(look).about(asked.process, asked.thread, asked.waited_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,15 +29,19 @@ _log = Reporter(__name__)
 
 
 class AskReason(msgspec.Struct, frozen=True, array_like=True):
-    """Ask why a process waits -> a text of few lines.
+    """Ask why a thread waits -> a text of few lines.
 
     Attributes:
-        process: its name.
+        process: its process's name.
         within_s: how long that may take, in seconds.
+        thread: its number.
+        waited_s: for how long it has waited, in seconds.
     """
 
     process: str
     within_s: float
+    thread: int
+    waited_s: float
 
 
 class Reasons:
@@ -46,16 +51,15 @@ class Reasons:
         self._session = session
         self._asked_at = -ASK_EVERY_S
 
-    def reason(self, within_s: float) -> str:
-        """Why this process waits, if that is known within so many seconds, and was not asked just before; else ""."""
+    def reason(self, within_s: float, waited_s: float) -> str:
+        """Why this thread has waited so long, if that is known in time, and was not asked just before; else ""."""
         now = time.monotonic()
         if within_s <= 0 or now - self._asked_at < ASK_EVERY_S or self._session.messenger.on_io_thread():
             return ""
         self._asked_at = now
         session = self._session
-        asked = session.messenger.request(
-            session.home, REASON, AskReason(session.name, within_s), timeout_s=within_s, reply_type=str
-        )
+        question = AskReason(session.name, within_s, threading.get_ident(), waited_s)
+        asked = session.messenger.request(session.home, REASON, question, timeout_s=within_s, reply_type=str)
         try:
             # By this thread's clock, too: the I/O thread may be what is stuck.
             text: str = asked.result(within_s).head
@@ -89,9 +93,9 @@ def _explain(session: Session, error: BaseException, limit_s: float | None, wait
     if isinstance(error, WaitTimeout):
         if limit_s is not None and limit_s >= ASK_FROM_S:
             late_s = min(MAX_LATE_S, max(MIN_LATE_S, LATE_FRACTION * limit_s))
-            error.explain(_reasons(session).reason(limit_s + late_s - waited_s))
+            error.explain(_reasons(session).reason(limit_s + late_s - waited_s, waited_s))
     elif isinstance(error, KeyboardInterrupt) and _is_home(session) and waited_s >= ASK_FROM_S:
-        text = _reasons(session).reason(INTERRUPTED_S)
+        text = _reasons(session).reason(INTERRUPTED_S, waited_s)
         if text:
             error.add_note(f"it waited for this: {text}")
 

@@ -15,11 +15,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from rlinf.scheduler.comm.timekeeping import Span
+from rlinf.scheduler.wording import plain_text
 
 _SIZE = struct.Struct("<I")
 NUM_SEGMENTS = 2
@@ -93,8 +94,26 @@ class StillOpen(msgspec.Struct, tag=5, frozen=True, array_like=True):
 
 
 Frame = SpoolHead | ThreadNames | ClockNote | Spans | Dropped | StillOpen
-_encode = msgspec.msgpack.Encoder().encode
+_encode_as_it_is = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
+
+
+def _encode(frame: Frame) -> bytes:
+    try:
+        return _encode_as_it_is(frame)
+    except (TypeError, UnicodeEncodeError):  # names are the users' own
+        return _encode_as_it_is(_with_plain_text(frame))
+
+
+def _with_plain_text(value: Any) -> Any:
+    """The same, with each text, and whatever takes the place of one, as text that UTF-8 can have."""
+    if isinstance(value, msgspec.Struct):
+        return type(value)(*map(_with_plain_text, msgspec.structs.astuple(value)))
+    if isinstance(value, dict):
+        return {key: _with_plain_text(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_plain_text, value))
+    return value if isinstance(value, int | float) else plain_text(value)
 
 
 class SpoolWriter:
@@ -270,8 +289,6 @@ def _frames(data: bytes) -> Iterator[Frame]:
         place += _SIZE.size
         if place + size > len(data):
             return
-        try:
+        with suppress(msgspec.MsgspecError):  # of what is not understood, what follows is
             yield _decode(data[place : place + size])
-        except msgspec.MsgspecError:
-            return
         place += size

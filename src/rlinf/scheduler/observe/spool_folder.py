@@ -6,14 +6,19 @@ of a trace when all of them are gone, however they went, is removed by the next 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from pathlib import Path
 
 import msgspec
 
-from rlinf.scheduler.comm.rundir import LOCK_NAME, is_at, is_private, private_directory
+from rlinf.scheduler.comm.rundir import (
+    LOCK_NAME,
+    REMOVED_WITHIN_S,
+    hold,
+    is_private,
+    private_directory,
+)
 from rlinf.scheduler.errors import ClusterError
 
 _PREFIX = "trace-"
@@ -44,20 +49,22 @@ def folder_of(trace_id: str, machine_id: str) -> Path:
     return folder
 
 
-def hold_folder(folder: Path) -> int:
-    """A descriptor; as long as it is open, in this process or a child of its, nobody takes the folder for left."""
-    while True:
+def hold_folder(folder: Path, within_s: float = REMOVED_WITHIN_S) -> int:
+    """A descriptor; as long as it is open, in this process or a child of its, nobody takes the folder for left.
+
+    Args:
+        folder: of a trace.
+        within_s: how long who removes it may take, in seconds.
+
+    Raises:
+        ClusterError: somebody has it locked for longer.
+    """
+
+    def opened() -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
-        lock_fd = os.open(folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            # Who removes a folder has it for a moment.
-            fcntl.flock(lock_fd, fcntl.LOCK_SH)
-            if is_at(lock_fd, folder / LOCK_NAME):
-                return lock_fd
-        except BaseException:
-            os.close(lock_fd)
-            raise
-        os.close(lock_fd)
+        return os.open(folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    return hold(folder / LOCK_NAME, opened, within_s)
 
 
 def spools_in(folder: Path) -> list[SpoolFile]:

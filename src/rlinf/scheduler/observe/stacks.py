@@ -10,10 +10,13 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from rlinf.scheduler.comm.threads import OWN_THREADS
 from rlinf.scheduler.comm.waits import COLLECTIVE, IDLE, Describe, Wait, describer_of
@@ -33,6 +36,8 @@ MAIN, TASK = "MainThread", "task"
 # Between a function that waits and its caller these may stand: `with` blocks.
 _BETWEEN = ("contextlib.py",)
 CALL_THREADS = "rlinf-call-"
+# CPUCLOCK_SCHED and CPUCLOCK_PERTHREAD_MASK of the kernel.
+_THREADS_CLOCK = 2 | 4
 # Threads of this library's own, and of Ray's, say nothing about the job.
 _OWN_THREADS = ("comm-", "rlinf-events", "rlinf-progress", "rlinf-web", "ray_", "AsyncIO Thread")
 
@@ -69,20 +74,33 @@ def frames_of_threads() -> dict[int, FrameType]:
             gc.enable()
 
 
+class _Seen(NamedTuple):
+    """Where a thread was: the frame and instruction, since when, how much it had run, and since when no more."""
+
+    at: tuple[int, int]
+    since: float
+    run_ns: int
+    still_since: float
+
+
 class Threads:
     """The threads of this process, as they are when it is asked; it remembers who stood where before."""
 
     def __init__(self) -> None:
-        # By thread: the frame and instruction that it was at, and since when it was seen there.
-        self._seen: dict[int, tuple[int, int, float]] = {}
+        self._seen: dict[int, _Seen] = {}
 
     def look(self) -> None:
         """Note where each thread is, so that it can be said later for how long it has been there."""
         now, seen = time.monotonic(), {}
         for ident, frame in frames_of_threads().items():
-            at = _place_of(frame)
+            at, run_ns = _place_of(frame), _run_ns(ident)
             before = self._seen.get(ident)
-            seen[ident] = before if before is not None and before[:2] == at else (*at, now)
+            if before is None or before.at != at:
+                seen[ident] = _Seen(at, now, run_ns, now)
+            elif not run_ns or before.run_ns != run_ns:  # a loop, say, that comes by there again and again
+                seen[ident] = _Seen(at, before.since, run_ns, now)
+            else:
+                seen[ident] = before
         self._seen = seen
 
     def stacks(self) -> list[Stack]:
@@ -96,11 +114,13 @@ class Threads:
         for ident, frame in frames_of_threads().items():
             name = names.get(ident, f"thread {ident}")
             frames = list(frames_outwards(frame))
-            found.extend((True, stack) for stack in _tasks_in(frames))
+            found.extend((True, replace(stack, thread=ident)) for stack in _tasks_in(frames))
             if ident == own or is_own_thread(name) or _is_in_rays_loop(frame):
                 continue
-            since = self._seen[ident][2] if ident in self._seen else now
-            stack = stack_of(name, frames, now - since)
+            stack = replace(stack_of(name, frames), thread=ident)
+            seen = self._seen.get(ident)
+            if seen is not None:
+                stack = replace(stack, same_for_s=now - seen.since, still_for_s=now - seen.still_since)
             if stack.wait is not None or ident not in OWN_THREADS:
                 found.append((ident != main, stack))
         found.sort(key=lambda each: each[0])
@@ -152,7 +172,7 @@ def _is_of_library(stack: Stack) -> bool:
     return all(frame.is_library for frame in stack.frames)
 
 
-def stack_of(name: str, frames: Iterable[FrameType], same_for_s: float = 0.0) -> Stack:
+def stack_of(name: str, frames: Iterable[FrameType]) -> Stack:
     """Describe a stack, given its frames, the innermost first."""
     innermost = list(frames)[:MAX_FRAMES]
     wait = wait_in(innermost)
@@ -164,7 +184,7 @@ def stack_of(name: str, frames: Iterable[FrameType], same_for_s: float = 0.0) ->
         notes[told] = Frame(
             note.file, note.line, note.function, callee_of(code, last), note.is_own, note.is_library
         )
-    return Stack(name, tuple(notes), wait, same_for_s)
+    return Stack(name, tuple(notes), wait)
 
 
 def callee_of(code: CodeType, last: int) -> str:
@@ -197,6 +217,17 @@ def _place_of(frame: FrameType) -> tuple[int, int]:
         if not is_library(each.f_code.co_filename):
             return id(each), each.f_lasti
     return id(frame), frame.f_lasti
+
+
+def _run_ns(ident: int) -> int:
+    """For how long a thread has run on a processor, in nanoseconds; 0 where that is not known."""
+    thread = threading._active.get(ident)  # type: ignore[attr-defined]
+    if thread is None or thread.native_id is None:
+        return 0
+    with suppress(OSError):
+        # Linux's own number of that clock. `time.pthread_getcpuclockid` may crash on a thread that is gone just now.
+        return time.clock_gettime_ns((~thread.native_id << 3) | _THREADS_CLOCK)
+    return 0
 
 
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import secrets
 import threading
@@ -11,24 +10,23 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, Self
 
 from rlinf.scheduler.comm import Endpoint
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.timekeeping import EVENT, TIMES, Span
 from rlinf.scheduler.comm.waits import IDLE, Wait, awaited
-from rlinf.scheduler.errors import CommError, ConfigError, SchedulerError
+from rlinf.scheduler.errors import ClusterTimeout, CommError, ConfigError, SchedulerError
 from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.observe.asking_all import AskingAll, Inquiry
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.roll_call import RollCall
-from rlinf.scheduler.observe.spool import SpoolContent, read_spool
+from rlinf.scheduler.observe.spool import read_spool
 from rlinf.scheduler.observe.spool_folder import SpoolFile, drop_spools, folder_of, part_of, spools_in
-from rlinf.scheduler.observe.timeline import Timeline, on_home_clock
+from rlinf.scheduler.observe.trace_file import TraceFile, written
 from rlinf.scheduler.observe.tracing import (
     SPOOLS,
     TRACE,
@@ -53,29 +51,6 @@ FETCH_TIMEOUT_S = 60.0
 # How long a job that ends waits for it.
 CLOSING_S = 10.0
 _log = Reporter(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """What a trace has written.
-
-    Attributes:
-        path: the file.
-        size_bytes: how large it is.
-        num_processes: how many processes are in it.
-        num_spans: how many spans.
-        num_dropped: how many spans are not in it, for want of room, by process.
-        clock_error_s: by how much the times of another machine's processes may be wrong, in seconds, by process.
-        missing: of which processes there is nothing, and why.
-    """
-
-    path: Path
-    size_bytes: int
-    num_processes: int
-    num_spans: int
-    num_dropped: dict[str, int]
-    clock_error_s: dict[str, float]
-    missing: dict[str, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -126,11 +101,20 @@ class JobTrace:
 
         Raises:
             OSError: the file cannot be written.
+            ClusterTimeout: another thread ends it, and has not by then.
         """
-        with self._stopping:
+        deadline = time.monotonic() + timeout_s
+        if not self._stopping.acquire(timeout=timeout_s):
+            problem = f"the trace to {self.path} is not written after {timeout_s:.0f} s"
+            raise ClusterTimeout(
+                f"{problem}: another thread of this process has begun to end it, and is still at it"
+            )
+        try:
             if self.file is None:
-                self.file = self._finish(timeout_s)
+                self.file = self._finish(max(0.0, deadline - time.monotonic()))
             return self.file
+        finally:
+            self._stopping.release()
 
     def __enter__(self) -> Self:
         return self
@@ -206,7 +190,7 @@ class TraceDesk:
         reasons = {**gone, **tracing.silent, **missing, **tracing.refused}
         known = {content.head.process for content in contents}
         absent = {name: why for name, why in reasons.items() if name not in known}
-        result = _written(path, tracing.max_bytes, contents, absent)
+        result = written(path, tracing.max_bytes, contents, absent)
         self._drop(tracing.trace_id, told)
         return result
 
@@ -388,32 +372,14 @@ def _by_machine(
     return found
 
 
-def opened_file(path: Path) -> BinaryIO:
-    """The file of a trace, to be written; compressed if it is called so."""
-    return cast(BinaryIO, gzip.open(path, "wb")) if path.suffix == ".gz" else path.open("wb")
-
-
-def _written(
-    path: Path, max_bytes: int, contents: Iterable[SpoolContent], missing: dict[str, str]
-) -> TraceFile:
-    processes = [on_home_clock(content) for content in contents]
-    timeline = Timeline(processes, missing)
-    with opened_file(path) as file, TextIOWrapper(file, encoding="ascii") as text:
-        text.writelines(timeline.lines(max_bytes))
-    return TraceFile(
-        path,
-        path.stat().st_size,
-        len(processes),
-        timeline.num_written,
-        {name: count for name, count in timeline.num_dropped.items() if count},
-        {each.process: each.error_s for each in processes if each.error_s},
-        missing,
-    )
+def wanted_trace() -> str:
+    """Where RLINF_TRACE has a job traced to; "" where it is not set."""
+    return os.environ.get(TRACE_VARIABLE, "")
 
 
 def trace_whole_job(session: Session) -> None:
     """Trace a job from its beginning to its end, if RLINF_TRACE says where to; on the driver."""
-    path = os.environ.get(TRACE_VARIABLE)
+    path = wanted_trace()
     if path:
         session.service(TraceDesk).begin(path, MAX_BYTES)
         _log.info("%s: this job is traced, to %s", TRACE_VARIABLE, path)

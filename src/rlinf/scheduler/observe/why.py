@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from rlinf.scheduler.comm.endpoint import local_machine_id
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.observe import culprits as certainty
 from rlinf.scheduler.observe.asking_home import reply_of_home
+from rlinf.scheduler.observe.chains import chain_of
 from rlinf.scheduler.observe.culprits import Culprit, culprits_of
 from rlinf.scheduler.observe.graph import Blocked, WaitGraph, graph_of
 from rlinf.scheduler.observe.notes import Enlist, Frame, JobLook, Stack
@@ -30,8 +31,8 @@ from rlinf.scheduler.session.job_file import RunningJob
 # How long all processes together may take to answer, in seconds.
 WITHIN_S = 1.5
 DRIVER = "driver"
-# So many waits and frames are written out.
-_MAX_WAITS, _MAX_FRAMES = 24, 12
+# So many waits and frames are written out, and of one who waits for another so many.
+_MAX_WAITS, _MAX_FRAMES, _MAX_LINKS = 24, 12, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,26 @@ class Why:
         wait = f"; for it {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''}" if waiters else ""
         return f"{self.culprit.reason}{wait}"
 
-    def about(self, process: str) -> str:
-        """In two lines at most: what a process waits for or is at, and what that comes to in the end."""
-        ends = [each for each in self.culprits if process in (each.address, *each.waiters, *each.cycle)]
-        lines = [state_text(self.graph, process), *(each.reason for each in ends[:1])]
-        return "\n".join(dict.fromkeys(lines))
+    def about(self, process: str, thread: int = 0, waited_s: float = 0.0) -> str:
+        """In few lines: what a process waits for or is at, link by link, and what that comes to in the end.
+
+        Args:
+            process: which.
+            thread: whose wait is meant, by its number in that process; of others, and without, the longest is.
+            waited_s: for how long that one has waited, in seconds: this look may be older.
+        """
+        chain = chain_of(self.graph, self.culprits, process, thread)
+        lines = [wait_text(self.graph, each) for each in chain.links]
+        if lines and chain.links[0].thread == thread:
+            first = chain.links[0]
+            wait = msgspec.structs.replace(first.wait, since_s=max(first.wait.since_s, waited_s))
+            lines[0] = wait_text(self.graph, replace(first, wait=wait))
+        if len(lines) > _MAX_LINKS:
+            lines[_MAX_LINKS:] = [f"and so on, by {len(lines) - _MAX_LINKS} more"]
+        lines = lines or [state_text(self.graph, process)]
+        if chain.end is not None and chain.end.reason not in "\n".join(lines):
+            lines.append(chain.end.reason)
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -60,14 +60,17 @@ def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
     telling = (each for each in free if each.name == MAIN or runs_users_code(each))
     stack = next(telling, free[0] if free else None)
     where = place_of(stack) if stack is not None else ""
-    same_for_s = stack.same_for_s if stack is not None else 0.0
+    same_for_s, still_for_s = (stack.same_for_s, stack.still_for_s) if stack is not None else (0.0, 0.0)
     call = f"{running[0].method}()" if running else ""
     since_s = running[0].since_s or 0.0 if running else 0.0
     if running:  # it cannot stand in a call for longer than that runs: an earlier one was at the same line
-        same_for_s = min(same_for_s, max(each.since_s or 0.0 for each in running))
-    if where and same_for_s >= STANDS_S:
-        inside = f", in {call}" if call else ""
-        return where, same_for_s, f"{name} stands in {where} since {same_for_s:.0f} s{inside}"
+        longest_s = max(each.since_s or 0.0 for each in running)
+        same_for_s, still_for_s = min(same_for_s, longest_s), min(still_for_s, longest_s)
+    inside = f", in {call}" if call else ""
+    if where and still_for_s >= STANDS_S:
+        return where, still_for_s, f"{name} stands in {where} since {still_for_s:.0f} s{inside}"
+    if where and same_for_s >= STANDS_S:  # it runs in between: a loop, or something that computes
+        return where, same_for_s, f"{name} runs, at {where} in every look since {same_for_s:.0f} s{inside}"
     if call:
         now = f", now in {where}" if where else ""
         return where or call, since_s, f"{name} runs {call} since {since_s:.0f} s{now}"

@@ -29,14 +29,17 @@ class DirectOperations(Generic[WayT, OperationT]):
     [('way', 'put')]
     >>> direct.accept(7)
     'way'
+
+    Attributes:
+        unanswered: those whose turn has come, and where their answers go.
     """
 
-    __slots__ = ("_accepted", "_early", "_num_read", "_unanswered")
+    __slots__ = ("_accepted", "_early", "_num_read", "unanswered")
 
     def __init__(self) -> None:
         self._num_read = 0
         self._early: dict[int, tuple[int, WayT, OperationT]] = {}
-        self._unanswered: dict[int, WayT] = {}
+        self.unanswered: dict[int, WayT] = {}
         # The last put of each way that was accepted: its thread may not have read that.
         self._accepted: dict[WayT, int] = {}
 
@@ -45,7 +48,7 @@ class DirectOperations(Generic[WayT, OperationT]):
         if after > self._num_read:
             self._early[ticket] = (after, way, operation)
             return False
-        self._unanswered[ticket] = way
+        self.unanswered[ticket] = way
         return True
 
     def read(self) -> list[tuple[WayT, OperationT]]:
@@ -57,20 +60,20 @@ class DirectOperations(Generic[WayT, OperationT]):
         out = []
         for ticket in due:
             _, way, operation = self._early.pop(ticket)
-            self._unanswered[ticket] = way
+            self.unanswered[ticket] = way
             out.append((way, operation))
         return out
 
     def accept(self, ticket: int) -> WayT | None:
         """The item of a put is in its queue: where to say so; None if it came the usual way."""
-        way = self._unanswered.pop(ticket, None) if self._unanswered else None
+        way = self.unanswered.pop(ticket, None) if self.unanswered else None
         if way is not None:
             self._accepted[way] = ticket
         return way
 
     def end(self, ticket: int) -> WayT | None:
         """An operation ends in another way: where to say so; None if it came the usual way."""
-        return self._unanswered.pop(ticket, None) if self._unanswered else None
+        return self.unanswered.pop(ticket, None) if self.unanswered else None
 
     def recall(
         self, client: str, ticket: int, state: ChannelState, read_all: Callable[[str], None]
@@ -87,7 +90,7 @@ class DirectOperations(Generic[WayT, OperationT]):
         """
         read_all(client)
         self._early.pop(ticket, None)
-        self._unanswered.pop(ticket, None)
+        self.unanswered.pop(ticket, None)
         withdrawn = state.withdraw(client, ticket)
         if withdrawn:
             return withdrawn

@@ -64,7 +64,7 @@ class WeightedFifo:
         item.order = self.num_entered
         self.num_entered += 1
         # Whole groups leave out of turn, too.
-        if (item.priority or item.group is not None) and self._ranked is None:
+        if self._ranked is None and (item.priority or item.group is not None):
             self._rank()
         if self._ranked is None:
             self._items.append(item)

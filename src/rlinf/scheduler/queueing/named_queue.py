@@ -299,16 +299,25 @@ class NamedQueue:
         return self._has_own_room(size_bytes) and not (self.taps and self.full_taps(size_bytes))
 
     def _has_own_room(self, size_bytes: int) -> bool:
-        num_held = self.fifo.num_items + self.reserved + self.leased_items
+        fifo = self.fifo
+        num_held = fifo.num_items + self.reserved + self.leased_items
         if self.admission is None:
             if 0 < self.maxsize <= num_held:
                 return False
         elif self.awaited and self._is_held_back(self.admission):
             return True  # what is here waits for it
-        own_bytes = self.held_bytes
+        own_bytes = fifo.size_bytes + self.reserved_bytes + self.leased_bytes
         if self.max_bytes and num_held and own_bytes + size_bytes > self.max_bytes:
             return False
         return not self.tally.max_bytes or self._has_room_in_channel(num_held, own_bytes, size_bytes)
+
+    def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
+        tally = self.tally
+        others_bytes = tally.held_bytes - self.counted_bytes
+        if not others_bytes or self.awaited:
+            # What somebody waits for does not wait for what nobody takes.
+            return not num_held or own_bytes + size_bytes <= tally.max_bytes
+        return others_bytes + own_bytes + size_bytes <= tally.max_bytes
 
     def full_taps(self, size_bytes: int) -> list[Tap]:
         """The subscriptions for which an item of this size has to wait."""
@@ -319,14 +328,6 @@ class NamedQueue:
         """Items that are here, on their way here, or on lease."""
         return self.fifo.num_items + self.reserved + self.leased_items
 
-    def _has_room_in_channel(self, num_held: int, own_bytes: int, size_bytes: int) -> bool:
-        tally = self.tally
-        others_bytes = tally.held_bytes - self.counted_bytes
-        if self.awaited or not others_bytes:
-            # What somebody waits for does not wait for what nobody takes.
-            return not num_held or own_bytes + size_bytes <= tally.max_bytes
-        return others_bytes + own_bytes + size_bytes <= tally.max_bytes
-
     @property
     def held_bytes(self) -> int:
         """Bytes that are here, on their way here, or on lease."""
@@ -336,7 +337,7 @@ class NamedQueue:
         """Tell the channel what this queue holds now, and whether puts wait here, where that matters."""
         tally = self.tally
         if tally.max_bytes:
-            held_bytes = self.held_bytes
+            held_bytes = self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
             tally.held_bytes += held_bytes - self.counted_bytes
             self.counted_bytes = held_bytes
         elif not self.taps:
@@ -387,7 +388,8 @@ class NamedQueue:
         while stream and stream[0].complete:
             entering = stream.popleft()
             self._unreserve(entering)
-            self._push(entering, out)
+            del entering.client.operations[entering.ticket]
+            self.push(entering.client, entering.ticket, entering.item, out)
         if not stream:
             del self.streams[putter.client]
 
@@ -412,9 +414,10 @@ class NamedQueue:
 
     def get(self, getter: Getter) -> None:
         """Stand in line; `settle` serves the line."""
-        self._remember(getter)
-        self.tally.num_gets += 1
-        getter.number = self.tally.num_gets
+        getter.client.operations[getter.ticket] = getter
+        tally = self.tally
+        tally.num_gets += 1
+        getter.number = tally.num_gets
         self.getters[getter] = None
 
     def get_part(
@@ -468,15 +471,17 @@ class NamedQueue:
 
     def confirm(self, getter: Getter) -> None:
         """The delivered items were taken: they are the consumer's now."""
-        if not getter.is_shard:
-            self.forget(getter.items or ())
+        if self.admission is not None and not getter.is_shard:
+            self.admission.settle(getter.items or ())
         self._end_delivery(getter)
 
     def _end_delivery(self, getter: Getter) -> None:
-        self.arrive(getter)
         del getter.client.operations[getter.ticket]
         if not getter.is_shard:
             self.delivering -= 1
+            if not getter.arrived and getter.lease is None:
+                self.on_the_way -= 1
+        getter.arrived = True
 
     def give_back(self, getters: Iterable[Getter]) -> None:
         """Put items in delivery back to the head, in their original order."""
@@ -515,7 +520,8 @@ class NamedQueue:
             self._note_lost(out)
         if self.lost and self.awaited:
             self._tell_of_lost(out)
-        self._give_slots(out)
+        if self.admission is not None:
+            self._give_slots(self.admission, out)
         self._serve(closed, out)
         if self.sharding is not None:
             self._serve_shards(self.sharding, closed, out)
@@ -525,7 +531,8 @@ class NamedQueue:
                 self._serve_shards(self.sharding, closed, out)
         if self.parked:
             self._refuse_parked(closed, out)
-        self._give_slots(out)
+        if self.admission is not None:
+            self._give_slots(self.admission, out)
         self.count()
 
     def drop_lost(self, failed: Getter | None = None) -> None:
@@ -604,13 +611,11 @@ class NamedQueue:
             fifo.num_entered, self.fifo = self.fifo.num_entered, fifo
         return self.admission
 
-    def _give_slots(self, out: list[Instruction]) -> None:
-        if self.admission is None:
-            return
+    def _give_slots(self, admission: Admission, out: list[Instruction]) -> None:
         room = None
         if self.maxsize:  # a slot has room for its item
-            room = self.maxsize - self.fifo.num_items - self.leased_items - len(self.admission.making)
-        self.admission.serve(room, self.tally.now, out)
+            room = self.maxsize - self.fifo.num_items - self.leased_items - len(admission.making)
+        admission.serve(room, self.tally.now, out)
 
     def refuse_puts(self, out: list[Instruction]) -> None:
         """Fail every unfinished put: the channel is closed."""
@@ -684,7 +689,8 @@ class NamedQueue:
     def _enter(self, putter: Putter, out: list[Instruction]) -> None:
         """Give a put room: push it, or let it wait for its bytes or those of its client's earlier puts."""
         if putter.complete and putter.client not in self.streams:
-            self._push(putter, out)
+            putter.client.operations.pop(putter.ticket, None)
+            self.push(putter.client, putter.ticket, putter.item, out)
             return
         putter.seen_by = self.taps
         self.load_put(putter, has_room=True)
@@ -712,21 +718,26 @@ class NamedQueue:
     def _unreserve(self, putter: Putter) -> None:
         self.reserve(putter, -1, -putter.item.size_bytes)
 
-    def _push(self, putter: Putter, out: list[Instruction]) -> None:
-        putter.client.operations.pop(putter.ticket, None)
-        putter.item.since = self.tally.now
+    def may_push(self, client: Client, size_bytes: int) -> bool:
+        """Whether an item of this size, all of which is here, may enter now: nothing stands before it."""
+        return not self.putters and client not in self.streams and self.has_room(size_bytes)
+
+    def push(self, client: Client, ticket: int, item: Item, out: list[Instruction]) -> None:
+        """The item of a put enters."""
+        tally = self.tally
+        item.since = tally.now
         if self.admission is not None:
-            self.admission.enter(putter.item)
-        self.fifo.push(putter.item)
-        self.tally.num_items += 1
-        self.tally.size_bytes += putter.item.size_bytes
-        for watch in self.tally.watches:
-            watch.note(self.name, putter.item)
+            self.admission.enter(item)
+        self.fifo.push(item)
+        tally.num_items += 1
+        tally.size_bytes += item.size_bytes
+        for watch in tally.watches:
+            watch.note(self.name, item)
         if self.taps:
             for tap in self.taps:
-                tap.see(putter.item)
+                tap.see(item)
             self.touch_taps()
-        out.append(Accept(putter.client.name, putter.ticket))
+        out.append(Accept(client.name, ticket))
 
     def _unuse(self, putter: Putter) -> None:
         if self.admission is not None:
@@ -745,8 +756,9 @@ class NamedQueue:
 
     def _serve(self, closed: bool, out: list[Instruction]) -> None:
         """Serve the line of getters from its head while it can be."""
-        while self.getters:
-            getter = next(iter(self.getters))
+        getters = self.getters
+        while getters:
+            getter = next(iter(getters))
             if getter.terms is not None and self.tally.leases.is_at_bound(getter.client):
                 self._park(getter)
                 continue
@@ -760,7 +772,7 @@ class NamedQueue:
                 state = self._describe_head() if reason is Reason.OVERSIZE else self.describe()
                 out.append(Refuse(getter.client.name, getter.ticket, reason, state))
                 continue
-            del self.getters[getter]
+            del getters[getter]
             if self.admission is not None:
                 self.admission.give(items)
             if getter.terms is not None:
@@ -770,7 +782,7 @@ class NamedQueue:
             self.delivering += 1
             self.on_the_way += 1
             about = getter.client.name, getter.ticket, items, getter.complete
-            out.append(Deliver(*about, group=getter.group, queue=self.name))
+            out.append(Deliver(*about, None, None, getter.group, None, self.name))
 
     def _park(self, getter: Getter) -> None:
         """Pass over a getter whose client has enough on lease; the others do not wait for it."""

@@ -97,7 +97,12 @@ class ChannelState(Lending, Versioning, Recording):
             self._drop_if_idle(queue)
             return [Refuse(client, ticket, Reason.FULL, queue.describe())]
         out: list[Instruction] = []
-        queue.put(Putter(self._client(client), ticket, queue, item, complete=complete), out)
+        putter = self._client(client)
+        if complete and queue.may_push(putter, size_bytes):
+            queue.push(putter, ticket, item, out)
+            queue.count()
+        else:
+            queue.put(Putter(putter, ticket, queue, item, complete=complete), out)
         if queue.getters or queue.sharding is not None:
             self._settle((queue,), out)
         elif self._tally.touched:

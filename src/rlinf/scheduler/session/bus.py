@@ -6,8 +6,10 @@ import logging
 import queue
 import threading
 from collections import deque
+from typing import TYPE_CHECKING
 
-from rlinf.scheduler.events import Event, Listener
+if TYPE_CHECKING:  # most processes tell of no event: they do not load them
+    from rlinf.scheduler.events import Event, Listener
 
 _log = logging.getLogger(__name__)
 

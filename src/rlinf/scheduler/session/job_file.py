@@ -21,6 +21,7 @@ from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError
 from rlinf.scheduler.session.session import Session
 from rlinf.scheduler.version import __version__
+from rlinf.scheduler.wording import nearest_name, printable
 
 _MAX_PROGRAM = 120
 
@@ -126,19 +127,32 @@ def running_jobs() -> list[RunningJob]:
     return sorted(found, key=lambda job: -job.started)
 
 
-def find_job(pid: int | None = None) -> RunningJob:
-    """The job of the driver `pid`; without it, the one that there is.
+def find_job(which: int | str | None = None) -> RunningJob:
+    """The job of a driver, by its process's id, or a job that outlives its drivers, by its name or its keeper's id.
+
+    Args:
+        which: that; None: the one job that there is.
 
     Raises:
         ClusterError: there is none, or there are several; the text names them.
     """
     jobs = running_jobs()
-    chosen = [job for job in jobs if pid in (None, job.pid)]
-    if len(chosen) == 1 or (chosen and pid is not None):
-        return chosen[0]  # the newest, where a process has had several
+    wanted = None if which is None else str(which)
+    for names in ([str(job.pid) for job in jobs], [job.kept for job in jobs]):
+        if wanted and wanted in names:
+            return jobs[names.index(wanted)]  # the newest, where a process has had several
     known = "; ".join(f"{job.pid}: {job.program}" for job in jobs)
-    if pid is not None:
-        raise ClusterError(f"no job's driver is process {pid} of this machine; there are {known or 'none'}")
+    if wanted is not None:
+        what = (
+            f"driver is process {wanted}"
+            if wanted.isdecimal()
+            else f"keeper or name is '{printable(wanted)}'"
+        )
+        near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise ClusterError(f"no job's {what} of this machine; there are {known or 'none'}{hint}")
+    if len(jobs) == 1:
+        return jobs[0]
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")
     raise ClusterError(

@@ -6,88 +6,29 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
-
-import msgspec
 
 from rlinf.scheduler.comm import Endpoint, Request
-from rlinf.scheduler.comm.link_probe import (
-    PROBE_TIMEOUT_S,
-    TOKEN_BYTES,
-    LinkSpeed,
-    ProbeDoor,
-    probe_link,
-)
+from rlinf.scheduler.comm.link_probe import PROBE_TIMEOUT_S, TOKEN_BYTES, LinkSpeed
 from rlinf.scheduler.comm.peer import RequestFuture
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import CommError, CommTimeout, PeerDied
 from rlinf.scheduler.events import LinkFailed, LinkSlow, TransportFellBack
+from rlinf.scheduler.session.link_answers import (
+    FELL_BACK,
+    LINK,
+    FellBack,
+    LinkQuestion,
+    OpenProbeDoor,
+    ProbeLink,
+    host_of,
+)
 from rlinf.scheduler.session.link_speeds import Pair, SlowLinks, rounds_of, slow_links
 from rlinf.scheduler.session.session import Session
 from rlinf.scheduler.wording import node_list
 
-LINK = "job.link"
-FELL_BACK = "job.fell_back"
 # A node is asked to probe, and answers, within it besides.
 _ANSWER_S = 5.0
 _log = Reporter(__name__)
-
-
-class OpenProbeDoor(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """A request for a door that lets one probe in; the answer is its port."""
-
-    token: bytes
-
-
-class ProbeLink(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A request to probe the way to a door; the answer is a `LinkSpeed`."""
-
-    host: str
-    port: int
-    token: bytes
-
-
-LinkQuestion: TypeAlias = OpenProbeDoor | ProbeLink
-
-
-class FellBack(msgspec.Struct, frozen=True, array_like=True):
-    """The sender does without shared memory, which costs copies; and why."""
-
-    reason: str
-
-
-def answer_probes(session: Session) -> None:
-    """Let the job's home probe links from and to this process, and tell it when shared memory cannot be had."""
-    messenger = session.messenger
-    if session.crosses_machines:
-        messenger.serve(LINK, partial(_on_question, session), LinkQuestion)
-    messenger.parcels.when_without(lambda why: messenger.notify(session.home, FELL_BACK, FellBack(why)))
-
-
-def _on_question(session: Session, request: Request) -> None:
-    match request.head:
-        case OpenProbeDoor(token):
-            try:
-                door = ProbeDoor(_host_of(session.messenger.endpoint), token, session.messenger.ports)
-            except OSError as error:
-                request.fail(CommError(f"it cannot listen: {error.strerror or error}"))
-                return
-            run_beside_in_time(session.messenger.call_later, door.serve)
-            request.reply(door.port)
-        case ProbeLink() as probe:
-            run_beside_in_time(session.messenger.call_later, _probe, request, probe)
-
-
-def _probe(request: Request, probe: ProbeLink) -> None:
-    try:
-        request.reply(probe_link(probe.host, probe.port, probe.token))
-    except OSError as error:
-        request.fail(CommError(f"{probe.host}:{probe.port}: {error.strerror or error}"))
-
-
-def _host_of(endpoint: Endpoint) -> str:
-    return endpoint.tcp_address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
 class LinkWatch:
@@ -270,7 +211,7 @@ class _Probe:
         if error is not None or self._one is None or self._other is None:
             self._fail(error)
             return
-        question = ProbeLink(_host_of(self._other), future.result().head, self._token)
+        question = ProbeLink(host_of(self._other), future.result().head, self._token)
         asked = self._ask(self._one, question, LinkSpeed)
         asked.add_done_callback(
             lambda future: self._session.messenger.submit(partial(self._measured, future))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Every process says so often that its I/O thread runs, in seconds.
-BEAT_S = 2.0
-# When two in a row do not come, what leads there is tried: that takes a moment, and then it is known what to say.
+# When two heartbeats in a row do not come, what leads there is tried: that takes a moment, and then it is known what
+# to say.
 DOUBT_S = 4.0
 # Three in a row that do not come are worth a word.
 SILENT_S = 6.0

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rlinf.scheduler.comm import (
     ClusterSecret,
@@ -25,9 +25,13 @@ from rlinf.scheduler.comm.shm.limit import pinned_limit_bytes
 from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
+from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session.bus import EventBus
 from rlinf.scheduler.session.death_news import DeathNews
-from rlinf.scheduler.session.heartbeats import Heart, Hearts
+from rlinf.scheduler.session.heartbeats import Heart
+
+if TYPE_CHECKING:
+    from rlinf.scheduler.session.hearts import Hearts
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,8 @@ NO_SESSION = (
 INTERRUPTED = "this process was interrupted, and has left the cluster"
 # How long the I/O thread may take to make a service.
 SERVICE_TIMEOUT_S = 30.0
+# How long a process that leaves a lost job beside its program is waited for at its end.
+UNDONE_WITHIN_S = 30.0
 T = TypeVar("T")
 
 
@@ -100,6 +106,7 @@ class Session:
         self.failure = ""
         self.bus, self.log_bus = EventBus(), EventBus()
         self._closed = False
+        self._leaving: threading.Event | None = None
         self._closers: deque[Callable[[], None]] = deque()
         self._first_closers: deque[Callable[[], None]] = deque()
         self._fork_callbacks: deque[Callable[[], None]] = deque()
@@ -130,6 +137,9 @@ class Session:
         self.messenger.peers.on_fenced.append(self._leave_as_dead)
         self._hearts: Hearts | None = None
         if home is None:
+            # One process of a job: the others do not load what it tells.
+            from rlinf.scheduler.session.hearts import Hearts  # noqa: PLC0415
+
             self._hearts = Hearts(self.messenger, self.bus, self.deaths)
         else:
             Heart(self.messenger, home, unresponsive_after_s)
@@ -218,11 +228,17 @@ class Session:
     def close(self, why: str = "") -> None:
         """Leave the job: undo everything, last first. A second call does nothing.
 
-        An interruption (a second Ctrl-C, say) is raised again when everything is undone.
+        Where this process leaves it already, beside, that is waited for. An interruption (a second Ctrl-C, say) is
+        raised again when everything is undone.
 
         Args:
             why: what those are told who still wait for something here; "": that this process has left.
         """
+        self._undo(why)
+        if self._leaving is not None:
+            self._leaving.wait(UNDONE_WITHIN_S)
+
+    def _undo(self, why: str = "") -> None:
         self.messenger.why_leaving = why or self.messenger.why_leaving
         self._closed = True
         if _current is self:
@@ -256,15 +272,27 @@ class Session:
 
     def leave(self, why: str) -> None:
         """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
+        if not self.failure:
+            self.bus.emit(JobLost(why))
         self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
         self._close_beside()
 
     def _close_beside(self) -> None:
         # Not here: what is undone may wait for what runs in this thread.
+        leaving = threading.Event()
+
+        def leave() -> None:
+            try:
+                self._undo()
+            finally:
+                leaving.set()
+
         try:
-            threading.Thread(target=self.close, name="rlinf-leave-job").start()
+            self._leaving = leaving  # before: who closes meanwhile finds nothing left to undo, or this
+            threading.Thread(target=leave, name="rlinf-leave-job").start()
         except RuntimeError:  # "can't start new thread"
+            self._leaving = None
             if (
                 self.messenger.why_closed
             ):  # nothing can wait for the I/O thread any more, be it this one or not

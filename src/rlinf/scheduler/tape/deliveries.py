@@ -138,6 +138,11 @@ class DeliveryLog:
         self._added_bytes += size_bytes
         self._lines.put((delivery, frames, size_bytes))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was added, and is not written."""
+        return self._added_bytes > self._written_bytes and not self.ended.done()
+
     def close(self) -> None:
         """Nothing more is to be recorded; what was added is still written."""
         if self._num_left_out:

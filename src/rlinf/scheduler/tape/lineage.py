@@ -125,8 +125,7 @@ class StepLineage:
     @property
     def versions(self) -> dict[int | None, int]:
         """How many of the items were made by each version; None: nobody said."""
-        counts = Counter(item.version for batch in self.batches for item in batch.items)
-        return dict(sorted(counts.items(), key=lambda each: (each[0] is None, each[0] or 0)))
+        return _counts(item.version for batch in self.batches for item in batch.items)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as plain data."""
@@ -135,11 +134,7 @@ class StepLineage:
         return {"step": self.step, "versions": versions, "batches": batches}
 
     def __str__(self) -> str:
-        made = ", ".join(
-            f"{counted(number, 'item')} {'without a version' if version is None else f'of version {version}'}"
-            for version, number in self.versions.items()
-        )
-        lines = [f"step {self.step}: {made}"]
+        lines = [f"step {self.step}: {versions_text(self.versions)}"]
         for batch in self.batches:
             when = time.strftime("%H:%M:%S", time.localtime(batch.at))
             what = counted(len(batch.items), "item")
@@ -148,6 +143,22 @@ class StepLineage:
                 lines.extend(item.lines("    "))
         # Names of channels, queues and ranks are the users' own.
         return "\n".join(map(printable, lines))
+
+
+def versions_text(versions: dict[int | None, int]) -> str:
+    """How many items were made by each version, in words.
+
+    >>> versions_text({7: 2, None: 1})
+    '2 items of version 7, 1 item without a version'
+    """
+    return ", ".join(
+        f"{counted(number, 'item')} {'without a version' if version is None else f'of version {version}'}"
+        for version, number in versions.items()
+    )
+
+
+def _counts(versions: Iterable[int | None]) -> dict[int | None, int]:
+    return dict(sorted(Counter(versions).items(), key=lambda each: (each[0] is None, each[0] or 0)))
 
 
 @dataclass(eq=False, slots=True)
@@ -204,6 +215,12 @@ class Recordings:
         """The steps at which something was taken."""
         return sorted(self._by_step)
 
+    def versions(self, number: int) -> dict[int | None, int]:
+        """How many of a step's items were made by each version, as of `StepLineage`; nothing else is looked up."""
+        return _counts(
+            each.item.version for taken in self._by_step.get(number, ()) for each in self._kept(taken)
+        )
+
     def step(self, number: int) -> StepLineage | None:
         """What went into a step; None if nothing is recorded of it."""
         taken = sorted(self._by_step.get(number, ()), key=lambda each: each.delivery.at)
@@ -224,9 +241,12 @@ class Recordings:
 
     def _batch(self, taken: _Taken, told: set[_Found]) -> TakenBatch:
         delivery = taken.delivery
-        kept = [each for each in taken.items if each.item.id is None or self._last[each.item.id] is each]
-        items = tuple(self._traced(each, told, 0) for each in kept)
+        items = tuple(self._traced(each, told, 0) for each in self._kept(taken))
         return TakenBatch(taken.channel, delivery.queue, delivery.consumer, delivery.at, items)
+
+    def _kept(self, taken: _Taken) -> list[_Found]:
+        """What nobody took after it had been given back."""
+        return [each for each in taken.items if each.item.id is None or self._last[each.item.id] is each]
 
     def _traced(self, found: _Found, told: set[_Found], depth: int) -> TracedItem:
         item, taken, trace = found.item, found.taken, found.item.trace or Trace()

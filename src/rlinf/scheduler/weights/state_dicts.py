@@ -19,7 +19,7 @@ import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.arrays import memory_of
-from rlinf.scheduler.comm.codec.copying import copy_bytes
+from rlinf.scheduler.comm.codec.copying import Copy, copy_all
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
@@ -181,21 +181,24 @@ class StateDictWriter:
         rows = _decode_rows(frames[0])
         self._check(version, rows)
         there: list[tuple[TensorEntry, Any]] = []
+        copies: list[Copy] = []
         for row in rows:
             frame = b"" if row.part == _NO_PART else frames[1 + row.part]
             if on_device is not None and isinstance(frame, self._torch.Tensor):
                 there.append((row, frame))
             elif len(frame):
-                self._write(row, np.frombuffer(frame, np.uint8))
+                self._write(row, np.frombuffer(frame, np.uint8), copies)
+        copy_all(copies)
         if on_device is not None and there:
             on_device(lambda: self._write_from_device(there))
 
-    def _write(self, row: TensorEntry, data: np.ndarray[Any, Any]) -> None:
+    def _write(self, row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]) -> None:
+        """Write one to its place; or note the copy, if it is one of plain bytes."""
         target = self._targets[row.key]
         if isinstance(target, np.ndarray):
-            self._write_array(target, row, data)
+            self._write_array(target, row, data, copies)
         else:
-            self._write_tensor(target, row, data)
+            self._write_tensor(target, row, data, copies)
 
     def _write_from_device(self, there: list[tuple[TensorEntry, Any]]) -> None:
         torch = self._torch
@@ -211,25 +214,29 @@ class StateDictWriter:
                     target = target.detach().view(dtype)
                 target.copy_(data.view(dtype).reshape(row.shape), non_blocking=True)
 
-    def _write_tensor(self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any]) -> None:
+    def _write_tensor(
+        self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
+    ) -> None:
         torch = self._torch
         source = _as_tensor(torch, row, data)
         with torch.no_grad():
             if target.device.type == "cpu" and target.dtype == source.dtype and target.is_contiguous():
                 # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
-                copy_bytes(data, target.detach().reshape(-1).view(torch.uint8).numpy())
+                copies.append((target.detach().reshape(-1).view(torch.uint8).numpy(), data))
             else:
                 target.copy_(source)
 
     def _write_array(
-        self, target: np.ndarray[Any, Any], row: TensorEntry, data: np.ndarray[Any, Any]
+        self, target: np.ndarray[Any, Any], row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
     ) -> None:
         dtype = row.in_numpy
-        if dtype is not None:
+        if dtype is None:
+            torch = self._torch or import_module("torch")
+            torch.from_numpy(target).copy_(_as_tensor(torch, row, data))
+        elif target.dtype == dtype and target.flags.c_contiguous:
+            copies.append((target.reshape(-1).view(np.uint8), data))
+        else:
             np.copyto(target, data.view(dtype).reshape(row.shape), casting="same_kind")
-            return
-        torch = self._torch or import_module("torch")
-        torch.from_numpy(target).copy_(_as_tensor(torch, row, data))
 
     def _check(self, version: int, rows: Sequence[TensorEntry]) -> None:
         published = {row.key for row in rows}

@@ -16,7 +16,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.config.fleet import Fleet
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.events import Event, WorkerLogged, WorkerPrinted
+from rlinf.scheduler.events import Event, JobLost, WorkerLogged, WorkerPrinted
 from rlinf.scheduler.host.output import LogFolder
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.links import LinkWatch
@@ -169,6 +169,10 @@ class DriverDesk:
     # -- the bus's thread ------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
+        if isinstance(
+            event, JobLost
+        ):  # of the keeper itself: drivers hear that the job ends, and lose it then
+            return
         listeners = (
             self._groups.listeners(event.group) if isinstance(event, (WorkerLogged, WorkerPrinted)) else None
         )

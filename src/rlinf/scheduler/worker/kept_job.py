@@ -69,7 +69,7 @@ def prepare_kept_launch(
         raise ConfigError(problem, hint="one of 'fail', 'restart', 'ignore'")
     options = replace(options, sys_path=tuple(sys.path), log_level=level_to_forward())
     plan = pickle.dumps((tuple(placements), options, limit))
-    of_class, of_factory = _frames(factory.worker_class), _frames(factory)
+    of_class, of_factory = encode(factory.worker_class).snapshot(), encode(factory).snapshot()
     claimed = _claim(session, ClaimName(name, factory.worker_class.__name__, len(placements)))
     head = LaunchGroup(claimed, on_failure, detached, len(of_class))
     # The keeper has the deadline, and says who is missing; its word may take a moment.
@@ -178,8 +178,3 @@ class _RecordAsked:
             self.answer.set_result((group, found.frames))
             if self.answer.cancelled():  # it came before that was known here
                 group.stop_beside()
-
-
-def _frames(obj: object) -> list[Buffer]:
-    encoded = encode(obj).detached()
-    return [encoded.head, *encoded.buffers]

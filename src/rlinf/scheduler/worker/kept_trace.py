@@ -23,12 +23,14 @@ from rlinf.scheduler.errors import ClusterError, ConfigError
 from rlinf.scheduler.observe.spool_folder import drop_spools, folder_of, hold_folder
 from rlinf.scheduler.observe.trace_desk import (
     CLOSING_S,
+    MAX_BYTES,
     PART_BYTES,
+    TRACE_VARIABLE,
     JobTrace,
     TraceDesk,
-    TraceFile,
-    opened_file,
+    wanted_trace,
 )
+from rlinf.scheduler.observe.trace_file import TraceContent, TraceFile, opened_file, trace_file
 from rlinf.scheduler.session import Session
 
 # Services of the keeper.
@@ -53,20 +55,9 @@ class BeginTrace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndTrace(msgspec.Struct, frozen=True, array_like=True):
-    """End the trace that you have begun for me, and make its file within so many seconds -> `TraceEnded`."""
+    """End the trace that you have begun for me, and make its file within so many seconds -> its `TraceContent`."""
 
     timeout_s: float
-
-
-class TraceEnded(msgspec.Struct, frozen=True, array_like=True):
-    """What the file has, as of `TraceFile`; and how large it is, uncompressed."""
-
-    size_bytes: int
-    num_processes: int
-    num_spans: int
-    num_dropped: dict[str, int]
-    clock_error_s: dict[str, float]
-    missing: dict[str, str]
 
 
 class ReadTrace(msgspec.Struct, frozen=True, array_like=True):
@@ -152,9 +143,7 @@ class TraceMaker:
 
     def _end(self, request: Request) -> None:
         wanted: EndTrace = request.head
-        file = self._of(request).trace.stop(wanted.timeout_s)
-        about = file.num_processes, file.num_spans, file.num_dropped, file.clock_error_s, file.missing
-        request.reply(TraceEnded(file.size_bytes, *about))
+        request.reply(self._of(request).trace.stop(wanted.timeout_s).content)
 
     def _read(self, request: Request) -> None:
         wanted: ReadTrace = request.head
@@ -223,7 +212,7 @@ class KeptTraces:
 
     def _finish(self, path: Path, timeout_s: float) -> TraceFile:
         deadline = time.monotonic() + timeout_s
-        ended: TraceEnded = self._ask(END_TRACE, EndTrace(timeout_s), TraceEnded, timeout_s).head
+        ended: TraceContent = self._ask(END_TRACE, EndTrace(timeout_s), TraceContent, timeout_s).head
         self._goes_on = False
         with opened_file(path) as file:
             for start in range(0, ended.size_bytes, PART_BYTES):
@@ -231,8 +220,7 @@ class KeptTraces:
                 file.write(self._ask(READ_TRACE, ReadTrace(start), None, left_s).frames[0])
         self._session.messenger.notify(self._session.home, DROP_TRACE, None)
         self._trace = None
-        about = ended.num_processes, ended.num_spans, ended.num_dropped, ended.clock_error_s, ended.missing
-        return TraceFile(path, path.stat().st_size, *about)
+        return trace_file(path, ended)
 
     @awaited(lambda _local: Wait(IDLE, "a trace"))
     def _ask(self, service: str, head: Any, reply_type: Any, timeout_s: float) -> Reply:
@@ -242,3 +230,17 @@ class KeptTraces:
             home, service, head, timeout_s=limit_s, reply_type=reply_type
         )
         return asked.result()
+
+
+def trace_from_environment(session: Session) -> None:
+    """Trace the job for as long as this driver takes part in it, if RLINF_TRACE says where to.
+
+    Raises:
+        ConfigError, OSError, CommError: as of `KeptTraces.begin`.
+    """
+    path = wanted_trace()
+    if path:
+        try:
+            session.service(KeptTraces).begin(path, MAX_BYTES)
+        except ConfigError as error:
+            raise ConfigError(f"{TRACE_VARIABLE}={path}: {error}; or leave {TRACE_VARIABLE} away") from error

@@ -148,8 +148,7 @@ class Recipe:
         self.world_size = world_size
         self.factory: tuple[Buffer, ...]
         if isinstance(factory, WorkerFactory):
-            encoded = encode(factory).detached()
-            self.factory = (encoded.head, *encoded.buffers)
+            self.factory = tuple(encode(factory).snapshot())
         else:
             self.factory = factory
         self.seed = session.service(DrawnSeed).value if options.seed is None else options.seed

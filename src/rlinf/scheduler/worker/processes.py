@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.engine.engine import on_node, variables_lacking
 from rlinf.scheduler.engine.holds import DeviceHolds, NodeDevices, Taken, resource_of
 from rlinf.scheduler.errors import DeviceHeld, LaunchError
@@ -80,7 +81,8 @@ class Processes:
         if session.home == session.messenger.endpoint:
             # A Ray that this process was connected to before stays; the job's devices do not stay with it.
             session.on_close_last(self._holds.release)
-            withdraw_of_the_dead()
+            # Not here, on the I/O thread: Ray's head may not answer.
+            run_beside_in_time(session.messenger.call_later, withdraw_of_the_dead)
             if kept is None:
                 session.on_close_last(partial(withdraw_all, ray.get_runtime_context().get_job_id()))
 

@@ -11,7 +11,7 @@ from rlinf.scheduler.comm.failure import Failure
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.timekeeping import begin_wait
+from rlinf.scheduler.comm.timekeeping import begin_wait, keeps_wait
 from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.host.info import WorkerAddress
@@ -142,6 +142,7 @@ class GroupResult(Generic[R]):
         return await self
 
     @awaited(_awaits)
+    @keeps_wait("begun")
     async def _settled_in_this_loop(self) -> None:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()

@@ -4,49 +4,91 @@ from __future__ import annotations
 
 import _thread
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlinf.scheduler.comm.framing import Bytes
 
+# A target and its source, both uint8 of the same shape (n,).
+Copy: TypeAlias = tuple[Bytes, Bytes]
+
 # Below, waking a thread costs more than it saves.
 PARALLEL_BYTES = 8 << 20
+# What a thread takes at a time, at least; ranks copy around the cache from here on (see `engine.node.copying`).
+BATCH_BYTES = 4 << 20
 MAX_THREADS = 4
 _GRAIN_BYTES = 4096
 
+_Batch: TypeAlias = list[Copy]
 # What there is to do, by process: a forked child has threads of its own.
 _jobs: dict[int, _Jobs] = {}
 
 
-def copy_bytes(source: Bytes, target: Bytes) -> None:
-    """Copy `source` into `target`, both uint8 of the same shape (n,); other Python threads run meanwhile.
+def copy_all(copies: Sequence[Copy]) -> None:
+    """Copy each source into its target; in any order, and other Python threads run meanwhile.
 
-    If it is interrupted, other threads may still write to `target`, and keep it until they have done. So whoever gives
-    the memory to somebody else must know it from that: that nobody refers to it any more.
+    Threads take batches while there are any: one that gets no processor holds up nobody.
+
+    If it is interrupted, other threads may still write to targets, and keep them until they have done. So whoever
+    gives the memory to somebody else must know it from that: that nobody refers to it any more.
     """
-    num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0))) if len(source) >= PARALLEL_BYTES else 1
-    if num_threads == 1:
-        np.copyto(target, source)
+    if sum(len(source) for _, source in copies) < PARALLEL_BYTES:
+        _copy(copies)
         return
-    size = len(source) // num_threads // _GRAIN_BYTES * _GRAIN_BYTES
-    edges = [size * number for number in range(num_threads)] + [len(source)]
-    parts = [(target[begin:end], source[begin:end]) for begin, end in pairwise(edges)]
-    jobs = _jobs_here(num_threads - 1)
+    batches = _batches(copies)
     done: SimpleQueue[BaseException | None] = SimpleQueue()
-    if jobs.num_threads:
-        for part in parts[1:]:
-            jobs.todo.put((*part, done.put))
-        parts = parts[:1]
-    for part in parts:
-        np.copyto(*part)
-    for _ in range(num_threads - len(parts)):
-        error = done.get()
-        if error is not None:
-            raise error
+    num_left = len(batches)
+    jobs = _jobs_here(min(MAX_THREADS, len(os.sched_getaffinity(0)), num_left) - 1)
+    try:
+        for _ in range(min(jobs.num_threads, num_left - 1)):
+            jobs.todo.put((batches, done.put))
+        while (batch := _next(batches)) is not None:
+            _copy(batch)
+            num_left -= 1
+        for _ in range(num_left):
+            error = done.get()
+            if error is not None:
+                raise error
+    finally:
+        batches.clear()
+
+
+def _copy(copies: Sequence[Copy]) -> None:
+    for target, source in copies:
+        np.copyto(target, source)
+
+
+def _next(batches: deque[_Batch]) -> _Batch | None:
+    try:
+        return batches.popleft()
+    except IndexError:
+        return None
+
+
+def _batches(copies: Sequence[Copy]) -> deque[_Batch]:
+    """The same in batches, none much larger than BATCH_BYTES: large copies are cut, small ones are put together."""
+    batches: deque[_Batch] = deque([[]])
+    room = BATCH_BYTES
+    for copy in copies:
+        for piece in _pieces(*copy):
+            if room <= 0:
+                batches.append([])
+                room = BATCH_BYTES
+            batches[-1].append(piece)
+            room -= len(piece[1])
+    return batches
+
+
+def _pieces(target: Bytes, source: Bytes) -> list[Copy]:
+    num_pieces = max(1, len(source) // BATCH_BYTES)
+    size = len(source) // num_pieces // _GRAIN_BYTES * _GRAIN_BYTES
+    edges = [size * number for number in range(num_pieces)] + [len(source)]
+    return [(target[begin:end], source[begin:end]) for begin, end in pairwise(edges)]
 
 
 class _Jobs:
@@ -54,7 +96,7 @@ class _Jobs:
 
     def __init__(self) -> None:
         # Its methods are one step each, and may be called in a signal handler while they run.
-        self.todo: SimpleQueue[tuple[Bytes, Bytes, Callable[[Any], None]]] = SimpleQueue()
+        self.todo: SimpleQueue[tuple[deque[_Batch], Callable[[Any], None]]] = SimpleQueue()
         self.num_threads = 0
 
     def start(self) -> None:
@@ -66,16 +108,18 @@ class _Jobs:
 
     def _run(self) -> None:
         while True:
-            target, source, tell = self.todo.get()
-            error: BaseException | None = None
-            try:
-                np.copyto(target, source)
-            except BaseException as raised:  # noqa: BLE001 - it is raised where the copy was asked for
-                error = raised
-            # Nothing may keep the memory when the caller goes on.
-            del target, source
-            tell(error)
-            del tell, error
+            batches, tell = self.todo.get()
+            while (batch := _next(batches)) is not None:
+                error: BaseException | None = None
+                try:
+                    _copy(batch)
+                except BaseException as raised:  # noqa: BLE001 - it is raised where the copy was asked for
+                    error = raised
+                # Nothing may keep the memory when the caller goes on.
+                del batch
+                tell(error)
+                del error
+            del batches, tell
 
 
 def _jobs_here(num_threads: int) -> _Jobs:

@@ -68,8 +68,11 @@ class Encoded:
     def __init__(self, head: bytes, parts: Sequence[BytePart] = ()) -> None:
         self.head = head
         self.parts = parts
-        self.sizes = [len(head), *map(len, parts)] if parts else [len(head)]
-        self.size_bytes = sum(self.sizes)
+        self.size_bytes = len(head)
+        self.sizes = [self.size_bytes]
+        if parts:
+            self.sizes += map(len, parts)
+            self.size_bytes = sum(self.sizes)
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -81,6 +84,8 @@ class Encoded:
 
         What has gaps or lies on a device is copied by the first call, nothing else is copied.
         """
+        if not self.parts:
+            return [self.head]
         parts = [part.contiguous() if isinstance(part, ByteSource) else part for part in self.parts]
         self.parts = parts
         return [self.head, *parts]
@@ -97,9 +102,9 @@ class Encoded:
         """
         write_parts([self.head, *self.parts], target, offsets)
 
-    def detached(self) -> Encoded:
-        """The same, sharing no memory with the object."""
-        return Encoded(self.head, [copied(part) for part in self.parts]) if self.parts else self
+    def snapshot(self) -> list[Buffer]:
+        """The frames, sharing no memory with the object."""
+        return [self.head, *map(copied, self.parts)]
 
 
 def encode(obj: object) -> Encoded:

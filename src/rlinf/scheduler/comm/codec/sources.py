@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from rlinf.scheduler.comm.codec.copying import copy_bytes
+from rlinf.scheduler.comm.codec.copying import Copy, copy_all
 from rlinf.scheduler.comm.framing import Buffer, Bytes
 
 
@@ -101,21 +102,8 @@ class Pieces(ByteSource):
 
     def write_into(self, target: Bytes) -> None:
         """See `ByteSource.write_into`."""
-        end = 0
-        for piece in self._pieces:
-            begin, end = end, end + len(piece)
-            copy_into(piece, target[begin:end])
-
-
-def copy_into(part: BytePart, target: Bytes) -> None:
-    """Copy the bytes of `part` into `target`, which has exactly their number.
-
-    Numpy and torch let other threads run meanwhile; assigning to a slice of a memoryview does not.
-    """
-    if isinstance(part, ByteSource):
-        part.write_into(target)
-    elif len(part):
-        copy_bytes(np.frombuffer(part, np.uint8), target)
+        sizes = map(len, self._pieces)
+        write_parts(self._pieces, target, list(accumulate(sizes, initial=0))[:-1])
 
 
 def copied(part: BytePart) -> Buffer:
@@ -130,12 +118,19 @@ def copied(part: BytePart) -> Buffer:
 def write_parts(parts: Sequence[BytePart], target: Bytes, offsets: Sequence[int]) -> None:
     """Copy each of `parts` to its place in `target`.
 
+    Numpy and torch let other threads run meanwhile; assigning to a slice of a memoryview does not.
+
     Raises:
         ValueError: there is not one offset for each of them, or a part does not fit.
     """
+    copies: list[Copy] = []
     for part, offset in zip(parts, offsets, strict=True):
         end = offset + len(part)
         if offset < 0 or end > len(target):
             message = f"{len(part)} bytes at {offset} do not fit into {len(target)}"
             raise ValueError(message)
-        copy_into(part, target[offset:end])
+        if isinstance(part, ByteSource):
+            part.write_into(target[offset:end])
+        elif len(part):
+            copies.append((target[offset:end], np.frombuffer(part, np.uint8)))
+    copy_all(copies)

@@ -175,7 +175,7 @@ class Devices:
             if error is not None:
                 self._barred[owner_id] = time.monotonic() + BARRED_S
                 peer = self._messenger.peer_name(owner_id)
-                self._say(f"open {owner_id}", "%s of '%s' comes through host memory: %s", what, peer, error)
+                self._say(f"open {peer}", "%s of '%s' comes through host memory: %s", what, peer, error)
             use = None if error is not None else answer.result()
             self._messenger.submit(lambda: then(use))
 
@@ -208,6 +208,7 @@ class Devices:
         self._barred.pop(process_id, None)
         if self._driver is not None:
             self._thread.put(partial(self._imports.lose, process_id))
+            self._thread.put(partial(self._staging.lose, process_id))
 
     def _on_end(self) -> None:
         if self._driver is not None:

@@ -38,15 +38,17 @@ class DeviceBucket:
     Attributes:
         memory: it.
         parcel: the block that stands for it; None once it is given up.
-        readers: who was told of it.
+        readers: who was told of it, and still lives.
+        was_given: whether anybody was ever told of it, and may have it open.
     """
 
-    __slots__ = ("memory", "parcel", "readers")
+    __slots__ = ("memory", "parcel", "readers", "was_given")
 
     def __init__(self, memory: BucketMemory, parcel: Parcel) -> None:
         self.memory = memory
         self.parcel: Parcel | None = parcel
         self.readers: dict[str, Endpoint] = {}
+        self.was_given = False
 
 
 class Staged:
@@ -74,6 +76,7 @@ class Staged:
 
     def given_to(self, reader: Endpoint) -> None:
         """A process is told of it."""
+        self._bucket.was_given = True
         self._bucket.readers[reader.process_id] = reader
 
     def elsewhere(self) -> Encoded:
@@ -148,8 +151,13 @@ class Staging:
     def close(self, driver: DeviceDriver) -> None:
         """Give back what nobody else has open; the rest goes with this process: others may not have closed it."""
         for number, bucket in list(self._buckets.items()):
-            if not bucket.readers:
+            if not bucket.was_given:
                 self._free(driver, number)
+
+    def lose(self, process_id: str) -> None:
+        """A process is gone: nobody tells it anything. Its block says whether it has closed what it had open."""
+        for bucket in self._buckets.values():
+            bucket.readers.pop(process_id, None)
 
     # -- buckets ---------------------------------------------------------------------------------
 
@@ -217,13 +225,13 @@ class Staging:
     def _retire(self, driver: DeviceDriver, number: _Number) -> None:
         bucket = self._buckets[number]
         parcel, bucket.parcel = bucket.parcel, None
-        if not bucket.readers or parcel is None or parcel.descriptor is None:
+        if not bucket.was_given or parcel is None or parcel.descriptor is None:
             self._pools[number[0]].gone(number[1])
             self._free(driver, number)
             return
         at = parcel.descriptor
         parcel.when_free(partial(self._is_unopened, driver, number))
-        for reader in bucket.readers.values():
+        for reader in list(bucket.readers.values()):
             self._messenger.notify(reader, RETIRE, Retire(at.index, at.generation))
 
     def _is_unopened(self, driver: DeviceDriver, number: _Number) -> None:

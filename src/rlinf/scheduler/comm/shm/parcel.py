@@ -2,6 +2,8 @@
 
     descriptor  u8 255, then msgpack of a `Descriptor`
 
+Single frames whose first byte is 254 or 255 stand for an object that is elsewhere; no object's own bytes begin so.
+
 The owner is the process in whose arena the bytes lie; `pid` is a process that has that arena open, and whoever gets
 the descriptor opens it there. The frames follow each other in the block, each at a multiple of 64 bytes.
 """
@@ -22,6 +24,7 @@ from rlinf.scheduler.comm.shm.blocks import Block
 from rlinf.scheduler.comm.shm.lease import BlockLease
 
 DESCRIPTOR = 255
+_ELSEWHERE = 254
 _PREFIX = bytes([DESCRIPTOR])
 _ALIGNMENT = 64
 
@@ -64,12 +67,14 @@ class Descriptor(msgspec.Struct, array_like=True, frozen=True):
 _decode = msgspec.msgpack.Decoder(Descriptor).decode
 
 
+def is_here(frames: Sequence[Buffer]) -> bool:
+    """Whether these frames are an object's bytes, and do not say where these are."""
+    return len(frames) != 1 or not len(frames[0]) or frames[0][0] < _ELSEWHERE
+
+
 def is_descriptor(frames: Sequence[Buffer]) -> bool:
     """Whether these frames stand for an object in shared memory."""
-    if len(frames) != 1 or not len(frames[0]):
-        return False
-    first: int = frames[0][0]
-    return first == DESCRIPTOR
+    return not is_here(frames) and frames[0][0] == DESCRIPTOR
 
 
 def frame_offsets(sizes: Sequence[int]) -> tuple[list[int], int]:

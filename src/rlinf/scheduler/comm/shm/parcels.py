@@ -135,7 +135,7 @@ class Parcels:
             written = self._write(encoded, wait_s)
         frames: list[Buffer] = []
         if written is None:
-            frames = (encoded.detached() if snapshot else encoded).frames()
+            frames = encoded.snapshot() if snapshot else encoded.frames()
         return Parcel(
             self.own_id, self.reads_ours, frames, written, size_bytes=encoded.size_bytes, shared=shared
         )

@@ -11,8 +11,9 @@ from rlinf.scheduler.errors import ClusterError
 
 # A node there is this machine's alone.
 LOOPBACK = ("127.0.0.1", "::1")
-# An address of RFC 5737, which is nobody's: what is asked of the kernel sends nothing.
-_ANYWHERE = ("192.0.2.255", 9)
+# Addresses of RFC 5737, which are nobody's: what is asked of the kernel sends nothing. A machine may be in one of these
+# networks all the same, where this is its broadcast address and leads nowhere; it is not in all of them.
+_ANYWHERE = (("192.0.2.255", 9), ("198.51.100.255", 9), ("203.0.113.255", 9))
 
 
 def own_ip(interface: str | None, address: str | None) -> str:
@@ -29,7 +30,8 @@ def own_ip(interface: str | None, address: str | None) -> str:
     if interface is not None:
         return _reachable(_of_interface(interface), address)
     there = network_interfaces()
-    ip = _source_towards(host_and_port(address) if address is not None else _ANYWHERE)
+    places = _ANYWHERE if address is None else (host_and_port(address),)
+    ip = next(filter(None, map(_source_towards, places)), None)
     if ip is None:
         lasting = [own for _, own in there if not ipaddress.ip_address(own).is_link_local]
         ip = lasting[0] if len(lasting) == 1 else None

@@ -1,0 +1,68 @@
+"""Leaving Ray, also where its head does not answer any more: nobody waits for what does not come.
+
+Ray tells its head that this process listens no more, and has no deadline for that: where the head's machine is silent
+it waits until the kernel gives the connection up, for more than two minutes, and once more at the process's end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+from contextlib import suppress
+
+import ray
+
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.threads import run_beside
+from rlinf.scheduler.engine.authentication import host_and_port
+from rlinf.scheduler.engine.lost_nodes import HEAD, ask_raylets
+from rlinf.scheduler.errors import ClusterError
+
+# A head that has not said a word by then does not answer.
+_LOOK_S = 1.0
+# So long Ray may take to leave a head that does not answer.
+SHUTDOWN_WITHIN_S = 3.0
+_log = logging.getLogger(__name__)
+# What Ray was left to do alone, and where its head is.
+_left_alone: list[tuple[Promise[None], str]] = []
+
+
+def leave_ray() -> None:
+    """Leave Ray, and stop what this process has started of it; where its head does not answer, within seconds."""
+    if not ray.is_initialized():  # what was begun, and did not come so far
+        ray.shutdown()
+        return
+    address = str(ray.get_runtime_context().gcs_address)
+    if HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]:
+        ray.shutdown()
+        return
+    left: Promise[None] = Promise()
+    run_beside(left.set_from, ray.shutdown)
+    if left.wait(SHUTDOWN_WITHIN_S):
+        left.result()
+        return
+    _log.info("Ray's head at %s does not answer: this process ends without leaving Ray in order", address)
+    _left_alone.append((left, address))
+    _end_without_ray()
+
+
+def check_left() -> None:
+    """Make sure that this process can use another Ray.
+
+    Raises:
+        ClusterError: it has not left the last one yet, whose head does not answer.
+    """
+    for left, address in _left_alone:
+        if not left.done():
+            problem = f"this process has not left its last Ray yet, whose head at {address} does not answer"
+            raise ClusterError(f"{problem}: open the cluster in another process")
+
+
+def _end_without_ray() -> None:
+    """Have this process end with the status that it ends with anyhow, and without Ray's part in that."""
+    atexit.unregister(ray.shutdown)  # it would wait again
+    library = ctypes.CDLL(None)
+    with suppress(AttributeError):  # another C library
+        # Python's own end comes before it. What Ray's C++ would take down then is in use by the thread that waits.
+        library.on_exit(library._exit, None)

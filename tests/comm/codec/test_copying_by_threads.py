@@ -1,0 +1,80 @@
+"""Copies that several threads share are whole, wait for nobody who has not begun, and keep nothing."""
+
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from rlinf.scheduler.comm.codec import copying
+from rlinf.scheduler.comm.codec.copying import BATCH_BYTES, PARALLEL_BYTES, copy_all
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def four_cores(monkeypatch):
+    monkeypatch.setattr(copying.os, "sched_getaffinity", lambda _pid: set(range(4)))
+
+
+@pytest.fixture
+def no_helpers(monkeypatch):
+    """Threads that are to help get no processor until the test ends."""
+    run, goes_on = copying._Jobs._run, threading.Event()
+    monkeypatch.setattr(copying, "_jobs", {})
+    monkeypatch.setattr(copying._Jobs, "_run", lambda jobs: goes_on.wait(DEADLINE_S) and run(jobs))
+    yield
+    goes_on.set()
+
+
+def arrays(sizes):
+    """Random sources of these sizes, and targets with a byte of 0 at either end of each."""
+    random = np.random.default_rng(7)
+    sources = [random.integers(1, 256, size, np.uint8) for size in sizes]
+    return sources, [np.zeros(size + 2, np.uint8) for size in sizes]
+
+
+def copied(sources, targets):
+    copy_all([(target[1:-1], source) for source, target in zip(sources, targets, strict=True)])
+    return all(
+        np.array_equal(target[1:-1], source) and target[0] == target[-1] == 0
+        for source, target in zip(sources, targets, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [0],
+        [1],
+        [PARALLEL_BYTES - 1],
+        [PARALLEL_BYTES],
+        [PARALLEL_BYTES + 4097],
+        [3 * PARALLEL_BYTES],
+        [BATCH_BYTES - 1, 2 * BATCH_BYTES + 1, 0, 3],
+        [10_000] * 1000,
+    ],
+    ids=lambda sizes: f"{len(sizes)} of {sum(sizes)}",
+)
+def test_all_arrives_wherever_it_is_cut(sizes, four_cores):
+    assert copied(*arrays(sizes))
+
+
+def test_threads_that_get_no_processor_hold_up_nobody(four_cores, no_helpers):
+    assert copied(*arrays([PARALLEL_BYTES, 100]))
+
+
+def test_what_a_thread_cannot_copy_is_raised_where_it_was_asked_for(four_cores):
+    source, target = np.zeros(PARALLEL_BYTES, np.uint8), np.zeros(PARALLEL_BYTES, np.uint8)
+    target.setflags(write=False)
+    with pytest.raises(ValueError, match="read-only"):
+        copy_all([(target, source)])
+
+
+def test_nothing_keeps_the_memory_afterwards(four_cores):
+    (source,), (target,) = arrays([PARALLEL_BYTES])
+    refs = weakref.ref(source), weakref.ref(target)
+    copy_all([(target[1:-1], source)])
+    del source, target
+    assert [ref() for ref in refs] == [None, None]
