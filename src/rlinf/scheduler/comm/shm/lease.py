@@ -24,15 +24,19 @@ class BlockLease:
         hold: the block.
         size_bytes: how much of it there is to read.
         shared: other processes read the block too, so that who writes needs a copy.
+        pin: pins what is to be loaded, so that a device reads it by itself; given this lease.
+        pinned: what `pin` gave, kept as long as this.
     """
 
-    __slots__ = ("_private_address", "hold", "shared", "size_bytes")
+    __slots__ = ("_private_address", "hold", "pin", "pinned", "shared", "size_bytes")
 
     def __init__(self, hold: Hold, size_bytes: int, shared: bool) -> None:
         self._private_address = 0
         self.hold = hold
         self.size_bytes = size_bytes
         self.shared = shared
+        self.pin: Callable[[BlockLease], object] | None = None
+        self.pinned: object = None
 
     def map(self) -> None:
         """Make sure that `array` will not fail.
@@ -58,6 +62,13 @@ class BlockLease:
         if self.shared and not self._private_address:
             return self.original().copy()
         return np.asarray(_Memory(self, self._private_address or self.hold.arena.address(self.hold.index)))
+
+    def to_load(self) -> Bytes:
+        """The same as `array`, pinned where this process does that; by a thread that may wait."""
+        pin, self.pin = self.pin, None
+        if pin is not None and not self.shared:
+            self.pinned = pin(self)
+        return self.array()
 
     def original(self) -> Bytes:
         """The same data, as everybody sees it: to be read and handed on.
