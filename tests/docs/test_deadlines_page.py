@@ -14,6 +14,7 @@ from rlinf.scheduler.channel.connection import RESTART_S
 from rlinf.scheduler.channel.journaled import RETURN_S
 from rlinf.scheduler.channel.operation import ANSWER_S
 from rlinf.scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
+from rlinf.scheduler.comm.rundir import REMOVED_WITHIN_S
 from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.engine.ending import THREADS_GRACE_S
@@ -126,7 +127,8 @@ def test_fixed_waits_are_those_of_the_code():
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
         "a Ray whose head does not answer is left without its word": SHUTDOWN_WITHIN_S,
         "a process that leaves a lost job beside its program is waited for at its end": UNDONE_WITHIN_S,
-        "a Ray that does not let a job tidy up what it left for its ranks": TIDY_S,
+        "a Ray that does not let a job tidy up what it left for its ranks, or does not say which keepers live": TIDY_S,
+        "a folder of logs or of a trace that somebody has locked": REMOVED_WITHIN_S,
     }
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session import Session, current_or_none
 from scarce_threads import refuse_thread
@@ -65,6 +66,8 @@ def test_who_closes_while_the_job_is_left_beside_waits_until_that_is_done(sessio
     go_on.set()
     closing.join(DEADLINE_S)
     assert not closing.is_alive()
+    with pytest.raises(CommError, match="Ray's head is gone"):
+        session.directory.lookup("nobody", 0.0)
 
 
 def test_a_driver_that_leaves_in_order_has_not_failed(session):

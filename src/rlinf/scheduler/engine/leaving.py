@@ -21,30 +21,37 @@ from rlinf.scheduler.errors import ClusterError
 
 # A head that has not said a word by then does not answer.
 _LOOK_S = 1.0
-# So long Ray may take to leave a head that does not answer.
-SHUTDOWN_WITHIN_S = 3.0
+# So long Ray may take to leave a head that does not answer, then or after it.
+SHUTDOWN_WITHIN_S = 2.0
 _log = logging.getLogger(__name__)
 # What Ray was left to do alone, and where its head is.
 _left_alone: list[tuple[Promise[None], str]] = []
 
 
 def leave_ray() -> None:
-    """Leave Ray, and stop what this process has started of it; where its head does not answer, within seconds."""
+    """Leave a Ray that others have started; where its head does not answer, within seconds."""
     if not ray.is_initialized():  # what was begun, and did not come so far
         ray.shutdown()
         return
     address = str(ray.get_runtime_context().gcs_address)
-    if HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]:
+    if _answers(address):
         ray.shutdown()
         return
     left: Promise[None] = Promise()
     run_beside(left.set_from, ray.shutdown)
-    if left.wait(SHUTDOWN_WITHIN_S):
-        left.result()
-        return
-    _log.info("Ray's head at %s does not answer: this process ends without leaving Ray in order", address)
-    _left_alone.append((left, address))
-    _end_without_ray()
+    while not left.wait(SHUTDOWN_WITHIN_S):
+        if not _answers(address):  # else it is busy, and comes to it
+            _log.info(
+                "Ray's head at %s does not answer: this process does not wait until Ray is left", address
+            )
+            _left_alone.append((left, address))
+            _end_without_ray()
+            return
+    left.result()
+
+
+def _answers(address: str) -> bool:
+    return HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]
 
 
 def check_left() -> None:
