@@ -45,8 +45,8 @@ def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeyp
         raise AssertionError("Ray's own")
 
     # This process may have a Ray of the tests'.
-    monkeypatch.setattr(engine, "ray", SimpleNamespace(is_initialized=lambda: False))
-    monkeypatch.setattr(engine, "leave_ray", lambda: done.append("leave"))
+    own_ray = SimpleNamespace(is_initialized=lambda: False, shutdown=lambda: done.append("leave"))
+    monkeypatch.setattr(engine, "ray", own_ray)
     monkeypatch.setattr(engine, "use_fresh_token", lambda: lambda: done.append("old token"))
     monkeypatch.setattr(engine, "RayTestCluster", Nodes)
     monkeypatch.setattr(engine, "_connect", connect)

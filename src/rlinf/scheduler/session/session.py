@@ -25,7 +25,6 @@ from rlinf.scheduler.comm.shm.limit import pinned_limit_bytes
 from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
-from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session.bus import EventBus
 from rlinf.scheduler.session.death_news import DeathNews
 from rlinf.scheduler.session.heartbeats import Heart
@@ -272,7 +271,10 @@ class Session:
 
     def leave(self, why: str) -> None:
         """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
-        if not self.failure:
+        if not self.failure and self.bus.is_heard:
+            # Where somebody listens it is loaded already; most ranks have no use for it.
+            from rlinf.scheduler.events import JobLost  # noqa: PLC0415
+
             self.bus.emit(JobLost(why))
         self.failure = why
         _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
