@@ -7,6 +7,8 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, receiving, server, wire
 from rlinf.scheduler.channel.deliveries import Deliveries
+from rlinf.scheduler.channel.shortcut import MIN_OPERATIONS
+from rlinf.scheduler.channel.users import Users
 from rlinf.scheduler.comm import Messenger
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelError, CommError
@@ -41,6 +43,19 @@ def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same
         for put in puts:
             put.wait()
         assert [channel.get_nowait() for _ in puts] == [0, 1, 3, 4, 5, 6, 7]
+
+
+def test_operations_whose_users_cannot_be_counted_are_carried_out(monkeypatch):
+    def fails(users, client, operations, now):
+        raise MemoryError
+
+    with LocalRuntime():
+        channel = Channel.create("items")
+        channel.qsize()
+        monkeypatch.setattr(Users, "note", fails)
+        for number in range(2 * MIN_OPERATIONS):  # the last ones by a shortcut
+            channel.put(number, timeout_s=DEADLINE_S)
+            assert channel.get(timeout_s=DEADLINE_S) == number
 
 
 def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_alone(monkeypatch):

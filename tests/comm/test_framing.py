@@ -102,3 +102,13 @@ def test_a_large_frame_is_copied_only_if_its_owner_may_change_it(snapshot):
     pieces = pack(framing.NOTIFY, 0, "x", None, [frame], snapshot=snapshot)
     frame[0] = 1
     assert pieces[1][0] == (0 if snapshot else 1)
+
+
+@pytest.mark.parametrize(("size", "is_joined"), [(1000, True), (4000, False)])
+def test_many_frames_are_joined_only_where_that_is_cheaper_than_to_send_each(size, is_joined):
+    frames = [bytes(size)] * 1000
+    pieces = pack(framing.NOTIFY, 0, "x", None, frames, snapshot=False)
+    assert len(pieces) == (1 if is_joined else 1 + len(frames))
+    received = []
+    StreamReader().feed(memoryview(b"".join(pieces)), received)
+    assert received[0].frames == frames

@@ -95,6 +95,21 @@ def test_what_has_ended_is_open_no_more(desk, tmp_path):
     assert not [span for span in open_spans() if span.name in ("train", "learn", "a planted wait")]
 
 
+def test_a_wait_is_over_while_what_it_brought_is_read():
+    seen = []
+
+    def read(_value):
+        seen.append([span.name for span in open_spans() if span.kind == WAIT])
+
+    async def main():
+        promise = Promise()
+        asyncio.get_running_loop().call_later(0.01, promise.set_result, None)
+        await handle.AsyncHandle(promise, read, "a planted read")
+
+    asyncio.run(main())
+    assert seen == [[]]
+
+
 @keeps_wait("kept")
 def wait_unlike_others(promise):
     kept = begin_wait(Wait(OTHER, "another's wait"))

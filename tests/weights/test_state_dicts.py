@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf.scheduler.comm.codec import copying
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
 from rlinf.scheduler.weights.state_dicts import StateDictWriter, encode_state_dict
 
@@ -76,6 +77,15 @@ def test_views_and_parameters_arrive_with_their_values(view):
 def test_arrays_arrive(array):
     into = copy_over({"a": array}, {"a": np.zeros(array.shape, array.dtype)})
     np.testing.assert_array_equal(into["a"], array)
+
+
+def test_large_arrays_arrive_in_those_of_a_subclass(monkeypatch):
+    monkeypatch.setattr(copying, "PARALLEL_BYTES", 1 << 14)
+    monkeypatch.setattr(copying, "BATCH_BYTES", 1 << 13)
+    array = np.arange(4096.0).reshape(2, -1)
+    into = np.zeros_like(array)
+    copy_over({"a": array}, {"a": into.view(np.matrix)})
+    np.testing.assert_array_equal(into, array)
 
 
 def test_the_destination_keeps_its_memory_its_dtype_and_its_gradients():

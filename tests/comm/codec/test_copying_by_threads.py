@@ -61,6 +61,20 @@ def test_all_arrives_wherever_it_is_cut(sizes, four_cores):
     assert copied(*arrays(sizes))
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [[BATCH_BYTES - 1, 2 * BATCH_BYTES - 1], [100, BATCH_BYTES] * 4, [3 * PARALLEL_BYTES], [1000] * 10_000],
+)
+def test_what_is_shared_is_cut_so_that_no_thread_has_most_of_it(sizes):
+    sources, targets = arrays(sizes)
+    batches = copying._batches(
+        [(target[1:-1], source) for target, source in zip(targets, sources, strict=True)]
+    )
+    shares = [sum(len(source) for _, source in batch) for batch in batches]
+    assert sum(shares) == sum(sizes)
+    assert 0 < max(shares) < 2 * BATCH_BYTES
+
+
 def test_threads_that_get_no_processor_hold_up_nobody(four_cores, no_helpers):
     assert copied(*arrays([PARALLEL_BYTES, 100]))
 

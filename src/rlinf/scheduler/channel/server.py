@@ -285,7 +285,7 @@ class ChannelServer:
             self._carry_out(self._state.confirm(client, ticket))
         for ticket in message.arrived:
             self._carry_out(self._state.arrive(client, ticket))
-        self._users.note(client, message.operations, self._explainer.now)
+        run_guarded(self._users.note, client, message.operations, self._explainer.now)
         frames = iter(request.frames)
         for number, operation in enumerate(message.operations, 1):
             self._run(client, operation, frames)
@@ -302,7 +302,7 @@ class ChannelServer:
             self._run_direct(end.client, direct)
 
     def _run_direct(self, client: str, direct: wire.Direct) -> None:
-        self._users.note(client, (direct.operation,), self._explainer.now)
+        run_guarded(self._users.note, client, (direct.operation,), self._explainer.now)
         self._run(client, direct.operation, iter(direct.frames))
 
     def _on_left(self, end: ShortcutEnd) -> None:

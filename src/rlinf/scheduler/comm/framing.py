@@ -36,8 +36,9 @@ PREFIX_BYTES = 4
 MAX_CONTROL_BYTES = 64 << 20
 # Up to here one joined piece is cheaper to send than many pieces, and copying it is a microsecond or two.
 JOIN_BYTES = 16 << 10
-# So is one of many frames of up to so many bytes each, as items that travel together are.
-SMALL_FRAME_BYTES = 4 << 10
+# So is one of many frames of up to so many bytes on average, as items that travel together are. Measured: of 2 KB a
+# joined piece takes three quarters of the time, of 4 KB as long, and twice as long where they are some ten MB together.
+SMALL_FRAME_BYTES = 2 << 10
 # From here on a part that has only begun to arrive is received straight into its own memory.
 DIRECT_BYTES = 64 << 10
 

@@ -198,6 +198,7 @@ class AsyncHandle(Generic[T]):
                 awaited_by.discard(woken)
             if begun is not None:
                 begun.end(self.settled.by)
+                begun = None  # what it brought is still to be read
         value = self._take()
         fate = self._fate
         fate.mark[0] = 1

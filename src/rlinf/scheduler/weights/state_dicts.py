@@ -234,7 +234,7 @@ class StateDictWriter:
             torch = self._torch or import_module("torch")
             torch.from_numpy(target).copy_(_as_tensor(torch, row, data))
         elif target.dtype == dtype and target.flags.c_contiguous:
-            copies.append((target.reshape(-1).view(np.uint8), data))
+            copies.append((np.asarray(target).reshape(-1).view(np.uint8), data))
         else:
             np.copyto(target, data.view(dtype).reshape(row.shape), casting="same_kind")
 

@@ -71,12 +71,12 @@ def _next(batches: deque[_Batch]) -> _Batch | None:
 
 
 def _batches(copies: Sequence[Copy]) -> deque[_Batch]:
-    """The same in batches, none much larger than BATCH_BYTES: large copies are cut, small ones are put together."""
+    """The same in batches, none twice as large as BATCH_BYTES: large copies are cut, small ones are put together."""
     batches: deque[_Batch] = deque([[]])
     room = BATCH_BYTES
     for copy in copies:
         for piece in _pieces(*copy):
-            if room <= 0:
+            if batches[-1] and (room <= 0 or len(piece[1]) - room >= BATCH_BYTES):
                 batches.append([])
                 room = BATCH_BYTES
             batches[-1].append(piece)
