@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import sys
 from contextlib import suppress
 
 import ray
+from ray._private import worker
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
@@ -23,6 +25,8 @@ from rlinf.scheduler.errors import ClusterError
 _LOOK_S = 1.0
 # So long Ray may take to leave a head that does not answer.
 SHUTDOWN_WITHIN_S = 3.0
+# And so long besides before this process can use another one: where its guard has ended the head, Ray goes on then.
+LEFT_WITHIN_S = 10.0
 _log = logging.getLogger(__name__)
 # What Ray was left to do alone, and where its head is.
 _left_alone: list[tuple[Promise[None], str]] = []
@@ -34,17 +38,19 @@ def leave_ray() -> None:
         ray.shutdown()
         return
     address = str(ray.get_runtime_context().gcs_address)
-    if HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]:
+    try:
+        answers = _answers(address)
+    except BaseException:  # Ctrl-C, say: what it ends must not wait for the head then
+        _leave_beside(address)
+        raise
+    if answers:
         ray.shutdown()
         return
-    left: Promise[None] = Promise()
-    run_beside(left.set_from, ray.shutdown)
+    left = _leave_beside(address)
     if left.wait(SHUTDOWN_WITHIN_S):
         left.result()
         return
     _log.info("Ray's head at %s does not answer: this process ends without leaving Ray in order", address)
-    _left_alone.append((left, address))
-    _end_without_ray()
 
 
 def check_left() -> None:
@@ -54,9 +60,34 @@ def check_left() -> None:
         ClusterError: it has not left the last one yet, whose head does not answer.
     """
     for left, address in _left_alone:
-        if not left.done():
+        if not left.wait(LEFT_WITHIN_S):
             problem = f"this process has not left its last Ray yet, whose head at {address} does not answer"
             raise ClusterError(f"{problem}: open the cluster in another process")
+
+
+def show_errors_at_once() -> None:
+    """Have an error that ends this process shown before anything else: Ray's hook tells its head of it first.
+
+    That has no deadline, either.
+    """
+    if sys.excepthook is worker.custom_excepthook:  # else it is the program's own
+        sys.excepthook = worker.normal_excepthook
+
+
+def _answers(address: str) -> bool:
+    try:
+        return HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]
+    except OSError:  # no descriptor is to be had, or the host has no address any more
+        return False
+
+
+def _leave_beside(address: str) -> Promise[None]:
+    """Have Ray do it in a thread of its own; who waits for that may be interrupted, and end."""
+    left: Promise[None] = Promise()
+    _left_alone.append((left, address))
+    _end_without_ray()
+    run_beside(left.set_from, ray.shutdown)
+    return left
 
 
 def _end_without_ray() -> None:
@@ -66,3 +97,5 @@ def _end_without_ray() -> None:
     with suppress(AttributeError):  # another C library
         # Python's own end comes before it. What Ray's C++ would take down then is in use by the thread that waits.
         library.on_exit(library._exit, None)
+        # What is registered last is called first: `_exit` drops what C code has printed and not written.
+        library.on_exit(library.fcloseall, None)
