@@ -8,12 +8,14 @@ SEEDS ?= 10000
 BENCHMARKS := placement balance calls comm channel growth
 BENCH ?=
 N ?= 5000
+KILLS ?= 10
+RESULTS ?= outputs/gpu
 EFFORT ?= 10
 
 # Hundreds of processes start in a run: compiled once, each of them starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test soak check types docs bench interrupt fuzz simulate clean
+.PHONY: help demo test soak check types docs bench gpu interrupt fuzz simulate clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -56,6 +58,9 @@ docs: .venv/.docs ## Build the documentation, API reference included, as a site 
 
 bench: .venv/.ready ## Measure against what one would use instead (BENCH=--quick: roughly)
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; echo; done
+
+gpu: .venv/.ready ## Try and measure all that needs an accelerator, in ten minutes; RESULTS=outputs/gpu has what came of it (KILLS=10)
+	PYTHON=$(BIN)/python KILLS=$(KILLS) sh benchmarks/on_a_device.sh $(RESULTS)
 
 interrupt: .venv/.ready ## Interrupt every blocking call N times, at random moments (N=5000)
 	INTERRUPTIONS=$(N) $(BIN)/python -m pytest -q tests/interruption

@@ -1,8 +1,9 @@
 """What ranks of one accelerator exchange, beside what the device could do; needs an accelerator of NVIDIA's.
 
     weights   a version between two ranks on one device: there, through host memory, and a bare copy on the device
-    items     an item of a channel, copied to the device, beside pinned and pageable memory of the process's own
-    turns     two groups take turns on the device: a model is brought there and back
+    items     an item of a channel, pinned where it arrives and copied to the device, beside pinned and pageable memory
+              of the process's own
+    turns     two groups take turns on the device: what each has there is brought there and back
 
 Each part takes minutes, and can be run alone. With `--pretend` all is on the CPU: whether it runs, not how fast.
 
@@ -108,32 +109,21 @@ class Rollout(Rank):
             "pageable": torch.zeros(ITEM_BYTES, dtype=torch.uint8),
         }
         into = torch.empty(ITEM_BYTES, dtype=torch.uint8, device=self.torch_device)
-        times: dict[str, list[float]] = {"item": [], **{name: [] for name in sources}}
+        times: dict[str, list[float]] = {"get": [], "item": [], **{name: [] for name in sources}}
         for _ in range(count):
+            began = time.perf_counter()
             item = channel.get()
+            times["get"].append(time.perf_counter() - began)
             times["item"].append(self.timed(lambda item=item: into.copy_(item)))
             for name, source in sources.items():
                 times[name].append(self.timed(lambda source=source: into.copy_(source)))
         return times
 
-    def take_turns(self, size_bytes: int, rounds: int) -> list[tuple[float, float, float]]:
-        """Seconds that its turn was waited for, and that bringing its weights there and back took."""
-        at_home = {name: tensor.to("cpu") for name, tensor in self.tensors(size_bytes).items()}
-        times = []
+    def take_turns(self, rounds: int) -> None:
+        """Have its weights on the device, in its turn, and give the device's memory to the next."""
         for _ in range(rounds):
-            began = time.perf_counter()
-            with self.device_lock(timeout_s=TIMEOUT_S):
-                waited_s = time.perf_counter() - began
-                there: dict[str, torch.Tensor] = {}
-                brought_s = self.timed(
-                    lambda there=there: there.update({k: t.to(self.torch_device) for k, t in at_home.items()})
-                )
-                taken_s = self.timed(lambda there=there: [at_home[k].copy_(t) for k, t in there.items()])
-                there.clear()
-                if self.torch_device.type == "cuda":
-                    torch.cuda.empty_cache()
-            times.append((waited_s, brought_s, taken_s))
-        return times
+            with self.device_lock(timeout_s=TIMEOUT_S, offload=[self.weights]), self.timer("used"):
+                self.timed(lambda: [tensor.add_(1) for tensor in self.weights.values()])
 
 
 def _only(group: WorkerGroup[Any], method: str, *args: object) -> Any:
@@ -178,14 +168,14 @@ def measure_items(cluster: Cluster, rounds: int) -> None:
         putting.wait(timeout_s=TIMEOUT_S)
     # The first two touch the memory.
     medians = {name: statistics.median(seconds[2:]) for name, seconds in times.items()}
-    for name in ("pinned", "item", "pageable"):
-        _row(
-            table,
-            f"{name} memory" if name != "item" else "an item",
-            ITEM_BYTES,
-            medians[name],
-            medians["pinned"],
-        )
+    names = {
+        "pinned": "pinned memory",
+        "item": "an item",
+        "pageable": "pageable memory",
+        "get": "(getting the item)",
+    }
+    for name, text in names.items():
+        _row(table, text, ITEM_BYTES, medians[name], medians["pinned"])
 
 
 def measure_turns(cluster: Cluster, size_bytes: int, rounds: int) -> None:
@@ -196,11 +186,22 @@ def measure_turns(cluster: Cluster, size_bytes: int, rounds: int) -> None:
         Rollout.create_group().launch(cluster, first, name="one") as one,
         Rollout.create_group().launch(cluster, first, name="other") as other,
     ):
-        results = [group.take_turns(size_bytes, rounds) for group in (one, other)]
-        times = [turn for result in results for turn in result.wait(timeout_s=TIMEOUT_S)[0]]
-    for index, name in enumerate(("waiting for the turn", "bringing it there", "bringing it back")):
-        seconds = statistics.median(turn[index] for turn in times)
-        table.row(name, duration_text(seconds), speed_text(size_bytes, seconds) if index else "", "")
+        for group in (one, other):
+            _only(group, "setup", size_bytes)
+            # The first makes the memory.
+            _only(group, "take_turns", 1)
+        results = [group.take_turns(rounds) for group in (one, other)]
+        for result in results:
+            result.wait(timeout_s=TIMEOUT_S)
+        durations = [result.durations("max") for result in results]
+    for key, name in {
+        "onload": "bringing it there",
+        "used": "using it",
+        "offload": "bringing it back",
+    }.items():
+        seconds = statistics.mean(each.get(key, 0.0) for each in durations) / rounds
+        if seconds:
+            table.row(name, duration_text(seconds), speed_text(size_bytes, seconds), "")
 
 
 def _row(table: Table, name: str, size_bytes: int, seconds: float, best_s: float) -> None:
@@ -217,6 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--pretend", action="store_true", help="on the CPU")
     given = parser.parse_args(arguments)
+    # For the Ray that is started here, and the ranks in it.
+    os.environ["RLINF_PINNED_MIB"] = str(16 * ITEM_BYTES // MIB)
     size_bytes = int(given.gib * GIB) // (4 * NUM_TENSORS) * (4 * NUM_TENSORS)
     with Cluster(simulate="1x1") if given.pretend else Cluster(num_nodes=1) as cluster:
         with Rollout.create_group().launch(cluster, PackedPlacementStrategy(0, 0), name="looking") as looking:

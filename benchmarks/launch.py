@@ -196,13 +196,14 @@ def draw(found: dict[int, tuple[Cost, Cost]], path: str) -> None:
     ]
     figure, axes = plt.subplots(1, len(plots), figsize=(12, 3.4))
     for index, (axis, (label, value)) in enumerate(zip(axes, plots, strict=True)):
+        highest = max(value(cost) for sides in found.values() for cost in sides)
         for side, (name, marker) in enumerate((("group", "o"), ("bare Ray actors", "s"))):
             axis.plot(sizes, [value(found[size][side]) for size in sizes], marker=marker, label=name)
         axis.set_xscale("log", base=2)
         axis.set_xticks(sizes, list(map(str, sizes)))
         axis.set_xlabel("ranks")
         axis.set_title(label, fontsize=10)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.1 * highest)
         axis.grid(alpha=0.3)
         if index == 0:
             axis.legend()

@@ -242,10 +242,10 @@ def compare_cartpole(options: Options) -> None:
     costs = note_costs()
     untraced, traced_run = runs[many, False][-1], runs[many, True][-1]
     spans_s = traced_run.spans_each / traced_run.training_s
-    table = Table("CartPole, by counting, of the busiest rank's time", ["share", ""])
-    table.row("counted", f"{100 * share_of_notes(untraced.times, costs):.2f} %", "")
+    table = Table("CartPole, by counting, of the busiest rank's time", ["share", "spans a second"], 52)
+    table.row("counted", f"{100 * share_of_notes(untraced.times, costs):.2f} %")
     share = spans_s * (costs.span + costs.written)
-    table.row("traced, besides", f"{100 * share:.2f} %", f"{spans_s:,.0f} spans a second")
+    table.row("traced, besides", f"{100 * share:.2f} %", f"{spans_s:,.0f}")
     print(f"the trace of {many} updates has {traced_run.size_bytes / 1e6:.1f} MB")
 
 

@@ -48,6 +48,8 @@ LAUNCH_CPU_S, LAUNCH_MIB = 0.76, 53
 CORES_A_NODE = 64
 MESSAGES = 20_000
 CLIENTS = 64
+# So long nothing is asked of the home: it hears heartbeats.
+QUIET_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class Figures:
 
     Attributes:
         lookup_s: a look-up in the directory, asked for by another process; the server's time, about.
-        beat_s: a heartbeat that came in.
+        beat_s: a heartbeat that came in right after another one.
+        idle_s: what the home does in a second for a process that only says that it is there: heartbeats come one by
+            one, and are acknowledged.
         event_s: an event, emitted.
         item_s: a small item, put and taken in flight.
         connection_bytes: memory of one connection at the process that has many.
@@ -65,6 +69,7 @@ class Figures:
 
     lookup_s: float
     beat_s: float
+    idle_s: float
     event_s: float
     item_s: float
     connection_bytes: float
@@ -164,6 +169,9 @@ def measure() -> Figures:
             pipe.recv()
             grown = own_bytes() - before[0], num_descriptors() - before[1]
             began = time.process_time()
+            time.sleep(QUIET_S)
+            idle_s = (time.process_time() - began) / QUIET_S / CLIENTS
+            began = time.process_time()
             pipe.send(None)
             pipe.recv()
             lookup_s = (time.process_time() - began) / MESSAGES
@@ -180,7 +188,7 @@ def measure() -> Figures:
             for handle in (*puts, *gets):
                 handle.wait(60)
         item_s = (time.perf_counter() - began) / (MESSAGES // 256 * 256)
-    return Figures(lookup_s, beat_s, event_s, item_s, grown[0] / CLIENTS, grown[1] / CLIENTS)
+    return Figures(lookup_s, beat_s, idle_s, event_s, item_s, grown[0] / CLIENTS, grown[1] / CLIENTS)
 
 
 def rows_of(figures: Figures, link: float, weights: float) -> Iterator[tuple[str, list[str]]]:
@@ -206,7 +214,10 @@ def rows_of(figures: Figures, link: float, weights: float) -> Iterator[tuple[str
     yield row("the home's connections", lambda n: f"{ranks(n):,}")
     yield row("its descriptors", lambda n: f"{figures.descriptors * ranks(n):,.0f}")
     yield row("its memory for them", lambda n: size(figures.connection_bytes * ranks(n)))
-    yield row("its time for heartbeats", lambda n: percent(figures.beat_s * ranks(n) / BEAT_S))
+    yield row(
+        "its time for heartbeats, if they come at once", lambda n: percent(figures.beat_s * ranks(n) / BEAT_S)
+    )
+    yield row("and one by one", lambda n: percent(figures.idle_s * ranks(n)))
     yield row("every rank looks up one other", lambda n: seconds(figures.lookup_s * ranks(n)))
     yield row("events of a launch, emitted", lambda n: seconds(figures.event_s * ranks(n)))
     yield row("connections of a rank that uses 2 channels and 2 peers", lambda _n: "5")

@@ -23,6 +23,7 @@ SHARED_RAY, OWN_RAYS = "ray", "rays"
 # Ray starts an interpreter a process, for seconds; on a busy machine for a minute.
 RAY_LIMIT_S = 300
 INTERRUPTED_LIMIT_S = 120
+RAY_WITNESS = pytest.StashKey()
 # What the children of tests run: they are forked from a process that has it; to import it takes half a second each.
 PRELOADED = (
     "arena_peers",
@@ -59,6 +60,21 @@ def pytest_configure():
     """Let Ctrl-C interrupt, as tests expect, wherever they were started."""
     # What starts tests in the background may have it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let the other tests of a file run in one process too: what they share is made once, and less is sent around."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByGroupOrFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            group = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if group == nodeid else group
+
+    # They begin in the order of `_turn`, however many they are.
+    config.option.loadscopereorder = False
+    return ByGroupOrFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in reads the groups
@@ -114,9 +130,20 @@ def pytest_collection_finish(session):
             os.environ["PYTHONPATH"] = former
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Tell with a test that fails what the shared Ray has died of."""
+    report = yield
+    witness = item.config.stash.get(RAY_WITNESS, None)
+    if report.failed and witness is not None and (ended := witness.told()):
+        report.sections.append(("The Ray that all tests share", ended))
+    return report
+
+
 @pytest.fixture(scope="session")
-def ray_cluster():
+def ray_cluster(pytestconfig):
     """Two simulated nodes of four accelerators, on one real Ray; the second was started with a mask."""
+    from ray_witness import RayWitness
     from rlinf.scheduler import Cluster, Topology
     from rlinf.scheduler.planning import Node
 
@@ -127,7 +154,10 @@ def ray_cluster():
         # Ray leaves sockets and files to the garbage collector while it starts.
         warnings.simplefilter("ignore")
         cluster = Cluster(simulate=Topology(nodes=(plain, masked)))
+    pytestconfig.stash[RAY_WITNESS] = witness = RayWitness()
     yield cluster
+    del pytestconfig.stash[RAY_WITNESS]
+    witness.close()
     cluster.close()
 
 

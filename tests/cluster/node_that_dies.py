@@ -64,6 +64,11 @@ def launch(cluster, name, *nodes):
     return Rank.create_group().launch(cluster, NodePlacementStrategy(list(nodes)), name=name)
 
 
+def node_ids(topology):
+    """Ray's names of the nodes, in rank order."""
+    return [node.node_id for node in topology.nodes]
+
+
 def lose_a_node(cluster, seen):
     """Kill a raylet while calls, a recv and a channel wait for what is on its node."""
     doomed, living = launch(cluster, "doomed", 1), launch(cluster, "living", 0)
@@ -83,40 +88,41 @@ def lose_a_node(cluster, seen):
     seen["create"] = timed(lambda: Channel.create("beside").put(1))
 
 
-def lose_a_bare_node(cluster, seen, lost):
-    """Kill the raylet of a node on which nothing of the job runs."""
-    group = launch(cluster, "bare", 2)
-    [(_, raylet)] = group.where().wait(DEADLINE_S)
+def join_two_nodes(cluster, ray_nodes, seen):
+    """A node with the rank of the lost one takes its place; another one comes last."""
+    for rank in (1, 2):
+        variables = simulated_environment(rank, Node(num_accelerators=1))
+        ray_nodes.add_node(wait=True, num_cpus=1, env_vars=variables, object_store_memory=100 << 20)
+    seen["before"] = node_ids(cluster.topology)
+    seen["after"] = node_ids(cluster.refresh(timeout_s=DEADLINE_S))
+    seen["lost after"] = sorted(cluster.lost_nodes)
+    return launch(cluster, "new", 1, 2)
+
+
+def lose_a_bare_node(cluster, group, seen, lost):
+    """Kill the raylet of a node on which nothing of the job runs any more."""
+    raylets = [raylet for _, raylet in group.where().wait(DEADLINE_S)]
+    seen["new"] = len(raylets)
     group.terminate()
-    os.kill(raylet, signal.SIGKILL)
+    os.kill(raylets[-1], signal.SIGKILL)
     began = time.monotonic()
     while len(lost) < 2:
         select.select([], [], [], 0.05)
         if time.monotonic() - began > DEADLINE_S:
             break
     seen["bare"] = [time.monotonic() - began, cluster.lost_nodes.get(2, "")]
-
-
-def join_a_node(cluster, ray_nodes, seen):
-    """A node with the rank of the lost one takes its place; another one comes last."""
-    for rank in (1, 3):
-        variables = simulated_environment(rank, Node(num_accelerators=1))
-        ray_nodes.add_node(wait=True, num_cpus=1, env_vars=variables, object_store_memory=100 << 20)
-    seen["before"] = [node.node_id for node in cluster.topology.nodes]
-    seen["after"] = [node.node_id for node in cluster.refresh(timeout_s=DEADLINE_S).nodes]
-    seen["lost after"] = sorted(cluster.lost_nodes)
-    seen["new"] = len(launch(cluster, "new", 1, 3).where().wait(DEADLINE_S))
+    seen["without it"], seen["lost at last"] = node_ids(cluster.topology), sorted(cluster.lost_nodes)
 
 
 def main():
     """Write what was seen, as JSON."""
     seen, lost = {}, []
     engine.RayTestCluster = KeptNodes
-    with Cluster(simulate="3x1") as cluster:
+    with Cluster(simulate="2x1") as cluster:
         cluster.subscribe(lambda event: type(event).__name__ == "NodeLost" and lost.append(event.reason))
         lose_a_node(cluster, seen)
-        lose_a_bare_node(cluster, seen, lost)
-        join_a_node(cluster, KEPT[0], seen)
+        new = join_two_nodes(cluster, KEPT[0], seen)
+        lose_a_bare_node(cluster, new, seen, lost)
         seen["events"] = lost
     sys.stdout.write(json.dumps(seen) + "\n")
 

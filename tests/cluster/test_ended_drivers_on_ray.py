@@ -7,7 +7,6 @@ import os
 import random
 import select
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import Program
 from rlinf.scheduler.engine.node.processes import end_all, living, marked
 
 PROGRAM = Path(__file__).with_name("driver_that_is_ended.py")
@@ -36,14 +36,8 @@ class Driver:
     def __init__(self):
         self._mark = uuid.uuid4().hex
         environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-        self.process = subprocess.Popen(
-            [sys.executable, PROGRAM],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**environment, MARK: self._mark},
-        )
+        environment[MARK] = self._mark
+        self.process = Program(PROGRAM, with_ray=True, new_session=True, env=environment)
 
     def reach(self, stage):
         while (line := self.process.stdout.readline().strip()) != stage:
@@ -58,15 +52,15 @@ class Driver:
         """Send a signal; its status, and how long it took until nothing was left, in seconds."""
         self.process.send_signal(number)
         sent = time.monotonic()
-        self.process.communicate(timeout=SOON_S)
+        self.process.wait(SOON_S)
         while left := self.left():
             assert time.monotonic() - sent < SOON_S, left
             select.select([], [], [], 0.05)
         return self.process.returncode, time.monotonic() - sent
 
     def close(self):
-        self.process.kill()
-        self.process.communicate()
+        with self.process:  # which kills it
+            pass
         end_all(self.left, 0.0)
 
 

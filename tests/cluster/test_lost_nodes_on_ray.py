@@ -63,11 +63,15 @@ def test_a_node_on_which_nothing_runs_is_noticed_too(seen):
 def test_nodes_that_join_can_be_used_and_the_others_keep_their_ranks(seen):
     before, after = seen["before"], seen["after"]
     assert after[0] == before[0]
-    assert after[1] not in before
-    assert after[2] == before[2]
-    assert len(after) == 4
-    assert seen["lost after"] == [2]
+    assert not {*after[1:]} & {*before}
+    assert len(after) == 3
+    assert seen["lost after"] == []
     assert seen["new"] == 2
+
+
+def test_a_lost_node_keeps_its_rank(seen):
+    assert seen["without it"] == seen["after"]
+    assert seen["lost at last"] == [2]
 
 
 def test_no_page_of_rays_hides_the_line_that_matters(program):

@@ -56,6 +56,15 @@ def test_timers_run_in_the_order_of_their_times(loop):
     assert seen == ["early", "late"]
 
 
+def test_what_many_ask_for_at_a_tick_runs_at_one_moment(loop):
+    done = threading.Event()
+    loop.call_at_tick(0.01, done.set)
+    assert done.wait(DEADLINE_S)
+    timers = [loop.call_at_tick(3600.0, lambda: None) for _ in range(100)]
+    moments = run_on(loop, lambda: {when for when, _, timer in loop._timers if timer in timers})
+    assert len(moments) <= 2  # an hour may have ended meanwhile
+
+
 def test_a_timer_of_thirty_days_does_not_end_the_thread(loop):
     for days in (30, 36_500):
         loop.call_later(days * 86_400, lambda: None)

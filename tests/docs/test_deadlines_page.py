@@ -14,11 +14,11 @@ from rlinf.scheduler.channel.connection import RESTART_S
 from rlinf.scheduler.channel.journaled import RETURN_S
 from rlinf.scheduler.channel.operation import ANSWER_S
 from rlinf.scheduler.channel.starting import RECOVER_TIMEOUT_S, RESTORE_TIMEOUT_S, START_TIMEOUT_S
+from rlinf.scheduler.comm.rundir import REMOVED_WITHIN_S
 from rlinf.scheduler.comm.transfer import FOREVER_S, checked_timeout
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.engine.ending import THREADS_GRACE_S
 from rlinf.scheduler.engine.guard import LEFT_GRACE_S
-from rlinf.scheduler.engine.leaving import LEFT_WITHIN_S as RAY_LEFT_WITHIN_S
 from rlinf.scheduler.engine.leaving import SHUTDOWN_WITHIN_S
 from rlinf.scheduler.host.breakpoints import WAIT_S
 from rlinf.scheduler.host.errand import LEFT_WITHIN_S, TIDY_S
@@ -126,9 +126,9 @@ def test_fixed_waits_are_those_of_the_code():
         "a Ctrl-C is held up by the look for what was waited for": INTERRUPTED_S,
         "a Ray that does not say what a rank is to host, or does not take it": LEFT_WITHIN_S,
         "a Ray whose head does not answer is left without its word": SHUTDOWN_WITHIN_S,
-        "and a process that opens another cluster meanwhile waits until that one is left": RAY_LEFT_WITHIN_S,
         "a process that leaves a lost job beside its program is waited for at its end": UNDONE_WITHIN_S,
-        "a Ray that does not let a job tidy up what it left for its ranks": TIDY_S,
+        "a Ray that does not let a job tidy up what it left for its ranks, or does not say which keepers live": TIDY_S,
+        "a folder of logs or of a trace that somebody has locked": REMOVED_WITHIN_S,
     }
 
 

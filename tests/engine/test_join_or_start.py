@@ -22,7 +22,6 @@ def alone(tmp_path, monkeypatch):
 
 def test_a_process_that_has_not_left_a_silent_head_yet_joins_no_other_ray(monkeypatch):
     left = Promise()
-    monkeypatch.setattr(leaving, "LEFT_WITHIN_S", 0.01)
     monkeypatch.setattr(leaving, "_left_alone", [(left, "10.0.0.1:6379")])
     for begin in (lambda: engine.join_or_start("local", None, 60), lambda: engine.simulate_nodes([])):
         with pytest.raises(ClusterError, match=r"whose head at 10\.0\.0\.1:6379 does not answer"):

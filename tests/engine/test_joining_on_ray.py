@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import run_program
 from rlinf.scheduler.engine import raylets
 from rlinf.scheduler.engine.node.processes import held, living, marked, send, wait_for_ends, with_descendants
 from rlinf.scheduler.errors import ClusterTimeout
@@ -91,9 +92,7 @@ def a_file_with(text):
 
 
 def told(address, environment):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, address], env=environment, capture_output=True, text=True, timeout=150
-    )
+    done = run_program("-c", PROGRAM, address, with_ray=True, env=environment, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

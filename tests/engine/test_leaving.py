@@ -88,15 +88,6 @@ def test_a_head_that_cannot_be_asked_for_want_of_descriptors_is_left_as_one_that
     assert stuck.ended
 
 
-def test_who_opens_another_cluster_waits_for_a_ray_that_is_left_meanwhile(stuck, monkeypatch):
-    monkeypatch.setattr(leaving, "_LOOK_S", 0.0)
-    monkeypatch.setattr(leaving, "SHUTDOWN_WITHIN_S", 0.0)
-    leaving.leave_ray()
-    threading.Timer(0.1, stuck.goes_on.set).start()
-    leaving.check_left()
-    assert leaving._left_alone[0][0].done()
-
-
 def test_an_error_that_ends_the_program_is_not_told_to_rays_head_first(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", leaving.worker.custom_excepthook)
     leaving.show_errors_at_once()

@@ -7,7 +7,7 @@ import pytest
 
 from fake_gcs import SETTINGS, listening
 from rlinf.scheduler.engine import lost_nodes
-from rlinf.scheduler.engine.lost_nodes import HEAD, NodeLooks, ask_raylets, check_patience
+from rlinf.scheduler.engine.lost_nodes import HEAD, NodeLooks, ask_raylets, check_patience, what_is_gone
 
 
 @pytest.fixture
@@ -39,6 +39,20 @@ def test_nobody_asks_ray_while_its_head_does_not_answer(places, monkeypatch):
     assert set(seen.answering) == {"answers"}
     assert not seen.refusing
     assert set(NodeLooks("{}:{}".format(*places["ended"]))([]).refusing) == {HEAD}
+
+
+def test_what_is_gone_is_told_by_rays_list_or_sooner_by_the_raylets(places):
+    asked = [
+        {"NodeID": name, "NodeManagerAddress": host, "NodeManagerPort": port}
+        for name, (host, port) in places.items()
+    ]
+    living = [{"NodeID": name, "Alive": True} for name in places]
+    assert what_is_gone(asked, living) == (
+        "node 127.0.0.1 is gone: its raylet does not answer; node 127.0.0.1 is gone: its raylet ended"
+    )
+    assert what_is_gone(asked[:1], living) == ""
+    lost = {"NodeID": "answers", "Alive": False, "DeathReasonMessage": "SIGTERM"}
+    assert what_is_gone(asked[:1], [lost]) == "node 127.0.0.1 is gone: its raylet ended (SIGTERM)"
 
 
 @pytest.mark.parametrize(("unreachable_after_s", "threshold"), [(30.0, None), (65.0, None), (180.0, 14)])

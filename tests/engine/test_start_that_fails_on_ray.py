@@ -1,5 +1,6 @@
 """A Ray that does not start: the error is the library's, and nothing is left behind."""
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,9 +50,12 @@ def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeyp
     monkeypatch.setattr(engine, "use_fresh_token", lambda: lambda: done.append("old token"))
     monkeypatch.setattr(engine, "RayTestCluster", Nodes)
     monkeypatch.setattr(engine, "_connect", connect)
+    # A real one would end that Ray too, which this very process has begun.
+    guard = SimpleNamespace(marking=contextlib.nullcontext, stop=lambda: done.append("guard"))
+    monkeypatch.setattr(engine, "Guard", lambda: guard)
     with pytest.raises(ClusterError, match="Ray did not start 2 simulated nodes: Ray's own"):
         engine.simulate_nodes([Node(), Node()])
-    assert done == ["start", "start", "leave", "stop", "old token"]
+    assert done == ["start", "start", "leave", "stop", "old token", "guard"]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, AssertionError, OSError, TypeError])

@@ -1,22 +1,23 @@
 """The documents' program, run as a user runs it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from programs import run_program
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "hello" / "main.py"
 
 
 def run_hello(tmp_path, *overrides, **environment):
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), f"hydra.run.dir={tmp_path}", *overrides],
+    return run_program(
+        PROGRAM,
+        f"hydra.run.dir={tmp_path}",
+        *overrides,
+        with_ray=True,
         env={**os.environ, **environment},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         timeout=240,
     )
 

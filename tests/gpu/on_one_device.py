@@ -31,22 +31,25 @@ class Rank(Worker):
         torch.distributed.init_process_group("nccl", device_id=self.torch_device)
         ones = torch.ones(10, device=self.torch_device)
         torch.distributed.all_reduce(ones)
+        total = ones.sum().item()
         torch.distributed.destroy_process_group()
-        return ones.sum().item() / self.world_size
+        return total / self.world_size
 
     def take_turns(self, rounds):
-        """Brings its model to the device in its turn, and back; seconds of each."""
-        times = []
+        """Has its model on the device in its turns only.
+
+        When each began and ended, where it was then and afterwards; and whether it is the same in the end.
+        """
+        before, turns = self.model.weight.detach().cpu().clone(), []
         for _ in range(rounds):
-            with self.device_lock(timeout_s=60):
+            with self.device_lock(timeout_s=60, offload=[self.model]):
                 began = time.monotonic()
-                self.model.to(self.torch_device)
-                torch.cuda.synchronize()
-                there = time.monotonic()
-                self.model.to("cpu")
-                torch.cuda.empty_cache()
-                times.append((began, there, time.monotonic()))
-        return times
+                there = str(self.model.weight.device)
+                self.model(torch.ones(1, 4096, device=self.torch_device))
+                ended = time.monotonic()
+            afterwards = self.model.weight
+            turns.append((began, ended, there, str(afterwards.device), afterwards.is_pinned()))
+        return turns, torch.equal(before, self.model.weight)
 
 
 class Actor(Rank):

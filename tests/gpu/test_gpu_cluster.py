@@ -44,9 +44,11 @@ def test_ranks_that_share_a_device_see_it_exchange_tensors_and_take_turns(tmp_pa
     assert sums == [given] * 3
     assert fetched == weight
     assert all_there
-    turns = sorted(turn for rank in told["turns"] for turn in rank)
+    assert [is_same for _, is_same in told["turns"]] == [True, True]
+    turns = sorted(turn for of_rank, _ in told["turns"] for turn in of_rank)
     assert len(turns) == 6
-    assert all(one[2] <= other[0] for one, other in pairwise(turns)), "one after the other"
+    assert all(turn[2:] == ["cuda:0", "cpu", True] for turn in turns)
+    assert all(one[1] <= other[0] for one, other in pairwise(turns)), "one after the other"
 
 
 def test_the_post_training_example_learns_on_a_device(tmp_path):

@@ -90,6 +90,8 @@ def test_strided_tied_and_conjugated_tensors_go_through_the_codec():
 
 def test_a_bucket_is_memory_of_the_device_that_torch_copies_from_and_to(driver):
     device = driver.device_of(torch.empty(1, device="cuda:0"))
+    given, into = torch.randn(16 * MIB, device="cuda:0"), torch.empty(16 * MIB, device="cuda:0")
+    assert not torch.equal(given, into), "what torch wants for this it has taken now"
     free_bytes, total_bytes = driver.free_bytes(device)
     assert 0 < free_bytes <= total_bytes
     memory = driver.allocate(device, 64 * MIB)
@@ -97,7 +99,6 @@ def test_a_bucket_is_memory_of_the_device_that_torch_copies_from_and_to(driver):
     assert len(driver.handle(memory)) == 64
     assert memory.bytes.is_cuda
     assert memory.bytes.shape == (64 * MIB,)
-    given, into = torch.randn(16 * MIB, device="cuda:0"), torch.empty(16 * MIB, device="cuda:0")
     with driver.copying(device, driver.mark(device)):
         memory.bytes.view(torch.float32).copy_(given, non_blocking=True)
     with driver.copying(device, driver.mark(device)):
@@ -112,9 +113,8 @@ def test_a_copy_comes_after_what_was_marked(driver):
     device = driver.device_of(torch.empty(1, device="cuda:0"))
     memory = driver.allocate(device, 64 * MIB)
     given = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda:0")
-    torch.cuda._sleep(
-        200_000_000
-    )  # cycles: a tenth of a second, in which nothing else happens on this stream
+    # Cycles: a tenth of a second, in which nothing else happens on this stream.
+    torch.cuda._sleep(200_000_000)
     given.fill_(7)
     with driver.copying(device, driver.mark(device)):
         memory.bytes.copy_(given, non_blocking=True)

@@ -45,8 +45,9 @@ def taken_bytes(weights):
 @pytest.mark.parametrize("allocator", ["", "expandable_segments:True"])
 def test_processes_with_other_masks_and_allocators_get_the_same_bits(job, allocator):
     uuid = find_devices("NVIDIA")[0].uuid
-    by_index = {"CUDA_VISIBLE_DEVICES": "0", "PYTORCH_CUDA_ALLOC_CONF": allocator}
-    by_uuid = {"CUDA_VISIBLE_DEVICES": uuid, "PYTORCH_CUDA_ALLOC_CONF": allocator}
+    options = {"PYTORCH_ALLOC_CONF": allocator} if allocator else {}
+    by_index = {"CUDA_VISIBLE_DEVICES": "0", **options}
+    by_uuid = {"CUDA_VISIBLE_DEVICES": uuid, **options}
     _, actor, _ = job.start(gpu_peers.publish_on_demand, "actor:0", by_index)
     _, rollout, _ = job.start(fetch_on_demand, "rollout:0", gpu_peers.reader, by_uuid)
     for version in range(1, 6):
@@ -75,10 +76,12 @@ def test_a_thousand_versions_take_no_more_memory_than_ten(job):
     before = 0
     for version in range(1000):
         actor.publish("policy", on_device(version % 128), version)
-        rollout.send({"min_version": version, "timeout_s": DEADLINE_S})
-        assert answer_of(rollout)[0] == version
+        rollout.send({"min_version": version, "timeout_s": DEADLINE_S, "digest": version == 999})
+        told = answer_of(rollout)
+        assert told[0] == version
         if version == 10:
             before = free_bytes()
+    assert told[1] == digest_of(on_device(999 % 128))
     assert taken_bytes(actor) <= 3 * BUCKET_BYTES
     assert free_bytes() >= before - SLACK_BYTES
 

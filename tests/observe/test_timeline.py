@@ -44,7 +44,7 @@ DRIVER = ProcessSpans("driver", 1, "node1", [Span(EVENT, 10.2, 10.2, "WorkerLost
 
 def parsed(processes, missing=None, max_bytes=1 << 20):
     timeline = Timeline(processes, missing or {})
-    text = "".join(timeline.lines(max_bytes))
+    text = b"".join(timeline.lines(max_bytes))
     return timeline, json.loads(text), text
 
 
@@ -113,8 +113,10 @@ def test_events_are_instants():
 
 
 def test_what_is_missing_is_told():
-    timeline, data, _ = parsed([ENV, ACTOR], {"env:1": "its machine is gone"})
-    assert data["otherData"]["missing"] == {"env:1": "its machine is gone"}
+    # Why may have any text in it, as of a path.
+    missing = {"env:1": "its machine is gone", "env:2": "no file caf\u00e9", "env:3": "no file caf\udce9"}
+    timeline, data, _ = parsed([ENV, ACTOR], missing)
+    assert data["otherData"]["missing"] == missing
     assert data["otherData"]["dropped_spans"] == {"actor:0": 4}
     assert timeline.num_written == len(ENV.spans) + len(ACTOR.spans)
 

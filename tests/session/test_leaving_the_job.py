@@ -9,6 +9,7 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session import Session, current_or_none, set_current
 from rlinf.scheduler.session import session as session_module
@@ -81,6 +82,8 @@ def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thre
 
 def test_who_closes_while_the_job_is_left_beside_waits_until_that_is_done(session, left_beside):
     check_closing_waits(session, left_beside)
+    with pytest.raises(CommError, match="Ray's head is gone"):
+        session.directory.lookup("nobody", 0.0)
 
 
 def test_a_driver_that_leaves_in_order_has_not_failed(session):
@@ -108,6 +111,7 @@ def test_a_thread_that_waits_when_the_program_is_interrupted_is_told_so(secret):
 
 def test_a_job_that_is_lost_in_two_ways_at_once_is_left_when_all_is_undone(session, left_beside):
     session.leave("another driver has stopped it")
+    assert session.failure == "Ray's head is gone"
     # The second one finds nothing to undo.
     wait_until(lambda: [thread.name for thread in threading.enumerate()].count("rlinf-leave-job") == 1)
     check_closing_waits(session, left_beside)

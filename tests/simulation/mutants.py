@@ -12,6 +12,7 @@ from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
 from holder_mutants import HOLDER_MUTANTS
 from lease_mutants import LEASE_MUTANTS
+from pinning_mutants import PINNING_MUTANTS
 from tap_mutants import TAP_MUTANTS
 
 from rlinf.scheduler.comm.replication.publication import Publication
@@ -280,6 +281,7 @@ class LeavesWhoCopiedFromTheLost(Publication):
 MUTANTS = {
     **ADMISSION_MUTANTS,
     **DEVICE_MUTANTS,
+    **PINNING_MUTANTS,
     **DURABLE_MUTANTS,
     **FEEDING_MUTANTS,
     **HOLDER_MUTANTS,

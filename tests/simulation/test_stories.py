@@ -119,6 +119,14 @@ def test_stories_are_about_weights_on_devices_whose_owner_or_readers_die():
     assert any(("client0", "dies") in each for each in happened)
 
 
+def test_stories_are_about_memory_that_devices_read_by_themselves():
+    histories = [told_of(seed).history for seed in range(5, 165, 16)]
+    happened = [event[2] for history in histories for event in history]
+    assert happened.count("pins") > 100
+    assert happened.count("has read pinned") > 100
+    assert any(event[1:3] == ("client0", "dies") for history in histories for event in history)
+
+
 def test_a_story_is_told_with_its_history(capsys):
     assert main(["--seed", "3"]) == 0
     assert f"seed 3: every promise was kept; history {simulate(3).digest}" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Which items went into a step, and what these were made of: channels that are recorded, in this process."""
 
+import errno
 import json
 import os
 import threading
@@ -225,6 +226,23 @@ def test_what_the_disk_does_not_take_is_left_out_and_counted(tmp_path, monkeypat
     read = recordings()
     assert read.steps == [1]
     assert read.notes == [f"{tmp_path / 'a.rec'}: 2 deliveries missing: the disk took them too slowly"]
+
+
+def test_a_process_does_not_stay_for_what_its_disk_takes_no_more(tmp_path, monkeypatch, caplog):
+    def refuse(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = DeliveryLog(str(tmp_path / "a.rec"), RecordedChannel("full", 0.0), 1 << 20)
+    log.opened.result(60)
+    monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", refuse)
+    log.add((0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)]), [], 10)
+    assert log.is_behind
+    wait_until(lambda: not log.is_behind)
+    assert "a.rec' ends here" in caplog.text
+    log.add((0.0, "default", "actor:0", 2, [(("driver", "p", 2), None, None, 0, 5, 0)]), [], 10)
+    assert not log.is_behind
+    log.close()
+    assert log.ended.wait(60)
 
 
 def test_nobody_waits_for_a_disk_that_takes_nothing(tmp_path, monkeypatch, recordings):

@@ -8,10 +8,10 @@ from concurrent.futures import thread as executors
 import pytest
 
 from alarms import Interrupted
+from rlinf.scheduler.comm.codec import copying
 from rlinf.scheduler.comm.directory import DirectoryClient
 from rlinf.scheduler.errors import NameTaken, WeightsError, WeightsMismatch
 from rlinf.scheduler.weights.fetch import FetchedWeights
-from rlinf.scheduler.weights.state_dicts import StateDictWriter
 from weights_job import DEADLINE_S, parked, wait_until
 from weights_peers import numbers_in, state
 
@@ -39,17 +39,21 @@ def test_a_second_interruption_while_a_version_is_copied_leaves_a_handle_that_co
 ):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     actor.publish("policy", state(1), 1)
-    into, num_rows = state(-1), 0
-    write = StateDictWriter._write_array
+    into, num_copies = state(-1), 0
+    copy = copying._copy
 
-    def interrupted(writer, *args):
-        nonlocal num_rows
-        num_rows += 1
-        write(writer, *args)
-        if num_rows in (3, 5):
-            raise Interrupted
+    def interrupted(copies):
+        nonlocal num_copies
+        if threading.current_thread() is not threading.main_thread():  # the version is still on its way here
+            copy(copies)
+            return
+        for each in copies:
+            num_copies += 1
+            copy([each])
+            if num_copies in (3, 5):
+                raise Interrupted
 
-    monkeypatch.setattr(StateDictWriter, "_write_array", interrupted)
+    monkeypatch.setattr(copying, "_copy", interrupted)
     handle = rollout.fetch("policy", into, timeout_s=DEADLINE_S)
     with pytest.raises(Interrupted):
         handle.wait()

@@ -17,6 +17,7 @@ import msgspec
 from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceUnusable
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.maps import map_array
+from rlinf.testing.pinned_pages import PinnedPages
 
 
 class PretendDevice:
@@ -31,6 +32,7 @@ class PretendDevice:
         used_bytes: how much of it this process has allocated.
         num_opened: how often it has opened memory of others,
         num_open: and how much of that is open.
+        pinned: the pages of host memory that it goes on with, by their address.
     """
 
     def __init__(self, uuid: str, total_bytes: int = 1 << 30, *, opens: bool = True) -> None:
@@ -39,6 +41,7 @@ class PretendDevice:
         self._opens = opens
         self.used_bytes = 0
         self.num_opened = self.num_open = 0
+        self.pinned: dict[int, PinnedPages] = {}
 
     def device_of(self, tensor: Any) -> str:
         """See `DeviceDriver`."""
@@ -86,6 +89,17 @@ class PretendDevice:
         """See `DeviceDriver`."""
         os.close(memory.token)
         self.num_open -= 1
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        """See `DeviceDriver`."""
+        self.pinned[address] = PinnedPages(address, size_bytes)
+
+    def unpin(self, address: int) -> None:
+        """See `DeviceDriver`."""
+        self.pinned.pop(address).close()
+
+    def settle(self) -> None:
+        """See `DeviceDriver`."""
 
     def mark(self, device: str) -> Any:
         """See `DeviceDriver`; what a CPU is asked it does at once."""

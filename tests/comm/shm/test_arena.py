@@ -17,6 +17,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.shm import limit
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.foreign import open_arena
+from rlinf.scheduler.comm.shm.lease import COPIED_BYTES
 from rlinf.scheduler.comm.shm.limit import default_limit_bytes
 from rlinf.scheduler.comm.shm.parcel import Arrived, Written, frame_offsets
 
@@ -322,43 +323,66 @@ def test_collecting_cycles_inside_of_the_arena_is_harmless():
 # -- one block, several readers ------------------------------------------------------------------
 
 
-def test_who_writes_into_a_shared_block_is_seen_by_nobody_else(arena):
-    block = arena.allocate(3 * mmap.PAGESIZE)
+# A small block that several read is copied by each, a large one is mapped once more.
+@pytest.fixture(params=[3 * mmap.PAGESIZE, COPIED_BYTES + 3 * mmap.PAGESIZE], ids=["copied", "mapped"])
+def shared_bytes(request):
+    return request.param
+
+
+def test_who_writes_into_a_shared_block_is_seen_by_nobody_else(arena, shared_bytes):
+    block = arena.allocate(shared_bytes)
     block.memory[:] = 7
     sides = [arena_peers.readers() for _ in range(2)]
     mine, theirs = (lease(opened, arena, block, shared=True) for opened in sides)
-    mine.array()[:] = 1
-    mine.array()[5] = 2
-    assert set(theirs.array()) == set(block.memory) == set(theirs.original()) == set(mine.original()) == {7}
-    assert mine.array()[5] == 2  # and its own writes stay
+    array = mine.array()
+    array[:] = 1
+    array[5] = 2
+    for seen in (theirs.array(), block.memory, theirs.original(), mine.original()):
+        assert (seen == 7).all()
+    assert array[5] == 2  # and its own writes stay
+    assert (array == 1).sum() == shared_bytes - 1
 
 
-def test_two_leases_of_a_shared_block_in_one_process_are_two_readers(arena, opened):
-    block = arena.allocate(mmap.PAGESIZE)
+def test_two_leases_of_a_shared_block_in_one_process_are_two_readers(arena, opened, shared_bytes):
+    block = arena.allocate(shared_bytes)
     block.memory[:] = 7
     mine, theirs = (lease(opened, arena, block, shared=True) for _ in range(2))
     array = mine.array()
     array[:] = 1
-    assert set(theirs.array()) == {7}
+    assert (theirs.array() == 7).all()
     del theirs
-    assert set(array) == {1}
+    assert (array == 1).all()
 
 
-def test_a_shared_block_that_is_used_again_shows_what_it_holds_now(arena, opened):
-    first = arena.allocate(5 * mmap.PAGESIZE)
+def test_a_shared_block_that_is_used_again_shows_what_it_holds_now(arena, opened, shared_bytes):
+    first = arena.allocate(shared_bytes)
     first.memory[:] = 1
     first_index = first.index
     held = lease(opened, arena, first, shared=True)
     held.array()[:] = 99
     del first, held
-    second = arena.allocate(5 * mmap.PAGESIZE)
+    second = arena.allocate(shared_bytes)
     assert second.index == first_index
     second.memory[:] = 2
-    assert set(lease(opened, arena, second, shared=True).array()) == {2}
+    assert (lease(opened, arena, second, shared=True).array() == 2).all()
+
+
+def test_the_copy_of_a_small_shared_block_does_not_keep_it(arena, opened):
+    block = arena.allocate(COPIED_BYTES)
+    block.memory[:] = 7
+    kept = lease(opened, arena, block)
+    kept.map()
+    areas = arena_peers.num_areas(arena_peers.inode_of(arena))
+    array = lease(opened, arena, block, shared=True).array()
+    assert arena_peers.num_areas(arena_peers.inode_of(arena)) == areas
+    del block, kept
+    opened.serve()
+    assert arena.unused()
+    assert (array == 7).all()
 
 
 def test_a_dropped_private_map_is_gone_from_the_process(arena, opened):
-    block = arena.allocate(MIB)
+    block = arena.allocate(COPIED_BYTES + 1)
     kept = lease(opened, arena, block)
     kept.map()
     inode = arena_peers.inode_of(arena)

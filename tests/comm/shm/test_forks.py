@@ -12,6 +12,7 @@ import arena_peers
 from arena_peers import OWNER, eventually, lease
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.arena import Arena
+from rlinf.scheduler.comm.shm.lease import COPIED_BYTES
 from rlinf.scheduler.comm.shm.slots import clear_dead_slots
 
 DEADLINE_S = 60.0
@@ -173,15 +174,15 @@ def test_a_child_that_outlives_its_parent_and_the_owner_keeps_what_it_has(tmp_pa
     reader.close()
 
 
-def test_private_copies_stay_in_a_child(arena, opened):
-    block = arena.allocate(MIB)
+def test_private_maps_stay_in_a_child(arena, opened):
+    block = arena.allocate(COPIED_BYTES + MIB)
     block.memory[:] = 7
     arrays = [lease(opened, arena, block, shared=True).array()]
     arrays[0][0] = 1
     del block
     child = Child(contents=lambda: (int(arrays[0][0]), arena_peers.contents(arrays[0][1:])))
     arrays.clear()
-    assert use_everything(arena, 99) == 7
+    assert use_everything(arena, 99) == 5
     assert child.call("contents") == "(1, 7)"
     child.end()
     assert arena.unused()

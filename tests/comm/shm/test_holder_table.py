@@ -158,19 +158,24 @@ def test_each_process_has_a_slot_of_its_own_until_there_are_none(shared):
         os.close(descriptor)
 
 
-def test_what_a_gone_process_held_is_released_when_the_owner_looks_or_another_takes_its_slot(shared):
+def test_what_a_gone_process_held_and_pinned_is_released_when_the_owner_looks_or_another_takes_its_slot(
+    shared,
+):
     fd, table = shared
     for again in (lambda: clear_dead_slots(fd, table), lambda: claim(fd, table)):
         other, slot = claim(fd, table)
         generation = table.renew(9)
         assert table.hold(slot, 9, generation)
+        table.pin(slot, 9)
         released(table)
         assert not clear_dead_slots(fd, table)
         assert table.is_held(9)
+        assert table.is_pinned(9)
         os.close(other)
         table.pids[table.pids == 0] = 1  # no slot is fresh
         again()
         assert not table.is_held(9)
+        assert not table.is_pinned(9)
         assert 0 in released(table)
 
 

@@ -18,7 +18,6 @@ from rlinf.scheduler.channel.tracing import note_taken, own_trace
 from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import BatchUndecodable, ChannelArgumentError, ChannelError, CodecError
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
@@ -74,8 +73,7 @@ class ChannelAccess:
 
         def take(items: Delivery) -> Any:
             connection.look_after(operation)
-            if TIMES.spool is not None:
-                connection.note_moved(operation, items)
+            connection.note_moved(operation, items)  # of a rank that is recorded: into that, too
             try:
                 return load(items)
             except ChannelArgumentError:

@@ -158,8 +158,17 @@ class IoLoop:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the thread after `delay_s` seconds; from any thread."""
+        return self._call_at(time.monotonic() + delay_s, callback)
+
+    def call_at_tick(self, tick_s: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` on the thread within `tick_s` seconds, with what else is for that tick; from any thread.
+
+        Who asks for it again and again for each of many peers wakes the thread once a tick, not once a peer.
+        """
+        return self._call_at(next_tick(time.monotonic(), tick_s), callback)
+
+    def _call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback)
-        when = time.monotonic() + delay_s
         if self.is_current():
             self._add_timer(when, timer)
         else:
@@ -265,6 +274,15 @@ class IoLoop:
             except IndexError:  # another thread took it
                 return
             run_guarded(callback)
+
+
+def next_tick(now: float, tick_s: float) -> float:
+    """The next multiple of `tick_s` after `now`, both in seconds.
+
+    >>> next_tick(10.0, 0.25), next_tick(10.2, 0.25), next_tick(10.25, 0.25)
+    (10.25, 10.25, 10.5)
+    """
+    return (now // tick_s + 1) * tick_s
 
 
 def _ignore(_events: int) -> None:

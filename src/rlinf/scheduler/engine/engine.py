@@ -53,17 +53,19 @@ class RayEngine:
         """Leave Ray; stop it too where this process started it."""
         guard, self.guard = self.guard, None
         try:
-            self._stop_ray()
+            self._stop_ray(is_own=guard is not None)
         finally:
             if guard is not None:
                 guard.stop()
 
-    def _stop_ray(self) -> None:
+    def _stop_ray(self, *, is_own: bool) -> None:
         simulated, self.simulated = self.simulated, None
         restore_token, self.restore_token = self.restore_token, None
         restore_messages, self.restore_messages = self.restore_messages, None
         try:
-            if self.started_here:
+            if is_own:
+                ray.shutdown()
+            elif self.started_here:
                 leave_ray()
         finally:
             try:

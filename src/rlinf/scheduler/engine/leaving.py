@@ -23,34 +23,35 @@ from rlinf.scheduler.errors import ClusterError
 
 # A head that has not said a word by then does not answer.
 _LOOK_S = 1.0
-# So long Ray may take to leave a head that does not answer.
-SHUTDOWN_WITHIN_S = 3.0
-# And so long besides before this process can use another one: where its guard has ended the head, Ray goes on then.
-LEFT_WITHIN_S = 10.0
+# So long Ray may take to leave a head that does not answer, then or after it.
+SHUTDOWN_WITHIN_S = 2.0
 _log = logging.getLogger(__name__)
 # What Ray was left to do alone, and where its head is.
 _left_alone: list[tuple[Promise[None], str]] = []
 
 
 def leave_ray() -> None:
-    """Leave Ray, and stop what this process has started of it; where its head does not answer, within seconds."""
+    """Leave a Ray that others have started; where its head does not answer, within seconds."""
     if not ray.is_initialized():  # what was begun, and did not come so far
         ray.shutdown()
         return
     address = str(ray.get_runtime_context().gcs_address)
+    left: Promise[None] | None = None
     try:
-        answers = _answers(address)
+        if not _answers(address):
+            left = _leave_beside()
+            while not left.wait(SHUTDOWN_WITHIN_S) and _answers(address):
+                pass  # it is busy, and comes to it
     except BaseException:  # Ctrl-C, say: what it ends must not wait for the head then
-        _leave_beside(address)
+        _leave_alone(left or _leave_beside(), address)
         raise
-    if answers:
+    if left is None:
         ray.shutdown()
-        return
-    left = _leave_beside(address)
-    if left.wait(SHUTDOWN_WITHIN_S):
+    elif left.done():
         left.result()
-        return
-    _log.info("Ray's head at %s does not answer: this process ends without leaving Ray in order", address)
+    else:
+        _log.info("Ray's head at %s does not answer: this process does not wait until Ray is left", address)
+        _leave_alone(left, address)
 
 
 def check_left() -> None:
@@ -60,7 +61,7 @@ def check_left() -> None:
         ClusterError: it has not left the last one yet, whose head does not answer.
     """
     for left, address in _left_alone:
-        if not left.wait(LEFT_WITHIN_S):
+        if not left.done():
             problem = f"this process has not left its last Ray yet, whose head at {address} does not answer"
             raise ClusterError(f"{problem}: open the cluster in another process")
 
@@ -81,13 +82,15 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _leave_beside(address: str) -> Promise[None]:
-    """Have Ray do it in a thread of its own; who waits for that may be interrupted, and end."""
+def _leave_beside() -> Promise[None]:
     left: Promise[None] = Promise()
-    _left_alone.append((left, address))
-    _end_without_ray()
     run_beside(left.set_from, ray.shutdown)
     return left
+
+
+def _leave_alone(left: Promise[None], address: str) -> None:
+    _left_alone.append((left, address))
+    _end_without_ray()
 
 
 def _end_without_ray() -> None:

@@ -110,20 +110,26 @@ def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
     return ask_raylets({record["NodeID"]: _raylet_of(record) for record in records}, _LOOK_S)[1]
 
 
-def what_is_gone(asked: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]]) -> str:
-    """Which of the nodes that were asked Ray has lost since, and why, in a clause; "" if none.
+def what_is_gone(asked: Sequence[Mapping[str, Any]], records: Iterable[Mapping[str, Any]]) -> str:
+    """Which of the nodes that were asked are gone since, and why, in a clause; "" if none.
 
-    >>> asked = [{"NodeID": "a", "NodeManagerAddress": "10.0.0.1"}, {"NodeID": "b", "NodeManagerAddress": "10.0.0.2"}]
-    >>> lost = {"NodeID": "b", "Alive": False, "DeathReasonMessage": "SIGTERM"}
-    >>> what_is_gone(asked, [{"NodeID": "a", "Alive": True}, lost])
-    'node 10.0.0.2 is gone: its raylet ended (SIGTERM)'
+    Ray's processes know it before Ray's list of nodes does: of those that live there, the raylets are asked.
+
+    Args:
+        asked: Ray's records of them, from before.
+        records: of all nodes, from now.
     """
     by_id = {record["NodeID"]: record for record in records}
-    gone = [node for node in asked if not _is_alive(by_id, node["NodeID"])]
-    texts = [
-        f"node {each['NodeManagerAddress']} is gone: {_cause(by_id.get(each['NodeID']))}" for each in gone
-    ]
-    return "; ".join(texts)
+    ended, answering = ask_raylets({each["NodeID"]: _raylet_of(each) for each in asked}, _LOOK_S)
+
+    def cause(node_id: str) -> str:
+        if not _is_alive(by_id, node_id):
+            return _cause(by_id.get(node_id))
+        silent = "" if node_id in answering else "its raylet does not answer"
+        return _ENDED if node_id in ended else silent
+
+    causes = [(each["NodeManagerAddress"], cause(each["NodeID"])) for each in asked]
+    return "; ".join(f"node {address} is gone: {why}" for address, why in causes if why)
 
 
 def num_lost_nodes(there: Collection[Mapping[str, Any]]) -> int:

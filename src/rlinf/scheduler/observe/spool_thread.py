@@ -13,8 +13,9 @@ from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.comm.timekeeping import TIMES, Span
 from rlinf.scheduler.observe.spool import ClockNote, SpoolWriter, StillOpen
 
-# So often what has gathered is written: so much is lost with a process that is killed.
-FLUSH_S = 0.25
+# So often what has gathered is written: so much is lost with a process that is killed. Not more often: each time this
+# thread takes the interpreter from the one that works, which then stands in line for a processor where all are busy.
+FLUSH_S = 1.0
 # What goes on and on is said again after it: to then it is drawn where the process is killed.
 AGAIN_S = 10.0
 # So many spans may gather before they are written: then the oldest go, and are counted.
@@ -25,7 +26,7 @@ _log = Reporter(__name__)
 
 
 class SpoolThread:
-    """Takes the spans of a process, and writes them a few times a second, until it is told to end.
+    """Takes the spans of a process, and writes them once a second, until it is told to end.
 
     Args:
         writer: of the spool's file.

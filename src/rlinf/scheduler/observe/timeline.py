@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from rlinf.scheduler.comm.timekeeping import ACK, CALL, EVENT, FETCH, GET, PHASE, PUBLISH, PUT, WAIT, Span
@@ -23,6 +24,7 @@ TraceEvent: TypeAlias = dict[str, Any]
 _COLOURS = {WAIT: "grey"}
 _FLOWS = {PUT: "s", PUBLISH: "s", GET: "t", FETCH: "t", ACK: "f"}
 _NO_THREAD = 0
+_encode = msgspec.json.Encoder().encode
 # What had not ended is called so.
 _OPEN = " (open)"
 
@@ -84,23 +86,23 @@ class Timeline:
         self._missing = missing
         self.num_dropped = {each.process: each.num_dropped for each in self._processes}
 
-    def lines(self, max_bytes: int) -> Iterator[str]:
+    def lines(self, max_bytes: int) -> Iterator[bytes]:
         """The file, in pieces; of spans that would make it larger than `max_bytes`, the oldest are left out."""
         kept = self._newest(max_bytes)
         begins = min((span.began for each in kept for span in each.spans), default=0.0)
-        yield '{"displayTimeUnit":"ms","traceEvents":[\n'
-        separator = ""
+        yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
+        separator = b""
         for number, process in enumerate(kept, start=1):
             for event in process_events(process, number, begins):
                 yield separator + _dumped(event)
-                separator = ",\n"
+                separator = b",\n"
         self.num_written = sum(len(each.spans) for each in kept)
         about = {
             "dropped_spans": {name: count for name, count in self.num_dropped.items() if count},
             "clock_error_us": {each.process: round(1e6 * each.error_s, 1) for each in kept if each.error_s},
             "missing": self._missing,
         }
-        yield f'\n],"otherData":{_dumped(about)}}}\n'
+        yield b'\n],"otherData":' + _dumped(about) + b"}\n"
 
     def _newest(self, max_bytes: int) -> list[ProcessSpans]:
         """The same, with so many spans, of all the last ones, as there is room for."""
@@ -273,8 +275,11 @@ def _microseconds(seconds: float) -> float:
     return round(1e6 * seconds, 3)
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def _dumped(value: Any) -> bytes:
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:  # of a path in why somebody is missing, say
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _place_of(process: str) -> tuple[bool, str, int]:

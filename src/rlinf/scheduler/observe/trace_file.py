@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
-from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -76,8 +75,8 @@ def written(
     """
     processes = [on_home_clock(content) for content in contents]
     timeline = Timeline(processes, missing)
-    with opened_file(path) as file, TextIOWrapper(file, encoding="ascii") as text:
-        text.writelines(timeline.lines(max_bytes))
+    with opened_file(path) as file:
+        file.writelines(timeline.lines(max_bytes))
     num_dropped = {name: count for name, count in timeline.num_dropped.items() if count}
     errors_s = {each.process: each.error_s for each in processes if each.error_s}
     content = TraceContent(0, len(processes), timeline.num_written, num_dropped, errors_s, missing)

@@ -1,7 +1,7 @@
 """Writes down what this process is at, span by span, while the job is traced; a service of every process.
 
-A thread beside all others writes it to the process's spool a few times a second: so a process that is killed leaves
-all but the last moment. What has gathered is fetched when the trace ends, by whoever lives then.
+A thread beside all others writes it to the process's spool once a second: so a process that is killed leaves all but
+the last moment. What has gathered is fetched when the trace ends, by whoever lives then.
 """
 
 from __future__ import annotations

@@ -61,6 +61,11 @@ class EventBus:
             self._events.put(event)
 
     @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners or self._taps)
+
+    @property
     def unheard_bytes(self) -> int:
         """The size of what some listener has not heard yet."""
         return self._bytes_emitted - self._bytes_heard

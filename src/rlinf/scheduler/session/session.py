@@ -21,10 +21,10 @@ from rlinf.scheduler.comm.descriptors import allow_descriptors
 from rlinf.scheduler.comm.forking import FORKED
 from rlinf.scheduler.comm.port_range import PortRange
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.shm.limit import pinned_limit_bytes
 from rlinf.scheduler.comm.threads import ASK_AGAIN_S
 from rlinf.scheduler.comm.transport.peer_session import GRACE_S
 from rlinf.scheduler.errors import ClusterError, CommError
-from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session.bus import EventBus
 from rlinf.scheduler.session.death_news import DeathNews
 from rlinf.scheduler.session.heartbeats import Heart
@@ -66,6 +66,9 @@ class Session:
         unresponsive_after_s: how long this process may be stopped or stuck before it is dead, in seconds; None: for
             ever.
 
+    Raises:
+        ConfigError: `RLINF_PINNED_MIB` holds no number.
+
     Attributes:
         name, secret: see above.
         messenger: this process's messenger.
@@ -94,6 +97,7 @@ class Session:
         unreachable_after_s: float = GRACE_S,
         unresponsive_after_s: float | None = None,
     ) -> None:
+        pinned_bytes = pinned_limit_bytes()
         allow_descriptors()
         self.unreachable_after_s = unreachable_after_s
         self.secret = secret
@@ -119,6 +123,11 @@ class Session:
             unreachable_after_s=unreachable_after_s,
             on_failed=self._fail,
         )
+        if pinned_bytes:
+            # Loaded by those who want it only.
+            from rlinf.scheduler.comm.device.pinning import pin_arrivals  # noqa: PLC0415
+
+            pin_arrivals(self.messenger, pinned_bytes)
         self._closers.extend((self.bus.close, self.log_bus.close, self.messenger.close))
         if home is None:
             DirectoryServer(self.messenger)
@@ -230,7 +239,7 @@ class Session:
             leaving.wait(UNDONE_WITHIN_S)
 
     def _undo(self, why: str = "") -> None:
-        self.messenger.why_leaving = why or self.messenger.why_leaving
+        self.messenger.why_leaving = why or self.failure or self.messenger.why_leaving
         self._closed = True
         if _current is self:
             set_current(self if self.failure else None)
@@ -263,10 +272,13 @@ class Session:
 
     def leave(self, why: str) -> None:
         """Leave the job because it cannot go on; whoever uses it from now on is told why. From any thread."""
-        if not self.failure:
+        if not self.failure and self.bus.is_heard:
+            # Where somebody listens it is loaded already; most ranks have no use for it.
+            from rlinf.scheduler.events import JobLost  # noqa: PLC0415
+
             self.bus.emit(JobLost(why))
-        self.failure = why
-        _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
+        self.failure = self.failure or why  # what listeners were told, also when more is lost
+        _log.critical("this process leaves the job, and ends what it has started: %s", why)
         self._close_beside()
 
     def _close_beside(self) -> None:

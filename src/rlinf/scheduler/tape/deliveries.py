@@ -116,6 +116,7 @@ class DeliveryLog:
         # Each is counted by one thread.
         self._added_bytes = self._written_bytes = 0
         self._num_left_out = 0
+        self._is_given_up = False
         self._num_records = self._num_older = 0
         self.opened: Promise[None] = Promise()
         self.ended: Promise[None] = Promise()
@@ -140,8 +141,9 @@ class DeliveryLog:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was added, and is not written."""
-        return self._added_bytes > self._written_bytes and not self.ended.done()
+        """Whether something was added that is not written, and still will be."""
+        is_over = self._is_given_up or self.ended.done()
+        return self._added_bytes > self._written_bytes and not is_over
 
     def close(self) -> None:
         """Nothing more is to be recorded; what was added is still written."""
@@ -170,6 +172,7 @@ class DeliveryLog:
                 self._write_lines([line for line in lines if line is not None])
         except (OSError, RecordingError) as error:
             _log.warning("recording '%s' ends here: %s", self._path, error)
+            self._is_given_up = True
             while self._lines.get() is not None:
                 continue  # nobody is to wait, and nothing to be kept
         finally:

@@ -18,9 +18,11 @@ from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.transfer import FOREVER_S, GRACE_FRACTION, checked_timeout
 from rlinf.scheduler.comm.waits import DEVICE, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, ConfigError, DeviceLockTimeout
+from rlinf.scheduler.host.timing import Stopwatch
 from rlinf.scheduler.observe.answering import Doings
 from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.worker.offload import Offload
 from rlinf.scheduler.worker.turns import Turn, Turns
 
 ASK = "devices.ask"
@@ -199,6 +201,7 @@ class DeviceLock:
         session: this process's; None: it belongs to no job, and nobody shares its devices.
         devices: which devices; none: it waits for nobody.
         timeout_s: how long to wait for its turn, in seconds; None: half an hour.
+        offload: what is on the devices in the block only.
     """
 
     def __init__(
@@ -206,15 +209,16 @@ class DeviceLock:
         session: Session | None,
         devices: Sequence[str],
         timeout_s: float | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self._turns = None if session is None else session.service(_OwnTurns)
         self._devices = tuple(devices)
         self._timeout_s = checked_timeout(timeout_s)
+        self._offload = offload
         self._turn: _OwnTurn | None = None
 
-    @awaited(_awaits)
     def __enter__(self) -> DeviceLock:
-        """Wait for the turn.
+        """Wait for the turn, and bring to the device what is there in turns only.
 
         Raises:
             DeviceLockTimeout: others had the devices until the deadline; the text says who.
@@ -222,22 +226,38 @@ class DeviceLock:
         """
         if self._turn is not None:
             raise ConfigError("this device_lock() is entered already: each `with` takes one of its own")
+        self._take()
+        if self._offload is not None:
+            try:
+                with Stopwatch("onload"):
+                    self._offload.bring()
+            except BaseException:
+                self._drop()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._offload is not None:
+                with Stopwatch("offload"):
+                    self._offload.take_away()
+        finally:
+            self._drop()
+
+    @awaited(_awaits)
+    def _take(self) -> None:
         if self._turns is not None and self._devices:
             self._turn = _OwnTurn()
             try:
                 self._turns.ask(self._turns.watch(self._turn), self._devices, self._timeout_s).result()
             except CommTimeout as error:
-                self._drop(self._turns)
+                self._drop()
                 raise DeviceLockTimeout(self._devices, error.waited_s) from error
             except BaseException:
-                self._drop(self._turns)
+                self._drop()
                 raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._turns is not None:
-            self._drop(self._turns)
-
-    def _drop(self, turns: _OwnTurns) -> None:
+    def _drop(self) -> None:
         self._turn = None
-        turns.look()
+        if self._turns is not None:
+            self._turns.look()

@@ -161,7 +161,6 @@ class FollowedGroups:
         messenger = self._session.messenger
         if not self._session.failure or messenger.why_closed:
             return
-        messenger.why_leaving = self._session.failure
         told: Promise[None] = Promise()
         messenger.submit(lambda: self._on_left(told))
         if not messenger.on_io_thread():

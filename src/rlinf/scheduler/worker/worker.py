@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import (
@@ -26,6 +26,7 @@ from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.tape.work import at_step
 from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.exchange import Exchange
+from rlinf.scheduler.worker.offload import Offload, TorchMemory
 from rlinf.scheduler.worker.torch_devices import torch_device_of, torch_platform_of
 
 if TYPE_CHECKING:  # loaded by those who use it only
@@ -236,11 +237,11 @@ class Worker(Exchange):
             return ""
         return job_topology(self._session).nodes[self.node_rank].accelerator_type
 
-    def device_lock(self, timeout_s: float | None = None) -> DeviceLock:
+    def device_lock(self, timeout_s: float | None = None, *, offload: Sequence[object] = ()) -> DeviceLock:
         """A block in which this worker has its devices alone, among all that take turns on them so.
 
-            with self.device_lock():
-                self.model.to(self.torch_device)
+            with self.device_lock(offload=[self.model, self.optimizer]):
+                self.train_step(batch)
 
         For ranks of several groups that share devices. They come in the order in which they asked; who has several
         devices gets all at once. It is given back at the end of the block, and when this process dies. A worker
@@ -248,14 +249,25 @@ class Worker(Exchange):
 
         Args:
             timeout_s: how long to wait for its turn, in seconds; None: half an hour.
+            offload: what is on `torch_device` in this block only: modules with their gradients and buffers, optimizers
+                with their state, tensors, and dicts, lists and tuples of them. At the block's beginning what of it is
+                in host memory comes to the device; at its end all goes to host memory, pinned where there is room, and
+                the device's memory to the others. They stay the same objects. The timers "onload" and "offload" say
+                what it takes.
 
         Raises (from `with`):
             DeviceLockTimeout: others had the devices until the deadline; the text says who.
+
+        Raises:
+            ConfigError: there is something in `offload` that cannot be moved.
         """
         placement = self.placement
         numbers = placement.local_hardware_ranks if placement.has_accelerators else ()
         devices = [f"device {number} of node {placement.node_rank}" for number in numbers]
-        return DeviceLock(self._session, devices, timeout_s)
+        moved = None
+        if offload and self.torch_device.type != "cpu":
+            moved = Offload(offload, TorchMemory(self.torch_device, self.torch_platform))
+        return DeviceLock(self._session, devices, timeout_s, moved)
 
     def acquire_free_port(self) -> int:
         """A TCP port that is free on this node, and that no other worker there is given as long as this one lives.

@@ -17,6 +17,7 @@ shortcut_user.py   that thread
 mailbox.py         a part: a mailbox in every process, around the same machines
 weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
 devices.py         a part: weights on a device, around the real `BucketPool`, `OpenBuckets` and `HolderTable`
+pinning.py         a part: memory that devices read by themselves, around `BlockStore`, `HolderTable` and `Pins`
 admission.py       a part: a queue that admits, around the same machines
 admission_book.py  it as it must be
 makers.py          who makes its items, and who takes them

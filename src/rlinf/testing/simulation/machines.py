@@ -8,8 +8,10 @@ from typing import Any
 
 from rlinf.scheduler.channel.node_holder import HolderBook
 from rlinf.scheduler.comm.device.open_buckets import OpenBuckets
+from rlinf.scheduler.comm.device.pins import Pins
 from rlinf.scheduler.comm.device.pool import BucketPool
 from rlinf.scheduler.comm.replication.publication import Publication
+from rlinf.scheduler.comm.shm.blocks import BlockStore
 from rlinf.scheduler.comm.transport.peer_session import PeerSession
 from rlinf.scheduler.queueing import (
     ChannelState,
@@ -48,6 +50,8 @@ class Machines:
         publication: who gets an object from where, from the name of its machine.
         bucket_pool: the buckets of a device, from how much they take at most.
         open_buckets: those of others that a process has open.
+        block_store: the blocks of an arena, from its layout, its table of holders, and what it asks of its shell.
+        pins: what a process has pinned, from how much that is at most.
         merged: of two looks at a channel, what is in its checkpoint.
         session: half of a session, from the own name, the other's, an id, and the time in seconds.
     """
@@ -64,5 +68,7 @@ class Machines:
     publication: Callable[[str], Publication] = _replicated
     bucket_pool: Callable[[int], BucketPool] = BucketPool
     open_buckets: Callable[[], OpenBuckets] = OpenBuckets
+    block_store: Callable[..., BlockStore] = BlockStore
+    pins: Callable[[int], Pins] = Pins
     merged: Callable[[Snapshot, Snapshot], Snapshot] = merged
     session: Callable[[str, str, int, float], PeerSession[Any]] = PeerSession

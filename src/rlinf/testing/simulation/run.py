@@ -12,11 +12,12 @@ from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.devices import DevicePart
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.mailbox import MailboxPart
+from rlinf.testing.simulation.pinning import PinningPart
 from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
-PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart)
+PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, PinningPart)
 
 
 @dataclass(frozen=True, slots=True)

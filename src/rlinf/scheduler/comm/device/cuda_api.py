@@ -18,6 +18,7 @@ from rlinf.scheduler.comm.device.driver import DeviceUnusable
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _UUID_BYTES = 16
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_FOR_ALL_CONTEXTS = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 
@@ -48,6 +49,8 @@ class CudaApi:
             library.cuIpcGetMemHandle.argtypes = (ctypes.POINTER(_IpcHandle), pointer)
             library.cuIpcOpenMemHandle_v2.argtypes = (ctypes.POINTER(pointer), _IpcHandle, ctypes.c_uint)
             library.cuIpcCloseMemHandle.argtypes = (pointer,)
+            library.cuMemHostRegister_v2.argtypes = (ctypes.c_void_p, size, ctypes.c_uint)
+            library.cuMemHostUnregister.argtypes = (ctypes.c_void_p,)
             library.cuCtxPushCurrent_v2.argtypes = (ctypes.c_void_p,)
         except (OSError, AttributeError) as error:
             raise DeviceUnusable(f"the CUDA driver cannot be called: {error}") from error
@@ -106,6 +109,31 @@ class CudaApi:
         """Undo `open`."""
         with self._on(index):
             self._check("cuIpcCloseMemHandle", self._library.cuIpcCloseMemHandle(address))
+
+    def register(self, index: int, address: int, size_bytes: int) -> None:
+        """Pin host memory, for all devices."""
+        with self._on(index):
+            status = self._library.cuMemHostRegister_v2(address, size_bytes, _FOR_ALL_CONTEXTS)
+            self._check("cuMemHostRegister", status)
+
+    def unregister(self, index: int, address: int) -> None:
+        """Undo `register`."""
+        with self._on(index):
+            self._check("cuMemHostUnregister", self._library.cuMemHostUnregister(address))
+
+    def is_in_use(self, index: int) -> bool:
+        """Whether this process has a context on a device."""
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        status = self._library.cuDevicePrimaryCtxGetState(
+            self._device(index), ctypes.byref(flags), ctypes.byref(active)
+        )
+        self._check("cuDevicePrimaryCtxGetState", status)
+        return bool(active.value)
+
+    def synchronize(self, index: int) -> None:
+        """Return when a device has done all that this process has asked of it."""
+        with self._on(index):
+            self._check("cuCtxSynchronize", self._library.cuCtxSynchronize())
 
     @contextmanager
     def _on(self, index: int) -> Iterator[None]:

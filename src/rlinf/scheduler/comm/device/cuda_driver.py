@@ -94,6 +94,25 @@ class CudaDriver:
         """See `DeviceDriver`."""
         self._api.close(self._index(memory.device), memory.token)
 
+    def pin(self, address: int, size_bytes: int) -> None:
+        """See `DeviceDriver`."""
+        used = self._in_use()
+        if not used:
+            raise DeviceUnusable("this process has not used a device yet")
+        self._api.register(used[0], address, size_bytes)
+
+    def unpin(self, address: int) -> None:
+        """See `DeviceDriver`."""
+        self._api.unregister(self._in_use()[0], address)
+
+    def settle(self) -> None:
+        """See `DeviceDriver`."""
+        for index in self._in_use():
+            self._api.synchronize(index)
+
+    def _in_use(self) -> list[int]:
+        return [index for index in range(self._torch.cuda.device_count()) if self._api.is_in_use(index)]
+
     def mark(self, device: str) -> Any:
         """See `DeviceDriver`."""
         index = self._index(device)

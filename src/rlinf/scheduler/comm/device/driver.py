@@ -68,6 +68,27 @@ class DeviceDriver(Protocol):
     def close(self, memory: BucketMemory) -> None:
         """Undo `open`; nothing reads or writes the memory."""
 
+    def pin(self, address: int, size_bytes: int) -> None:
+        """Let the devices read host memory by themselves; whole pages of this process.
+
+        Raises:
+            DeviceUnusable: they cannot.
+        """
+
+    def unpin(self, address: int) -> None:
+        """Undo `pin`; no device reads the memory.
+
+        Raises:
+            DeviceUnusable: it stays pinned.
+        """
+
+    def settle(self) -> None:
+        """Return when the devices have done all that this process has asked of them until now.
+
+        Raises:
+            DeviceUnusable: that cannot be known.
+        """
+
     def mark(self, device: str) -> Any:
         """What this thread has asked of a device until now, for `copying`."""
 

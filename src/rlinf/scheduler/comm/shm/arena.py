@@ -18,7 +18,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.blocks import Block, BlockStore
-from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, new_header
+from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, UNPIN_AT, WANTED_AT, new_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.io_thread import IoThread, run_at
 from rlinf.scheduler.comm.shm.layout import Layout
@@ -175,7 +175,14 @@ class Arena:
             return False
         clear_dead_slots(self.fd, self._table)
         self._store.look()
-        return self._store.trim()
+        more = self._store.trim()
+        self._ask_to_unpin()
+        return more
+
+    @property
+    def keeps_pinned(self) -> bool:
+        """Whether there were blocks, when it was trimmed last, that are free but pinned by others."""
+        return self._store.pins_in_the_way
 
     def adopt(self, size_bytes: int) -> None:
         """Answer for so many bytes that a dead process wrote, in the ledger of the machine; less if it is negative."""
@@ -271,7 +278,13 @@ class Arena:
         if block is None and clear_dead_slots(self.fd, self._table):
             self._store.look()
             block = self._store.take(size_bytes)
+        if block is None:
+            self._ask_to_unpin()
         return block
+
+    def _ask_to_unpin(self) -> None:
+        if self._store.pins_in_the_way:
+            self._head[UNPIN_AT] = 1
 
     def _look_later(self) -> None:
         if not self._looks_later:

@@ -81,6 +81,7 @@ class BlockStore:
         free: for each size the free blocks; the last is the warmest.
         touched_bytes: what the blocks take that were written since their pages were last given back.
         num_lent: blocks that only readers use.
+        pins_in_the_way: pages that were to be given back last are pinned.
         on_free: what is called, once, when the block of a number is free again.
     """
 
@@ -110,6 +111,7 @@ class BlockStore:
         # Not in use here, but held by readers; by the table's groups.
         self._lent: dict[int, set[int]] = {}
         self.num_lent = 0
+        self.pins_in_the_way = False
         self.on_free: dict[int, Callable[[], None]] = {}
         self._groups: deque[int] = deque()
         self._made = 0
@@ -154,7 +156,10 @@ class BlockStore:
             return block
         more = room - block.room_bytes
         if not self._make_room(more):
-            self._dissolve(block)
+            if self._table.is_pinned(block.index):
+                self._put_back([block])
+            else:
+                self._dissolve(block)
             return None
         self.touched_bytes += more
         self._rooms[block.index] = block.room_bytes = room
@@ -240,8 +245,12 @@ class BlockStore:
     # -- giving pages back -----------------------------------------------------------------------
 
     def trim(self) -> bool:
-        """Give the pages of free blocks back to the system, the longest unused first; True if more are left."""
-        return not self._dissolve_until(lambda: False) and self.num_free > 0
+        """Give the pages of free blocks back to the system, the longest unused first; True if more are left.
+
+        Those that are pinned stay.
+        """
+        self._dissolve_until(lambda: False)
+        return any(not self._table.is_pinned(block.index) for free in self.free for block in list(free))
 
     def _make_room(self, size_bytes: int) -> bool:
         """Whether so many bytes more may be used; what free blocks have is given up for it, a turn's worth."""
@@ -249,16 +258,27 @@ class BlockStore:
 
     def _dissolve_until(self, enough: Callable[[], bool]) -> bool:
         left_bytes, left_blocks = MAX_TRIMMED_BYTES_A_TURN, MAX_BLOCKS_A_TURN
-        while left_bytes > 0 and left_blocks:
+        pinned: list[Block] = []
+        is_enough = False
+        while left_bytes > 0 and left_blocks and not is_enough:
             block = self._oldest()
             if block is None:
-                return False
+                break
+            if self._table.is_pinned(block.index):
+                pinned.append(block)
+                continue
             left_bytes -= block.room_bytes
             left_blocks -= 1
             self._dissolve(block)
-            if enough():
-                return True
-        return False
+            is_enough = enough()
+        self._put_back(pinned)
+        self.pins_in_the_way = bool(pinned) and not is_enough
+        return is_enough
+
+    def _put_back(self, blocks: list[Block]) -> None:
+        """Let those that were free for longest be it again; a device goes on with the pages that they have."""
+        for block in reversed(blocks):
+            self.free[self._layout.class_of(block.index)].appendleft(block)
 
     def _oldest(self) -> Block | None:
         """The block that is free for longest, which is not free any more."""

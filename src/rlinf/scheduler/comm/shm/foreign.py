@@ -12,7 +12,7 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm import kernel
-from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, WANTED_AT, Header, read_header
+from rlinf.scheduler.comm.shm.header import HEADER_BYTES, LOW_AT, UNPIN_AT, WANTED_AT, Header, read_header
 from rlinf.scheduler.comm.shm.holders import HolderTable
 from rlinf.scheduler.comm.shm.layout import Layout
 from rlinf.scheduler.comm.shm.maps import Region, map_array, map_region
@@ -101,6 +101,13 @@ class ForeignArena:
         """Whether its owner has, or will soon have, too little room."""
         head = self.seat.head
         return bool(head[LOW_AT] or head[WANTED_AT])
+
+    def unpin_is_wanted(self) -> bool:
+        """Whether what is pinned here, and not in use, is to be unpinned; asked once for each time that it is."""
+        head, wanted = self.seat.head, self.owner_is_gone
+        if head[UNPIN_AT]:
+            head[UNPIN_AT], wanted = 0, True
+        return wanted
 
     def address(self, index: int) -> int:
         """Where a block is mapped; its region is mapped once.

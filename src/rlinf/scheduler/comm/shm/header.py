@@ -2,7 +2,8 @@
 
 It holds: 8 bytes of magic; at WANTED_AT a byte that is 1 while the owner waits for room, so that whoever releases a
 block tells it; at LOW_AT one that is 1 while little room is left, so that blocks are released as soon as they are
-dropped; then a u16 and so many bytes of msgpack, a `Header`. Locks on the page's bytes stand for slots.
+dropped; at UNPIN_AT one that the owner sets when pinned blocks keep it from giving memory back, and a reader that looks
+at it clears; then a u16 and so many bytes of msgpack, a `Header`. Locks on the page's bytes stand for slots.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import msgspec
 from rlinf.scheduler.comm.endpoint import Endpoint
 
 # The last two bytes but one are the version of the layout.
-MAGIC = b"rlinf\x00\x02\n"
+MAGIC = b"rlinf\x00\x03\n"
 WANTED_AT = 8
 LOW_AT = 9
+UNPIN_AT = 10
 _LENGTH_AT = 16
 _RECORD_AT = 18
 HEADER_BYTES = 4096

@@ -6,13 +6,19 @@ it uses a block for something else and then looks at the rows, so of the two one
 it writes 0 and then marks the block's group as dirty. The owner looks at dirty groups only, whatever the number of
 blocks.
 
+Who lets a device read a block by itself has it *pinned*, whether it holds it or not: a device goes on with the pages
+that the block had then, so as long as it is pinned its owner fills it anew, but gives its pages back to nobody. Whoever
+pins a block holds it meanwhile.
+
 The table knows nothing of where the bytes of the blocks lie: in this arena, or on a device.
 
     pids         u32 of each slot: which process has it; 0 if none ever had, or it gave the slot back
+    pinning      u8 of each slot: 1 once its process has pinned something
     dirty        u8 of each group of GROUP blocks: something was released
     marks        u8 of each block: 1 once somebody has taken what lies there for himself
     generations  u64 of each block
     held         u8 of each block, a row for each slot
+    pinned       u8 of each block, a row for each slot
 """
 
 from __future__ import annotations
@@ -31,9 +37,9 @@ _PAGE = 4096
 
 
 def _parts(num_blocks: int) -> list[int]:
-    """Where pids, dirty, marks, generations and held begin and the table ends; each at a page, a row of held too."""
+    """Where the table's parts begin, in the order from above, and where it ends; each at a page, each row too."""
     row = _row_bytes(num_blocks)
-    sizes = [4 * MAX_SLOTS, row // GROUP, row, 8 * row, MAX_SLOTS * row]
+    sizes = [5 * MAX_SLOTS, row // GROUP, row, 8 * row, MAX_SLOTS * row, MAX_SLOTS * row]
     places = [0]
     for size in sizes:
         places.append(places[-1] - (-size // _PAGE) * _PAGE)
@@ -69,21 +75,23 @@ class HolderTable:
         places = _parts(num_blocks)
         self.row_bytes = row = _row_bytes(num_blocks)
         self.pids: npt.NDArray[np.uint32] = memory[: 4 * MAX_SLOTS].view(np.uint32)
+        self.pinning: Bytes = memory[4 * MAX_SLOTS : 5 * MAX_SLOTS]
         self.dirty: Bytes = memory[places[1] : places[1] + row // GROUP]
         self._marks: memoryview[Any] = memory[places[2] : places[2] + row].data
         generations = memory[places[3] : places[3] + 8 * row].view(np.uint64)
         self._held: Bytes = memory[places[4] : places[4] + MAX_SLOTS * row].reshape(MAX_SLOTS, row)
         # Single items are read and written five times faster through these.
         self._cells: memoryview[Any] = self._held.reshape(-1).data
+        self._pinned: memoryview[Any] = memory[places[5] : places[5] + MAX_SLOTS * row].data
         self._generations: memoryview[Any] = generations.data
         self._dirty: memoryview[Any] = self.dirty.data
         self._pids: memoryview[Any] = self.pids.data.cast("B")
         self._known_slots: tuple[bytes, list[int]] = (b"", [])
-        self._rows_at = places[4]
+        self._rows_at = places[4:6]
 
-    def row_at(self, slot: int) -> int:
-        """Where a slot's row begins, in bytes from the beginning of the table."""
-        return self._rows_at + slot * self.row_bytes
+    def rows_at(self, slot: int) -> list[int]:
+        """Where a slot's rows begin, in bytes from the beginning of the table."""
+        return [place + slot * self.row_bytes for place in self._rows_at]
 
     # -- who holds -------------------------------------------------------------------------------
 
@@ -103,6 +111,16 @@ class HolderTable:
         """Undo `hold`."""
         self._cells[slot * self.row_bytes + index] = 0
         self._dirty[index // GROUP] = 1
+
+    def pin(self, slot: int, index: int) -> None:
+        """Let a block keep its pages, from now on until `unpin` or the end of the process; the slot holds it now."""
+        self.pinning[slot] = 1
+        self._pinned[slot * self.row_bytes + index] = 1
+        kernel.fence()
+
+    def unpin(self, slot: int, index: int) -> None:
+        """Undo `pin`."""
+        self._pinned[slot * self.row_bytes + index] = 0
 
     def mark(self, index: int) -> memoryview[Any]:
         """One byte of a block that is held: 0 in each generation, until a user of the block writes 1."""
@@ -124,6 +142,12 @@ class HolderTable:
         cells, row = self._cells, self.row_bytes
         # A loop is five times faster than numpy for a few slots, and level for a hundred.
         return any(cells[slot * row + index] for slot in self.slots())
+
+    def is_pinned(self, index: int) -> bool:
+        """Whether any slot has pinned a block, which nobody holds."""
+        # Reading a row that was never written would give it pages.
+        cells, row, pinning = self._pinned, self.row_bytes, self.pinning
+        return any(pinning[slot] and cells[slot * row + index] for slot in self.slots())
 
     def holders(self, index: int) -> list[int]:
         """The ids of the processes that hold a block."""

@@ -1,4 +1,4 @@
-"""How much shared memory all processes of a job may take together on one machine."""
+"""How much shared memory all processes of a job may take together on one machine, and how much each may pin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from rlinf.scheduler.errors import ConfigError
 
 VARIABLE = "RLINF_ARENA_MIB"
+PINNED_VARIABLE = "RLINF_PINNED_MIB"
 _SHARE = 2
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -21,11 +22,25 @@ def default_limit_bytes() -> int:
     Raises:
         ConfigError: the variable holds no number of at least 0.
     """
-    text = os.environ.get(VARIABLE)
+    told = _bytes_in(VARIABLE, "no shared memory")
+    return memory_bytes() // _SHARE if told is None else told
+
+
+def pinned_limit_bytes() -> int:
+    """How much shared memory a process pins for its devices: what `RLINF_PINNED_MIB` says; else 0, for none.
+
+    Raises:
+        ConfigError: the variable holds no number of at least 0.
+    """
+    return _bytes_in(PINNED_VARIABLE, "no pinned memory") or 0
+
+
+def _bytes_in(variable: str, zero: str) -> int | None:
+    text = os.environ.get(variable)
     if text is None:
-        return memory_bytes() // _SHARE
+        return None
     if not text.strip().isdecimal():
-        raise ConfigError(f"{VARIABLE} is {text!r}; it takes a whole number of MiB, 0 for no shared memory")
+        raise ConfigError(f"{variable} is {text!r}; it takes a whole number of MiB, 0 for {zero}")
     return int(text) << 20
 
 

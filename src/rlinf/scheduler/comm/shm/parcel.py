@@ -246,5 +246,5 @@ class Arrived:
             CodecError: the bytes are no object, or its class cannot be had here.
             OSError: shared memory cannot be mapped here.
         """
-        frames = self._frames if self.lease is None else frames_of(self.lease.array(), self.sizes)
+        frames = self._frames if self.lease is None else frames_of(self.lease.to_load(), self.sizes)
         return decode(frames[0], frames[1:])

@@ -16,6 +16,7 @@ from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.arena import Arena
 from rlinf.scheduler.comm.shm.foreign import ForeignArena
 from rlinf.scheduler.comm.shm.io_thread import Carrier, run_at
+from rlinf.scheduler.comm.shm.lease import BlockLease
 from rlinf.scheduler.comm.shm.ledger import Ledger
 from rlinf.scheduler.comm.shm.offers import SERVICE, BlockReturned, Offers
 from rlinf.scheduler.comm.shm.owners import OwnerWatch
@@ -55,6 +56,7 @@ class Parcels:
     Attributes:
         own_id: this process.
         arena: its shared memory; None where there is none.
+        pin: pins a block that is to be loaded, and gives what keeps it so; None: nothing is pinned.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Parcels:
     ) -> None:
         self.own_id = messenger.endpoint.process_id
         self.arena: Arena | None = None
+        self.pin: Callable[[BlockLease], object] | None = None
         self._messenger = messenger
         self._open = OpenArenas(messenger.submit, self._on_opened, self._tell_owner)
         self._owners = OwnerWatch(messenger)
@@ -202,6 +205,7 @@ class Parcels:
             self._messenger.call_later(SWEEP_AFTER_S, self._sweep)
         if to_load:
             lease.map()
+            lease.pin = self.pin
         return Arrived([], lease, at.frame_sizes)
 
     def frames_for(self, arrived: Arrived, peer: Endpoint, *, shared: bool = False) -> list[Buffer]:

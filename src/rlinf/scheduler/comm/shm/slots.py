@@ -46,5 +46,7 @@ def clear_dead_slots(fd: int, table: HolderTable) -> bool:
 
 
 def _clear(fd: int, table: HolderTable, slot: int) -> None:
-    kernel.punch(fd, HEADER_BYTES + table.row_at(slot), table.row_bytes)
+    for row_at in table.rows_at(slot):
+        kernel.punch(fd, HEADER_BYTES + row_at, table.row_bytes)
+    table.pinning[slot] = 0
     table.dirty[:] = 1

@@ -47,7 +47,7 @@ class Trimmer:
         self._gives_up = arena.is_short() or idle or self._gives_up
         if self._gives_up:
             self._gives_up = arena.trim()
-            if idle and not self._gives_up and arena.unused():
+            if idle and not self._gives_up and arena.unused() and not arena.keeps_pinned:
                 self.on_duty = False
                 return
         # Others may still have blocks, which nobody says when they are released.

@@ -36,7 +36,7 @@ FIRST_RETRY_S = 0.02
 MAX_RETRY_S = 1.0
 # While a connection of our own is younger than this, one that comes from the other side yields to it (or it to that).
 RECENT_DIAL_S = 2.0
-# Acknowledged at once after so many messages or bytes; otherwise when the owner gets to it (`ACK_DELAY_S`).
+# Acknowledged at once after so many messages or bytes; otherwise when the owner gets to it, within `ACK_DELAY_S`.
 ACK_MESSAGES = 64
 ACK_BYTES = 256 << 10
 ACK_DELAY_S = 0.05

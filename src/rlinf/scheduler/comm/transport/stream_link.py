@@ -241,7 +241,8 @@ class StreamLink:
         if self._session.receive(len(numbered), num_bytes):
             self._acknowledge = True
         elif self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(ACK_DELAY_S, self._acknowledge_late)
+            # With those of all other links: a job's home has one to each process.
+            self._ack_timer = self._loop.call_at_tick(ACK_DELAY_S, self._acknowledge_late)
         self._events.on_messages(numbered)
         if self._acknowledge:
             self.flush()
