@@ -142,6 +142,13 @@ def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, m
     assert told == ["early:0"]
 
 
+@pytest.mark.parametrize("timeout_s", [float("inf"), -1.0])
+def test_a_trace_ends_with_any_deadline(tmp_path, timeout_s):
+    given = []
+    JobTrace(tmp_path / "run.json", given.append).stop(timeout_s)
+    assert given == [max(0.0, timeout_s)]
+
+
 def test_who_ends_a_trace_that_another_thread_is_ending_waits_no_longer_than_it_says(tmp_path):
     begun, goes_on = threading.Event(), threading.Event()
 
