@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf.scheduler.engine import leaving
+from rlinf.scheduler.engine import holds, leaving
 
 DEADLINE_S = 60.0
 STATUS = 7
@@ -86,6 +86,40 @@ def test_a_head_that_cannot_be_asked_for_want_of_descriptors_is_left_as_one_that
     monkeypatch.setattr(leaving, "SHUTDOWN_WITHIN_S", 0.01)
     leaving.leave_ray()
     assert stuck.ended
+
+
+def test_devices_are_given_back_without_waiting_for_a_head_that_is_silent(stuck, monkeypatch):
+    begun = threading.Event()
+
+    def remove(_):  # as Ray does, which waits a minute for its head
+        begun.set()
+        stuck.goes_on.wait(DEADLINE_S)
+
+    monkeypatch.setattr(holds, "remove_placement_group", remove)
+    monkeypatch.setattr(leaving, "_LOOK_S", 0.01)
+    monkeypatch.setattr(leaving, "SHUTDOWN_WITHIN_S", 0.01)
+    groups = [SimpleNamespace(id=number) for number in range(2)]
+    began = time.monotonic()
+    holds.DeviceHolds("job").release(groups)
+    assert time.monotonic() - began < DEADLINE_S / 2
+    assert begun.wait(DEADLINE_S)
+
+
+def test_devices_are_given_back_as_long_as_the_head_answers(stuck, monkeypatch):
+    removed, looks = [], [True, True]
+
+    def answers(_):
+        if not (looks and looks.pop()):
+            stuck.goes_on.set()
+        return True
+
+    monkeypatch.setattr(
+        holds, "remove_placement_group", lambda _: removed.append(stuck.goes_on.wait(DEADLINE_S))
+    )
+    monkeypatch.setattr(leaving, "_answers", answers)
+    monkeypatch.setattr(leaving, "SHUTDOWN_WITHIN_S", 0.01)
+    holds.DeviceHolds("job").release([SimpleNamespace(id=1)])
+    assert removed == [True]
 
 
 def test_an_error_that_ends_the_program_is_not_told_to_rays_head_first(monkeypatch):

@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import ray
@@ -40,8 +41,7 @@ def leave_ray() -> None:
     try:
         if not _answers(address):
             left = _leave_beside()
-            while not left.wait(SHUTDOWN_WITHIN_S) and _answers(address):
-                pass  # it is busy, and comes to it
+            _wait(left, address)
     except BaseException:  # Ctrl-C, say: what it ends must not wait for the head then
         _leave_alone(left or _leave_beside(), address)
         raise
@@ -52,6 +52,18 @@ def leave_ray() -> None:
     else:
         _log.info("Ray's head at %s does not answer: this process does not wait until Ray is left", address)
         _leave_alone(left, address)
+
+
+def do_while_head_answers(work: Callable[[], None]) -> None:
+    """Have Ray do what its head has a part in; where that does not answer, it is not waited for.
+
+    Raises: what `work` raises, if it ends meanwhile.
+    """
+    done: Promise[None] = Promise()
+    run_beside(done.set_from, work)
+    _wait(done, str(ray.get_runtime_context().gcs_address))
+    if done.done():
+        done.result()
 
 
 def check_left() -> None:
@@ -73,6 +85,11 @@ def show_errors_at_once() -> None:
     """
     if sys.excepthook is worker.custom_excepthook:  # else it is the program's own
         sys.excepthook = worker.normal_excepthook
+
+
+def _wait(done: Promise[None], address: str) -> None:
+    while not done.wait(SHUTDOWN_WITHIN_S) and _answers(address):
+        pass  # the head is busy, and comes to it
 
 
 def _answers(address: str) -> bool:
