@@ -89,20 +89,19 @@ def test_a_head_that_cannot_be_asked_for_want_of_descriptors_is_left_as_one_that
 
 
 def test_devices_are_given_back_without_waiting_for_a_head_that_is_silent(stuck, monkeypatch):
-    begun = threading.Event()
+    removed = threading.Event()
 
     def remove(_):  # as Ray does, which waits a minute for its head
-        begun.set()
         stuck.goes_on.wait(DEADLINE_S)
+        removed.set()
 
     monkeypatch.setattr(holds, "remove_placement_group", remove)
     monkeypatch.setattr(leaving, "_LOOK_S", 0.01)
     monkeypatch.setattr(leaving, "SHUTDOWN_WITHIN_S", 0.01)
-    groups = [SimpleNamespace(id=number) for number in range(2)]
-    began = time.monotonic()
-    holds.DeviceHolds("job").release(groups)
-    assert time.monotonic() - began < DEADLINE_S / 2
-    assert begun.wait(DEADLINE_S)
+    holds.DeviceHolds("job").release([SimpleNamespace(id=1)])
+    assert not removed.is_set()
+    stuck.goes_on.set()
+    assert removed.wait(DEADLINE_S)
 
 
 def test_devices_are_given_back_as_long_as_the_head_answers(stuck, monkeypatch):
