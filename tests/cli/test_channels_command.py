@@ -106,3 +106,11 @@ def test_a_job_that_outlives_its_drivers_is_chosen_by_its_name_too(monkeypatch):
         ClusterError, match="no job's driver is process 10 of this machine; there are 7: job; 8"
     ):
         job_file.find_job("10")
+
+
+def test_of_jobs_of_one_name_on_several_rays_none_is_chosen_by_that(monkeypatch):
+    jobs = [job_file.RunningJob(pid, "job", 0.0, b"", None, True, kept="night") for pid in (7, 8)]
+    monkeypatch.setattr(job_file, "running_jobs", lambda: jobs)
+    with pytest.raises(ClusterError, match=r"several jobs are called 'night'.*`--job 7`.*: 7: job; 8: job"):
+        job_file.find_job("night")
+    assert job_file.find_job("8") is jobs[1]

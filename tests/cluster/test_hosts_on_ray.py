@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts_stories import LARGE_BYTES, NUM_LARGE, NUM_LEFT, STATUS
+from hosts_stories import LARGE_BYTES, MISTAKE, NUM_LARGE, NUM_LEFT
 
 from machine_fixtures import made_or_skipped
 from rlinf.testing.hosts import HostFleet
@@ -103,7 +103,8 @@ def tell(hands, *stories, host=0):
             end = {"status": program.returncode, "after_s": time.monotonic() - hands.seen_at}
         finally:
             program.kill()
-        assert hands.seen is not None, program.stderr.read()
+        end["said"] = program.stderr.read()
+        assert hands.seen is not None, end["said"]
     return hands.seen | {"end": end}
 
 
@@ -205,12 +206,13 @@ def test_a_driver_begins_uses_and_ends_a_job_that_is_kept_on_another_host(seen_k
     assert seen_kept["group"] == seen_kept["hosts"] == ["192.0.2.1", "192.0.2.2"]
 
 
-def test_a_driver_whose_head_falls_silent_is_told_and_ends_within_seconds_as_its_program_says(seen_kept):
+def test_a_driver_whose_head_falls_silent_is_told_and_ends_within_seconds_by_its_own_error(seen_kept):
     for what in ("job", "call"):
         took_s, _, text = seen_kept["silent head"][what]
         assert took_s < 4 + LATE_S
         assert re.search(r"Ray's head at 192\.0\.2\.1:6379 has not answered for \d+ s, at ", text)
-    assert seen_kept["end"]["status"] == STATUS
+    assert seen_kept["end"]["status"] == 1
+    assert f"RuntimeError: {MISTAKE}" in seen_kept["end"]["said"]
     assert seen_kept["end"]["after_s"] < LATE_S
 
 

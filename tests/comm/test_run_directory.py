@@ -83,6 +83,11 @@ def test_a_folder_that_somebody_keeps_locked_is_not_waited_for_without_end(paren
     os.close(hold_folder(folder, within_s=0))
 
 
+def test_a_folder_whose_own_folder_is_gone_is_not_said_to_be_locked(parent):
+    with pytest.raises(FileNotFoundError, match="gone/trace-a1-b2"):
+        hold_folder(parent / "gone" / "trace-a1-b2", within_s=0.05)
+
+
 def test_whoever_wants_a_folder_that_is_being_removed_has_a_new_one(parent):
     folder = make(parent / "trace-a1-b2", "lock")
     with (folder / "lock").open() as remover, ThreadPoolExecutor(1) as beside:

@@ -4,6 +4,7 @@ import errno
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -11,9 +12,10 @@ from alarms import Interrupted
 from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import ClusterTimeout, ConfigError
 from rlinf.scheduler.host.timing import Stopwatch
-from rlinf.scheduler.observe import trace_desk
+from rlinf.scheduler.observe import trace_desk, tracing
 from rlinf.scheduler.observe.notes import Enlist
 from rlinf.scheduler.observe.trace_desk import JobTrace, TraceDesk
+from rlinf.scheduler.observe.tracing import Tracer
 from rlinf.scheduler.session import current_session
 from rlinf.testing import LocalRuntime
 from waits import wait_until
@@ -140,6 +142,29 @@ def test_who_comes_while_a_trace_ends_is_not_told_to_write_one(desk, tmp_path, m
     desk._on_io_thread(lambda: desk._on_enlisted("early:0", late))
     trace.stop()
     assert told == ["early:0"]
+
+
+def test_a_trace_that_another_thread_ends_while_it_is_noted_what_is_open_just_ends(
+    desk, tmp_path, monkeypatch
+):
+    tracer = current_session().service(Tracer)
+
+    def ended_meanwhile():
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(tracer.end, tracer._trace_id).result(DEADLINE_S)
+        return []
+
+    with desk.begin(tmp_path / "run.json", MIB):
+        monkeypatch.setattr(tracing, "open_spans", ended_meanwhile)
+        desk._on_io_thread(partial(tracer._note_open, tracer._trace_id))
+        assert tracer._spool is None
+
+
+@pytest.mark.parametrize("timeout_s", [float("inf"), -1.0])
+def test_a_trace_ends_with_any_deadline(tmp_path, timeout_s):
+    given = []
+    JobTrace(tmp_path / "run.json", given.append).stop(timeout_s)
+    assert given == [max(0.0, timeout_s)]
 
 
 def test_who_ends_a_trace_that_another_thread_is_ending_waits_no_longer_than_it_says(tmp_path):

@@ -6,13 +6,12 @@ import contextlib
 import contextvars
 import inspect
 import json
-import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
 
-from alarms import Interrupted
+from alarms import interrupted_at
 from rlinf.scheduler import Channel
 from rlinf.scheduler.comm import handle, promise, timekeeping
 from rlinf.scheduler.comm.promise import Promise
@@ -152,37 +151,11 @@ def test_what_an_interruption_cuts_short_anywhere_is_open_no_more():
             pass
 
     for number in range(10_000):
-        if not contextvars.copy_context().run(interrupted_at, number, work):
+        if not contextvars.copy_context().run(interrupted_at, number, work, MEASURING):
             break
         assert TIMES.open == {}, f"interrupted at its instruction {number}"
     assert number > 100
     assert TIMES.open == {}
-
-
-def interrupted_at(number, work):
-    """Whether a function was interrupted, at that instruction of its own or of what measures time in it."""
-    left = number
-
-    def trace(frame, event, _):
-        nonlocal left
-        if frame.f_code is not work.__code__ and frame.f_code.co_filename not in MEASURING:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= 1
-            if left < 0:
-                raise Interrupted
-        return trace
-
-    before = sys.gettrace()
-    try:
-        sys.settrace(trace)
-        work()
-    except Interrupted:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 def test_an_operation_that_a_task_awaits_is_open():

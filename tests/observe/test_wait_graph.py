@@ -499,6 +499,16 @@ def test_about_one_of_several_waits_tells_of_that_one():
     assert found.about("driver", 7).splitlines()[0].startswith("driver waits 500 s")
 
 
+def test_about_one_of_the_tasks_of_an_event_loop_tells_of_that_one():
+    tasks = [
+        Stack(name, REWARD, result(rank, since_s=since_s), thread=1)
+        for name, rank, since_s in (("MainThread", "a:0", 3.0), ("task", "b:0", 500.0), ("task", "c:0", 0.5))
+    ]
+    found = why(Doing("driver", 1, "node0", None, tuple(tasks)), works("a:0"), works("b:0"), works("c:0"))
+    for waited_s, rank in ((3.2, "a:0"), (501.0, "b:0"), (0.6, "c:0")):
+        assert f"{rank} stands in" in found.about("driver", 1, waited_s).splitlines()[-1]
+
+
 def test_about_a_long_chain_and_a_ring():
     chain = [waits(f"a:{rank}", recv(f"a:{rank + 1}")) for rank in range(9)]
     told = why(*chain, works("a:9")).about("a:0").splitlines()

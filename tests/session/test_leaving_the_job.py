@@ -1,5 +1,8 @@
 """A process's membership in the job."""
 
+import os
+import select
+import signal
 import threading
 
 import pytest
@@ -8,14 +11,42 @@ from rlinf.scheduler.channel import Channel, ChannelSpec, host_channel
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.events import JobLost
-from rlinf.scheduler.session import Session, current_or_none
+from rlinf.scheduler.session import Session, current_or_none, set_current
+from rlinf.scheduler.session import session as session_module
 from scarce_threads import refuse_thread
+from waits import wait_until
 
 DEADLINE_S = 60.0
 
 
 def fail():
     raise SystemExit("a mistake")
+
+
+@pytest.fixture
+def left_beside(session):
+    """A session that is being left, until what it gives is set."""
+    undoing, go_on = threading.Event(), threading.Event()
+
+    def undo():
+        undoing.set()
+        go_on.wait(DEADLINE_S)
+
+    session.on_close_last(undo)
+    session.leave("Ray's head is gone")
+    assert undoing.wait(DEADLINE_S)
+    yield go_on
+    go_on.set()
+
+
+def check_closing_waits(session, left_beside):
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    left_beside.set()
+    closing.join(DEADLINE_S)
+    assert not closing.is_alive()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -49,23 +80,8 @@ def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thre
     assert session.closed
 
 
-def test_who_closes_while_the_job_is_left_beside_waits_until_that_is_done(session):
-    undoing, go_on = threading.Event(), threading.Event()
-
-    def undo():
-        undoing.set()
-        go_on.wait(DEADLINE_S)
-
-    session.on_close_last(undo)
-    session.leave("Ray's head is gone")
-    assert undoing.wait(DEADLINE_S)
-    closing = threading.Thread(target=session.close)
-    closing.start()
-    closing.join(0.1)
-    assert closing.is_alive()
-    go_on.set()
-    closing.join(DEADLINE_S)
-    assert not closing.is_alive()
+def test_who_closes_while_the_job_is_left_beside_waits_until_that_is_done(session, left_beside):
+    check_closing_waits(session, left_beside)
     with pytest.raises(CommError, match="Ray's head is gone"):
         session.directory.lookup("nobody", 0.0)
 
@@ -91,3 +107,28 @@ def test_a_thread_that_waits_when_the_program_is_interrupted_is_told_so(secret):
     with pytest.raises(KeyboardInterrupt), Session(secret, "driver") as session:
         work(session)
     assert "this process was interrupted, and has left the cluster" in str(told.result(DEADLINE_S))
+
+
+def test_a_job_that_is_lost_in_two_ways_at_once_is_left_when_all_is_undone(session, left_beside):
+    session.leave("another driver has stopped it")
+    assert session.failure == "Ray's head is gone"
+    # The second one finds nothing to undo.
+    wait_until(lambda: [thread.name for thread in threading.enumerate()].count("rlinf-leave-job") == 1)
+    check_closing_waits(session, left_beside)
+
+
+def test_a_child_that_is_forked_while_the_job_is_left_does_not_wait_for_its_parents_thread(
+    session, left_beside, monkeypatch
+):
+    monkeypatch.setattr(session_module, "UNDONE_WITHIN_S", DEADLINE_S)
+    set_current(session)
+    child = os.fork()
+    if child == 0:
+        session.close()
+        os._exit(0)
+    descriptor = os.pidfd_open(child)
+    ended, _, _ = select.select([descriptor], [], [], DEADLINE_S / 4)
+    os.close(descriptor)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == 0

@@ -2,6 +2,7 @@
 
 import random
 import signal
+import sys
 
 import pytest
 
@@ -61,3 +62,29 @@ def alarms():
     yield make
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+def interrupted_at(number, work, files):
+    """Whether a function was interrupted, at that instruction of its own or of what it calls in these files."""
+    left = number
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code is not work.__code__ and frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

@@ -6,11 +6,13 @@ import weakref
 import pytest
 import torch
 
+from alarms import interrupted_at
 from rlinf.scheduler import Worker
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.maps import map_array
 from rlinf.scheduler.errors import ConfigError
 from rlinf.scheduler.host.timing import recording
+from rlinf.scheduler.worker import offload
 from rlinf.scheduler.worker.device_lock import DeviceLock
 from rlinf.scheduler.worker.offload import Offload
 
@@ -118,6 +120,22 @@ def test_what_shares_memory_still_does(device):
         assert other.weight is tied.weight
     assert torch.equal(whole.view(10, 10).t(), turned)
     assert whole.sum() == sum(range(100)) + 2000
+
+
+def test_what_shares_memory_still_does_wherever_a_move_was_interrupted():
+    for number in range(10_000):
+        memory, device = torch.arange(8.0), SmallDevice()
+        halves = memory[:4], memory[4:]
+        moved = Offload(halves, device)
+        if not interrupted_at(number, moved.bring, [offload.__file__]):
+            break
+        assert len({device.is_there(half) for half in halves}) == 1, (
+            f"interrupted at its instruction {number}"
+        )
+        moved.bring()
+        first, second = halves
+        assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert number > 100
 
 
 def test_dtypes_and_empty_tensors_come_back_bit_by_bit(device):

@@ -131,10 +131,12 @@ def hold(path: Path, opened: Callable[[], int], within_s: float = REMOVED_WITHIN
 
     Raises:
         ClusterError: somebody has it locked for longer.
+        FileNotFoundError: it cannot be made for as long: what it lies in is gone.
     """
     deadline = time.monotonic() + within_s
     while True:
-        with contextlib.suppress(FileNotFoundError):  # somebody removed it in between
+        missing: FileNotFoundError | None = None
+        try:
             descriptor, is_held = opened(), False
             try:
                 is_held = _lock_shared(descriptor) and is_at(descriptor, path)
@@ -143,8 +145,10 @@ def hold(path: Path, opened: Callable[[], int], within_s: float = REMOVED_WITHIN
                     os.close(descriptor)
             if is_held:
                 return descriptor
+        except FileNotFoundError as error:  # somebody removed it in between
+            missing = error
         if time.monotonic() >= deadline:
-            raise ClusterError(
+            raise missing or ClusterError(
                 f"{path}: another process has had it locked for {within_s:g} s, as one that removes it does; "
                 f"`fuser -v {path}` says which"
             )

@@ -31,6 +31,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlinf.scheduler.engine.engine import ray_errors
+from rlinf.scheduler.engine.leaving import do_while_head_answers
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 from rlinf.scheduler.hardware.vendors import vendor_named, vendors
 from rlinf.scheduler.wording import printable
@@ -215,11 +216,15 @@ class DeviceHolds:
         return [hold for hold in holds_in_cluster() if hold.job != job]
 
     def release(self, taken: Sequence[PlacementGroup] | None = None) -> None:
-        """Give back what this process has taken: this, or (None) everything."""
+        """Give back what this process has taken: this, or (None) everything.
+
+        Where Ray's head does not answer that takes seconds, and not a minute for each: Ray has it back with the job.
+        """
         given = list(self._groups.values() if taken is None else taken)
         for group in given:  # no lock: who leaves the job does not wait for a launch that asks Ray
             self._groups.pop(group.id, None)
-        _remove(given)
+        if given and ray.is_initialized():
+            do_while_head_answers(partial(_remove, given))
 
 
 @contextmanager

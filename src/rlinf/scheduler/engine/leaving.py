@@ -9,9 +9,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import ray
+from ray._private import worker
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
@@ -34,24 +37,33 @@ def leave_ray() -> None:
         ray.shutdown()
         return
     address = str(ray.get_runtime_context().gcs_address)
-    if _answers(address):
+    left: Promise[None] | None = None
+    try:
+        if not _answers(address):
+            left = _leave_beside()
+            _wait(left, address)
+    except BaseException:  # Ctrl-C, say: what it ends must not wait for the head then
+        _leave_alone(left or _leave_beside(), address)
+        raise
+    if left is None:
         ray.shutdown()
-        return
-    left: Promise[None] = Promise()
-    run_beside(left.set_from, ray.shutdown)
-    while not left.wait(SHUTDOWN_WITHIN_S):
-        if not _answers(address):  # else it is busy, and comes to it
-            _log.info(
-                "Ray's head at %s does not answer: this process does not wait until Ray is left", address
-            )
-            _left_alone.append((left, address))
-            _end_without_ray()
-            return
-    left.result()
+    elif left.done():
+        left.result()
+    else:
+        _log.info("Ray's head at %s does not answer: this process does not wait until Ray is left", address)
+        _leave_alone(left, address)
 
 
-def _answers(address: str) -> bool:
-    return HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]
+def do_while_head_answers(work: Callable[[], None]) -> None:
+    """Have Ray do what its head has a part in; where that does not answer, it is not waited for.
+
+    Raises: what `work` raises, if it ends meanwhile.
+    """
+    done: Promise[None] = Promise()
+    run_beside(done.set_from, work)
+    _wait(done, str(ray.get_runtime_context().gcs_address))
+    if done.done():
+        done.result()
 
 
 def check_left() -> None:
@@ -66,6 +78,38 @@ def check_left() -> None:
             raise ClusterError(f"{problem}: open the cluster in another process")
 
 
+def show_errors_at_once() -> None:
+    """Have an error that ends this process shown before anything else: Ray's hook tells its head of it first.
+
+    That has no deadline, either.
+    """
+    if sys.excepthook is worker.custom_excepthook:  # else it is the program's own
+        sys.excepthook = worker.normal_excepthook
+
+
+def _wait(done: Promise[None], address: str) -> None:
+    while not done.wait(SHUTDOWN_WITHIN_S) and _answers(address):
+        pass  # the head is busy, and comes to it
+
+
+def _answers(address: str) -> bool:
+    try:
+        return HEAD in ask_raylets({HEAD: host_and_port(address)}, _LOOK_S)[1]
+    except OSError:  # no descriptor is to be had, or the host has no address any more
+        return False
+
+
+def _leave_beside() -> Promise[None]:
+    left: Promise[None] = Promise()
+    run_beside(left.set_from, ray.shutdown)
+    return left
+
+
+def _leave_alone(left: Promise[None], address: str) -> None:
+    _left_alone.append((left, address))
+    _end_without_ray()
+
+
 def _end_without_ray() -> None:
     """Have this process end with the status that it ends with anyhow, and without Ray's part in that."""
     atexit.unregister(ray.shutdown)  # it would wait again
@@ -73,3 +117,5 @@ def _end_without_ray() -> None:
     with suppress(AttributeError):  # another C library
         # Python's own end comes before it. What Ray's C++ would take down then is in use by the thread that waits.
         library.on_exit(library._exit, None)
+        # What is registered last is called first: `_exit` drops what C code has printed and not written.
+        library.on_exit(library.fcloseall, None)

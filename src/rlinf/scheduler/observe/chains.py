@@ -22,7 +22,9 @@ class Chain(NamedTuple):
     end: Culprit | None = None
 
 
-def chain_of(graph: WaitGraph, culprits: Sequence[Culprit], process: str, thread: int = 0) -> Chain:
+def chain_of(
+    graph: WaitGraph, culprits: Sequence[Culprit], process: str, thread: int = 0, waited_s: float = 0.0
+) -> Chain:
     """The shortest way from a process's wait to the most probable culprit that it leads to.
 
     Args:
@@ -30,9 +32,14 @@ def chain_of(graph: WaitGraph, culprits: Sequence[Culprit], process: str, thread
         culprits: the most probable first.
         process: who waits.
         thread: in which of its threads; if none of that number waits, in the one that waits for longest.
+        waited_s: for how long, in seconds: an event loop's thread has a wait for each of its tasks.
     """
     waits = graph.blocked.get(process, ())
-    first = _longest([each for each in waits if each.thread == thread] or waits)
+    there = [each for each in waits if each.thread == thread]
+    if there and waited_s:
+        first: Blocked | None = min(there, key=lambda each: abs(each.wait.since_s - waited_s))
+    else:
+        first = _longest(there or waits)
     if first is None:
         return Chain((), next((each for each in culprits if process in (each.address, *each.cycle)), None))
     ways = _ways(graph, first)

@@ -104,7 +104,7 @@ class JobTrace:
             ClusterTimeout: another thread ends it, and has not by then.
         """
         deadline = time.monotonic() + timeout_s
-        if not self._stopping.acquire(timeout=timeout_s):
+        if not self._stopping.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
             problem = f"the trace to {self.path} is not written after {timeout_s:.0f} s"
             raise ClusterTimeout(
                 f"{problem}: another thread of this process has begun to end it, and is still at it"

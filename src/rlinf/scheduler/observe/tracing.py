@@ -171,11 +171,12 @@ class Tracer:
 
     def _note_open(self, trace_id: str) -> None:
         """Note again and again what has not ended: this process may be killed."""
-        if self._spool is None or not self._writes(trace_id) or self._messenger.why_closed:
+        spool = self._spool  # another thread may end it
+        if spool is None or not self._writes(trace_id) or self._messenger.why_closed:
             return
         now = time.monotonic()
         lasting = [span for span in open_spans() if now - span.began >= OPEN_S]
-        self._spool.note_open(StillOpen(now, lasting))
+        spool.note_open(StillOpen(now, lasting))
         self._messenger.call_later(OPEN_S, partial(self._note_open, trace_id))
 
     # -- clocks ----------------------------------------------------------------------------------
@@ -205,7 +206,8 @@ class Tracer:
             spool.note_clock(ClockNote(now, *offset_of(trips)))
 
     def _writes(self, trace_id: str) -> bool:
-        return self._spool is not None and trace_id == self._trace_id and not self._spool.ended.done()
+        spool = self._spool  # another thread may end it
+        return spool is not None and trace_id == self._trace_id and not spool.ended.done()
 
     def _folder(self, trace_id: str) -> Path:
         return folder_of(trace_id, self._messenger.endpoint.machine_id)

@@ -69,9 +69,10 @@ class Why:
         Args:
             process: which.
             thread: whose wait is meant, by its number in that process; of others, and without, the longest is.
-            waited_s: for how long that one has waited, in seconds: this look may be older.
+            waited_s: for how long that one has waited, in seconds: this look may be older, and of the tasks of an event
+                loop it says which one.
         """
-        chain = chain_of(self.graph, self.culprits, process, thread)
+        chain = chain_of(self.graph, self.culprits, process, thread, waited_s)
         lines = [wait_text(self.graph, each) for each in chain.links]
         if lines and chain.links[0].thread == thread:
             first = chain.links[0]

@@ -137,27 +137,35 @@ def find_job(which: int | str | None = None) -> RunningJob:
         ClusterError: there is none, or there are several; the text names them.
     """
     jobs = running_jobs()
-    wanted = None if which is None else str(which)
-    for names in ([str(job.pid) for job in jobs], [job.kept for job in jobs]):
-        if wanted and wanted in names:
-            return jobs[names.index(wanted)]  # the newest, where a process has had several
-    known = "; ".join(f"{job.pid}: {job.program}" for job in jobs)
-    if wanted is not None:
-        what = (
-            f"driver is process {wanted}"
-            if wanted.isdecimal()
-            else f"keeper or name is '{printable(wanted)}'"
-        )
-        near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise ClusterError(f"no job's {what} of this machine; there are {known or 'none'}{hint}")
+    if which is not None:
+        return _called(str(which), jobs)
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
         raise ClusterError("no job of yours has its driver on this machine")
     raise ClusterError(
-        f"there are several jobs; say which by its driver's process id, `--job {jobs[0].pid}` for one: {known}"
+        f"there are several jobs; say which by its driver's process id, `--job {jobs[0].pid}` for one: {_known(jobs)}"
     )
+
+
+def _called(wanted: str, jobs: list[RunningJob]) -> RunningJob:
+    of_process = [job for job in jobs if str(job.pid) == wanted]
+    if of_process:
+        return of_process[0]  # the newest, where a process has had several
+    named = [job for job in jobs if job.kept and job.kept == wanted]
+    if len(named) > 1:  # each of another Ray
+        problem = f"several jobs are called '{printable(wanted)}'; say which by its keeper's process id"
+        raise ClusterError(f"{problem}, `--job {named[0].pid}` for one: {_known(named)}")
+    if named:
+        return named[0]
+    what = f"driver is process {wanted}" if wanted.isdecimal() else f"keeper or name is '{printable(wanted)}'"
+    near = nearest_name(wanted, [job.kept for job in jobs if job.kept])
+    hint = f"; did you mean '{near}'?" if near else ""
+    raise ClusterError(f"no job's {what} of this machine; there are {_known(jobs) or 'none'}{hint}")
+
+
+def _known(jobs: list[RunningJob]) -> str:
+    return "; ".join(f"{job.pid}: {job.program}" for job in jobs)
 
 
 def _read(path: Path) -> bytes:

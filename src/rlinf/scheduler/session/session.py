@@ -105,7 +105,8 @@ class Session:
         self.failure = ""
         self.bus, self.log_bus = EventBus(), EventBus()
         self._closed = False
-        self._leaving: threading.Event | None = None
+        # One for each time that it is left beside the program; completed when that is done.
+        self._leaving: list[Promise[None]] = []
         self._closers: deque[Callable[[], None]] = deque()
         self._first_closers: deque[Callable[[], None]] = deque()
         self._fork_callbacks: deque[Callable[[], None]] = deque()
@@ -234,8 +235,8 @@ class Session:
             why: what those are told who still wait for something here; "": that this process has left.
         """
         self._undo(why)
-        if self._leaving is not None:
-            self._leaving.wait(UNDONE_WITHIN_S)
+        for leaving in tuple(self._leaving):
+            leaving.wait(UNDONE_WITHIN_S)
 
     def _undo(self, why: str = "") -> None:
         self.messenger.why_leaving = why or self.failure or self.messenger.why_leaving
@@ -276,25 +277,25 @@ class Session:
             from rlinf.scheduler.events import JobLost  # noqa: PLC0415
 
             self.bus.emit(JobLost(why))
-        self.failure = why
-        _log.critical("this process leaves the job, and ends what it has started: %s", self.failure)
+        self.failure = self.failure or why  # what listeners were told, also when more is lost
+        _log.critical("this process leaves the job, and ends what it has started: %s", why)
         self._close_beside()
 
     def _close_beside(self) -> None:
         # Not here: what is undone may wait for what runs in this thread.
-        leaving = threading.Event()
+        leaving: Promise[None] = Promise()
 
         def leave() -> None:
             try:
                 self._undo()
             finally:
-                leaving.set()
+                leaving.set_result(None)
 
         try:
-            self._leaving = leaving  # before: who closes meanwhile finds nothing left to undo, or this
+            self._leaving.append(leaving)  # before: who closes meanwhile finds nothing left to undo, or this
             threading.Thread(target=leave, name="rlinf-leave-job").start()
         except RuntimeError:  # "can't start new thread"
-            self._leaving = None
+            self._leaving.remove(leaving)
             if (
                 self.messenger.why_closed
             ):  # nothing can wait for the I/O thread any more, be it this one or not
@@ -306,6 +307,7 @@ class Session:
         """Give everything up without undoing it: in a forked child it all belongs to the parent."""
         self._closed = True
         self.failure = FORKED
+        self._leaving.clear()  # the parent's thread does it
         self._first_closers.clear()
         self._closers.clear()
         while self._fork_callbacks:

@@ -212,8 +212,8 @@ class Recordings:
 
     @property
     def steps(self) -> list[int]:
-        """The steps at which something was taken."""
-        return sorted(self._by_step)
+        """The steps at which something was taken and not given back: those that `step` tells of."""
+        return sorted(number for number, taken in self._by_step.items() if any(map(self._kept, taken)))
 
     def versions(self, number: int) -> dict[int | None, int]:
         """How many of a step's items were made by each version, as of `StepLineage`; nothing else is looked up."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 from rlinf.scheduler.comm.reports import Reporter
@@ -129,11 +131,15 @@ class Offload:
                 whole = self._torch.empty(0, dtype=self._torch.uint8, device=tensor.device).set_(memory)
                 copies[_key(memory)] = allocate(len(whole)).copy_(whole, non_blocking=True)
         self._memory.settle()
-        for tensor in moving:
-            copy = copies[_key(tensor.untyped_storage())]
-            made = self._torch.empty(0, dtype=tensor.dtype, device=copy.device)
-            place = tensor.storage_offset(), tensor.size(), tensor.stride()
-            tensor.data = made.set_(copy.untyped_storage(), *place)
+        made = [self._in(copies[_key(tensor.untyped_storage())], tensor) for tensor in moving]
+        # All at once: no interruption comes between two of them, of which one would be elsewhere than what it shares
+        # its memory with, and not share it any more when both have come to the same place again.
+        deque(map(setattr, moving, repeat("data"), made), maxlen=0)
+
+    def _in(self, copy: _Tensor, tensor: _Tensor) -> _Tensor:
+        """A tensor like another one, in a copy of that one's memory."""
+        made = self._torch.empty(0, dtype=tensor.dtype, device=copy.device)
+        return made.set_(copy.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
     # -- what there is ---------------------------------------------------------------------------
 
