@@ -107,7 +107,8 @@ class Program:
     def send_signal(self, number):
         """Send it a signal, unless it has ended."""
         if not self._has_ended():
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has, and how is about to be told
+                os.kill(self.pid, number)
 
     def kill(self):
         """Kill it."""
