@@ -248,6 +248,8 @@ def test_an_empty_folder_of_a_trace_is_taken_away_as_others_are(monkeypatch):
 
 def test_a_folder_that_is_taken_away_before_it_is_held_is_made_again(monkeypatch):
     folder, take_away = folder_of("a4", "m1"), [True]
+    drop_spools(folder)  # what another run that was ended has left
+    folder.mkdir(mode=0o700)
     open_file = os.open
 
     def open_late(path, *about):
