@@ -31,10 +31,10 @@ demo: .venv/.ready ## Train across components on simulated accelerators (EXAMPLE
 	$(BIN)/python examples/$(EXAMPLE)/main.py --config-name $(MODE)
 
 test: .venv/.ready ## Run the test suite
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0
 
 soak: .venv/.ready ## Run the test suite with many times its random examples, seeds and rounds (EFFORT=10)
-	EFFORT=$(EFFORT) $(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 0
+	EFFORT=$(EFFORT) $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0 --timeout 0
 
 check: .venv/.ready ## Lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -472,8 +472,10 @@ def test_a_forked_child_holds_none_of_its_parents_shortcuts():
             read, write = os.pipe()
             pid = os.fork()
             if not pid:
-                os.write(write, b"%d" % num_sockets(os.getpid()))
-                os._exit(0)
+                try:
+                    os.write(write, b"%d" % num_sockets(os.getpid()))
+                finally:
+                    os._exit(0)
             os.waitpid(pid, 0)
             assert num_sockets(os.getpid()) >= 3
             assert int(os.read(read, 10)) <= others  # of those some may have been closed meanwhile

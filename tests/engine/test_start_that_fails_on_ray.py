@@ -26,7 +26,8 @@ PROGRAM = Path(__file__).with_name("ray_that_fails.py")
 def test_a_start_that_fails_or_is_interrupted_leaves_nothing(what, told):
     done = run_program(PROGRAM, what, with_ray=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [told.rstrip("\n"), "left: [[], False, None, True]"], done.stderr
+    left = "left: ['RaySystemError', [], False, None, True]"
+    assert done.stdout.splitlines() == [told.rstrip("\n"), left], done.stderr
 
 
 def test_what_was_started_is_taken_down_when_this_process_cannot_join_it(monkeypatch):

@@ -124,8 +124,12 @@ def test_a_child_that_is_forked_while_the_job_is_left_does_not_wait_for_its_pare
     set_current(session)
     child = os.fork()
     if child == 0:
-        session.close()
-        os._exit(0)
+        status = 1
+        try:
+            session.close()
+            status = 0
+        finally:
+            os._exit(status)
     descriptor = os.pidfd_open(child)
     ended, _, _ = select.select([descriptor], [], [], DEADLINE_S / 4)
     os.close(descriptor)

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlinf.scheduler.engine.addresses import LOCAL, find_address, unannounced
 from rlinf.scheduler.engine.authentication import authentication_at, host_and_port
 from rlinf.scheduler.engine.guard import Guard
-from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once
+from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
 from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
@@ -303,6 +303,7 @@ def _connect(address: str) -> None:
             "labels": copying.LABELS,
             "_node_ip_address": LOOPBACK[0],
         }
+    start_none_by_accident()
     is_here = address == LOCAL or host_and_port(address)[0] in LOOPBACK
     with _loopback_is_an_address() if is_here else nullcontext():
         ray.init(

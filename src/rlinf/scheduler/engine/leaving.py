@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import ray
-from ray._private import worker
+from ray._private import auto_init_hook, worker
 
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside
@@ -85,6 +85,14 @@ def show_errors_at_once() -> None:
     """
     if sys.excepthook is worker.custom_excepthook:  # else it is the program's own
         sys.excepthook = worker.normal_excepthook
+
+
+def start_none_by_accident() -> None:
+    """Have what a thread of this process asks of Ray after it was left fail: Ray would start another Ray for it.
+
+    That one ends with whatever ends the processes of the program, and Ray ends the program a minute after it.
+    """
+    auto_init_hook.enable_auto_connect = False
 
 
 def _wait(done: Promise[None], address: str) -> None:
