@@ -18,9 +18,11 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, takewhile
 from typing import Protocol
 
@@ -46,6 +48,12 @@ from rlinf.scheduler.queueing.wanted import LeaseTerms, Wanted, WantedGroup
 from rlinf.scheduler.queueing.watch import Watch
 from rlinf.scheduler.queueing.weights import rounded
 from rlinf.scheduler.wording import counted
+
+
+# Of one item: as the class makes them, without a call of Python code.
+_accept = partial(tuple.__new__, Accept)
+_deliver = partial(tuple.__new__, Deliver)
+_NOTHING = (None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +401,71 @@ class NamedQueue:
         if not stream:
             del self.streams[putter.client]
 
+    @property
+    def is_open(self) -> bool:
+        """Whether items pass in the order in which they come, and concern nobody but those who put and get them.
+
+        Then a run of puts, or of gets, does what they do one by one.
+        """
+        if self.ended or self.putters or self.reserved or self.taps or self.lost or self.tally.crowded:
+            return False
+        return self.admission is None and self.sharding is None and self.fifo.is_plain
+
+    def hand_over(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
+        """Give items of puts to gets that wait for one each, and say to how many; it is open, and has nothing."""
+        getters = self.getters
+        count = 0
+        for ticket, item in puts:
+            getter = next(iter(getters), None)
+            if getter is None or getter.wanted is not None or getter.terms is not None or item.is_special:
+                break
+            del getters[getter]
+            self.fifo.pass_by(item)
+            self._note_entered(item)
+            out.append(_accept((client.name, ticket)))
+            self._deliver_one(getter, item, out)
+            count += 1
+        return count
+
+    def push_run(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
+        """Let items of puts enter as long as there is room, and say how many; it is open, and nobody waits here."""
+        num_free, free_bytes = self._free()
+        count = 0
+        for ticket, item in puts:
+            free_bytes -= item.size_bytes
+            if count >= num_free or free_bytes < 0 or item.is_special:
+                break
+            self.fifo.push(item)
+            self._note_entered(item)
+            out.append(_accept((client.name, ticket)))
+            count += 1
+        self.count()
+        return count
+
+    def get_run(self, client: Client, tickets: Iterable[int], out: list[Instruction]) -> None:
+        """Give an item to each get, as long as there are any, and let the others stand in line; it is open."""
+        fifo, getters, tally = self.fifo, self.getters, self.tally
+        is_first = not getters
+        for ticket in tickets:
+            getter = client.operations[ticket] = Getter(client, ticket, self, None)
+            tally.num_gets += 1
+            getter.number = tally.num_gets
+            if is_first and fifo.num_items:
+                self._deliver_one(getter, fifo.take(), out)
+            else:
+                getters[getter] = None
+        if is_first:
+            self.count()
+
+    def _free(self) -> tuple[float, float]:
+        """How many items, and how many bytes, find room for certain; nobody waits here."""
+        tally, own_bytes = self.tally, self.held_bytes
+        free_bytes: float = self.max_bytes - own_bytes if self.max_bytes else math.inf
+        if tally.max_bytes:
+            others_bytes = tally.held_bytes - self.counted_bytes
+            free_bytes = min(free_bytes, tally.max_bytes - others_bytes - own_bytes)
+        return self.maxsize - self.num_held if self.maxsize else math.inf, free_bytes
+
     def withdraw_put(self, putter: Putter) -> None:
         """Forget an unfinished put; its room is free again."""
         del putter.client.operations[putter.ticket]
@@ -724,20 +797,30 @@ class NamedQueue:
 
     def push(self, client: Client, ticket: int, item: Item, out: list[Instruction]) -> None:
         """The item of a put enters."""
-        tally = self.tally
-        item.since = tally.now
         if self.admission is not None:
             self.admission.enter(item)
         self.fifo.push(item)
-        tally.num_items += 1
-        tally.size_bytes += item.size_bytes
-        for watch in tally.watches:
-            watch.note(self.name, item)
+        self._note_entered(item)
         if self.taps:
             for tap in self.taps:
                 tap.see(item)
             self.touch_taps()
-        out.append(Accept(client.name, ticket))
+        out.append(_accept((client.name, ticket)))
+
+    def _note_entered(self, item: Item) -> None:
+        tally = self.tally
+        item.since = tally.now
+        tally.num_items += 1
+        tally.size_bytes += item.size_bytes
+        for watch in tally.watches:
+            watch.note(self.name, item)
+
+    def _deliver_one(self, getter: Getter, item: Item, out: list[Instruction]) -> None:
+        """Give an item to a get that takes one."""
+        getter.items = items = [item]
+        self.delivering += 1
+        self.on_the_way += 1
+        out.append(_deliver((getter.client.name, getter.ticket, items, True, *_NOTHING, self.name)))
 
     def _unuse(self, putter: Putter) -> None:
         if self.admission is not None:

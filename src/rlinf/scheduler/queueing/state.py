@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from rlinf.scheduler.queueing.groups import GroupName
@@ -83,6 +83,41 @@ class ChannelState(Lending, Versioning, Recording):
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
         item.question = (client, question) if question else None
         item.version, item.origin = version, origin
+        if wait and complete and not slot:
+            return self.put_run(client, queue_name, ((ticket, item),))
+        return self._put(client, ticket, queue_name, item, slot, wait=wait, complete=complete)
+
+    def put_run(
+        self, client: str, queue_name: QueueName, puts: Sequence[tuple[int, Item]]
+    ) -> list[Instruction]:
+        """A producer sent several items, all of them here: as `put` of each, by its ticket, one after the other."""
+        out: list[Instruction] = []
+        num_done = 0
+        queue = self._queues.get(queue_name)
+        if queue is not None and not self.closed and queue.is_open:
+            putter = self._client(client)
+            if queue.getters:
+                # Nobody waits for one item while there is one; for one on lease there may be no room.
+                if not queue.fifo.num_items and not queue.leased_items:
+                    num_done = queue.hand_over(putter, puts, out)
+            if not queue.getters:
+                num_done += queue.push_run(putter, islice(puts, num_done, None), out)
+        for ticket, item in islice(puts, num_done, None):
+            out += self._put(client, ticket, queue_name, item)
+        return out
+
+    def _put(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: QueueName,
+        item: Item,
+        slot: int = 0,
+        *,
+        wait: bool = True,
+        complete: bool = True,
+    ) -> list[Instruction]:
+        size_bytes = item.size_bytes
         if self.closed or self._all_ended or queue_name in self._ended:
             return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
         if slot and (queue_name not in self._queues or self._queues[queue_name].admission is None):
@@ -139,7 +174,20 @@ class ChannelState(Lending, Versioning, Recording):
 
     def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
         """A consumer asks for one item: Deliver now or later, or Refuse."""
+        if wait:
+            return self.get_run(client, queue_name, (ticket,))
         return self._get(client, ticket, queue_name, None, wait)
+
+    def get_run(self, client: str, queue_name: QueueName, tickets: Sequence[int]) -> list[Instruction]:
+        """A consumer asks for one item several times: as `get` with each ticket, one after the other."""
+        out: list[Instruction] = []
+        queue = self._queues.get(queue_name)
+        if queue is not None and not self.closed and queue.is_open:
+            queue.get_run(self._client(client), tickets, out)
+            return out
+        for ticket in tickets:
+            out += self._get(client, ticket, queue_name, None, True)
+        return out
 
     def get_batch(
         self,
@@ -330,15 +378,25 @@ class ChannelState(Lending, Versioning, Recording):
         if getter is None:
             return []
         getter.queue.arrive(getter)
-        return self._after_delivery(getter.queue)
+        out: list[Instruction] = []
+        self._after_delivery(getter.queue, out)
+        return out
 
     def confirm(self, client: str, ticket: int) -> list[Instruction]:
         """The items of a delivery were taken; they will not come back."""
-        getter = self._delivery(client, ticket)
-        if getter is None or getter.lease is not None:
-            return []
-        getter.queue.confirm(getter)
-        return self._after_delivery(getter.queue)
+        return self.confirm_run(client, (ticket,))
+
+    def confirm_run(self, client: str, tickets: Iterable[int]) -> list[Instruction]:
+        """The items of several deliveries were taken: as `confirm` of each, one after the other."""
+        out: list[Instruction] = []
+        known = self._clients.get(client)
+        operations = {} if known is None else known.operations
+        for ticket in tickets:
+            getter = operations.get(ticket)
+            if isinstance(getter, Getter) and getter.items is not None and getter.lease is None:
+                getter.queue.confirm(getter)
+                self._after_delivery(getter.queue, out)
+        return out
 
     def lose(self, client: str, taken: Collection[int] = ()) -> list[Instruction]:
         """A client is gone: its waits and unfinished puts are dropped, items in delivery given back.
@@ -492,13 +550,12 @@ class ChannelState(Lending, Versioning, Recording):
         if self._tally.crowded or self._tally.touched:
             self._follow(out)
 
-    def _after_delivery(self, queue: NamedQueue) -> list[Instruction]:
-        out: list[Instruction] = []
+    def _after_delivery(self, queue: NamedQueue, out: list[Instruction]) -> None:
         # As long as more can come the fate of a delivery moves nobody.
         if self.closed or queue.ended or queue.admission is not None:
             queue.settle(self.closed, out)
-        self._drop_if_idle(queue)
-        return out
+        if not queue.delivering:
+            self._drop_if_idle(queue)
 
     def _end(self, queues: Collection[NamedQueue]) -> list[Instruction]:
         out: list[Instruction] = []
