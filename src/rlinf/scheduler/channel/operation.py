@@ -233,6 +233,15 @@ class Operation:
             parts.append(f"at most {self.limits.max_bytes} bytes")
         return " of ".join([text, " and ".join(parts)]) if parts else text
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it waits to put or get one item, of which nothing is said but a weight."""
+        if not self.wait or (self.kind != "put" and self.kind != "get"):
+            return False
+        if self.priority or self.question or self.slot or type(self.weight) is not int:
+            return False
+        return self.group is None and self.version is None and self.trace is None
+
     def awaits(self, channel: str, held_by: str) -> Wait:
         """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
         needs = self.batch_weight or self.group_size or 0

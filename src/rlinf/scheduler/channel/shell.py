@@ -26,7 +26,7 @@ from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Parcel
+from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelUnanswered,
@@ -414,7 +414,7 @@ class ClientShell:
             if kind is End:
                 self._end(*instruction)
             elif kind is Send:
-                self._outbox.append(self._sender.opening(self._operations[instruction.ticket]))
+                self._sender.begin(self._operations[instruction.ticket])
                 if self._held:
                     self._held.pop(instruction.ticket, None)
             elif kind is Confirm:
@@ -515,7 +515,9 @@ class ClientShell:
             self._answer(ticket, self._state.accepted(ticket))
         frames = iter(request.frames)
         for answer in news.answers:
-            if isinstance(answer, wire.Delivered):
+            if isinstance(answer, wire.Handed):
+                self._on_handed(answer, frames)
+            elif isinstance(answer, wire.Delivered):
                 self._on_delivered(answer, frames)
             elif isinstance(answer, wire.Refused):
                 self._on_refused(answer)
@@ -556,6 +558,14 @@ class ClientShell:
         if items is not None:
             # Its caller may have them before anything goes wrong here: then they are not given to another one.
             run_guarded(self._on_items, answer.ticket, items)
+
+    def _on_handed(self, answer: wire.Handed, frames: Iterator[Buffer]) -> None:
+        told = wire.Delivered(0, [1], by=answer.by)  # of each of them the same
+        for ticket, frame in zip(answer.tickets, frames, strict=False):
+            if ticket in self._operations:
+                run_guarded(self._on_items, ticket, Delivery(told, (Arrived([frame]),)))
+            else:
+                self._outbox.append((wire.Withdraw(ticket), ()))
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
         self._carry_out(self._state.delivered(ticket, items))

@@ -83,28 +83,29 @@ class ChannelState(Lending, Versioning, Recording):
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
         item.question = (client, question) if question else None
         item.version, item.origin = version, origin
-        if wait and complete and not slot:
-            return self.put_run(client, queue_name, ((ticket, item),))
+        out: list[Instruction] = []
+        if wait and complete and not slot and self.put_run(client, queue_name, ((ticket, item),), out):
+            return out
         return self._put(client, ticket, queue_name, item, slot, wait=wait, complete=complete)
 
     def put_run(
-        self, client: str, queue_name: QueueName, puts: Sequence[tuple[int, Item]]
-    ) -> list[Instruction]:
-        """A producer sent several items, all of them here: as `put` of each, by its ticket, one after the other."""
-        out: list[Instruction] = []
+        self, client: str, queue_name: QueueName, puts: Sequence[tuple[int, Item]], out: list[Instruction]
+    ) -> int:
+        """A producer sent items in a row, which are here: as `put` of each, by its ticket, as long as that is simple.
+
+        Returns: how many it was simple for; those that are left are to be put one by one.
+        """
+        queue = self._open_queue(queue_name) if puts else None
+        if queue is None:
+            return 0
+        putter = self._client(client)
         num_done = 0
-        queue = self._queues.get(queue_name)
-        if queue is not None and not self.closed and queue.is_open:
-            putter = self._client(client)
-            if queue.getters:
-                # Nobody waits for one item while there is one; for one on lease there may be no room.
-                if not queue.fifo.num_items and not queue.leased_items:
-                    num_done = queue.hand_over(putter, puts, out)
-            if not queue.getters:
-                num_done += queue.push_run(putter, islice(puts, num_done, None), out)
-        for ticket, item in islice(puts, num_done, None):
-            out += self._put(client, ticket, queue_name, item)
-        return out
+        # Who waits for one item has had all that there were; one on lease may take the room of the next.
+        if queue.getters and not queue.fifo.num_items and not queue.leased_items:
+            num_done = queue.hand_over(putter, puts, out)
+        if not queue.getters:
+            num_done += queue.push_run(putter, islice(puts, num_done, None), out)
+        return num_done
 
     def _put(
         self,
@@ -112,10 +113,10 @@ class ChannelState(Lending, Versioning, Recording):
         ticket: int,
         queue_name: QueueName,
         item: Item,
-        slot: int = 0,
+        slot: int,
         *,
-        wait: bool = True,
-        complete: bool = True,
+        wait: bool,
+        complete: bool,
     ) -> list[Instruction]:
         size_bytes = item.size_bytes
         if self.closed or self._all_ended or queue_name in self._ended:
@@ -174,20 +175,27 @@ class ChannelState(Lending, Versioning, Recording):
 
     def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
         """A consumer asks for one item: Deliver now or later, or Refuse."""
-        if wait:
-            return self.get_run(client, queue_name, (ticket,))
+        out: list[Instruction] = []
+        if wait and self.get_run(client, queue_name, (ticket,), out):
+            return out
         return self._get(client, ticket, queue_name, None, wait)
 
-    def get_run(self, client: str, queue_name: QueueName, tickets: Sequence[int]) -> list[Instruction]:
-        """A consumer asks for one item several times: as `get` with each ticket, one after the other."""
-        out: list[Instruction] = []
-        queue = self._queues.get(queue_name)
-        if queue is not None and not self.closed and queue.is_open:
-            queue.get_run(self._client(client), tickets, out)
-            return out
-        for ticket in tickets:
-            out += self._get(client, ticket, queue_name, None, True)
-        return out
+    def get_run(
+        self, client: str, queue_name: QueueName, tickets: Sequence[int], out: list[Instruction]
+    ) -> bool:
+        """A consumer asks for one item several times: as `get` with each ticket; False: to be asked one by one."""
+        queue = self._open_queue(queue_name) if tickets else None
+        if queue is None:
+            return False
+        queue.get_run(self._client(client), tickets, out)
+        return True
+
+    def _open_queue(self, name: QueueName) -> NamedQueue | None:
+        """The queue of that name; None if operations are to look by themselves what stands in their way."""
+        if self.closed or self._all_ended or name in self._ended or self._is_gone(name):
+            return None
+        queue = self._queue(name)
+        return queue if queue.is_open else None
 
     def get_batch(
         self,
