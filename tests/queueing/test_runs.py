@@ -1,9 +1,9 @@
 """What a run of operations does is what they do one by one."""
 
-from effort import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import tries
 from rlinf.scheduler.queueing import ChannelState, Item, LeaseTerms
 
 QUEUES = st.sampled_from(["a", "b"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.holding import HeldParcel
@@ -36,7 +35,7 @@ class OperationSender:
     """
 
     def __init__(self, line: ServerLine, ref: ChannelRef) -> None:
-        self.waiting: deque[tuple[wire.OperationMessage, Sequence[Buffer]]] = deque()
+        self.waiting: deque[tuple[wire.OperationMessage, list[Buffer]]] = deque()
         self.confirmed: list[int] = []
         self.arrived: list[int] = []
         self.num_sent = 0
@@ -58,11 +57,11 @@ class OperationSender:
             if operation.is_plain:
                 self._join_gets(operation)
             else:
-                self.waiting.append((operation.opening(), ()))
-        elif parcel.size_bytes <= RUN_ITEM_BYTES and operation.is_plain and _is_one_frame(parcel):
+                self.waiting.append((operation.opening(), []))
+        elif parcel.size_bytes <= RUN_ITEM_BYTES and operation.is_plain and _travels(parcel):
             self._join_puts(operation, parcel.bytes_frames())
         elif self._is_announced(operation):
-            self.waiting.append((operation.opening(size_bytes=parcel.size_bytes), ()))
+            self.waiting.append((operation.opening(size_bytes=parcel.size_bytes), []))
         else:
             frames = parcel.frames_for(self._server)
             self.waiting.append((operation.opening(len(frames)), frames))
@@ -72,17 +71,18 @@ class OperationSender:
         if type(last) is wire.Gets and last.step == operation.step and _is_joined(last, operation):
             last.tickets.append(operation.ticket)
         else:
-            self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket], operation.step), ()))
+            self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket], operation.step), []))
 
     def _join_puts(self, operation: Operation, frames: list[Buffer]) -> None:
+        num_frames, weight = len(frames), int(operation.weight)
         if self.waiting:
             last, its_frames = self.waiting[-1]
-            if type(last) is wire.Puts and isinstance(its_frames, list) and _is_joined(last, operation):
+            if type(last) is wire.Puts and last.num_frames == num_frames and _is_joined(last, operation):
                 last.tickets.append(operation.ticket)
-                last.weights.append(int(operation.weight))
+                last.weights.append(weight)
                 its_frames += frames
                 return
-        puts = wire.Puts(operation.queue_name, [operation.ticket], [int(operation.weight)])
+        puts = wire.Puts(operation.queue_name, num_frames, [operation.ticket], [weight])
         self.waiting.append((puts, [*frames]))
 
     def fill(self, operation: Operation) -> None:
@@ -128,9 +128,9 @@ class OperationSender:
         )
 
 
-def _is_one_frame(parcel: Parcel | HeldParcel) -> bool:
-    """Whether an item travels as bytes, in one piece."""
-    return type(parcel) is Parcel and not parcel.in_shared_memory and len(parcel.bytes_frames()) == 1
+def _travels(parcel: Parcel | HeldParcel) -> bool:
+    """Whether an item travels as bytes."""
+    return type(parcel) is Parcel and not parcel.in_shared_memory
 
 
 def _is_joined(run: wire.Puts | wire.Gets, operation: Operation) -> bool:

@@ -328,17 +328,21 @@ class ChannelServer:
 
     def _puts(self, client: str, run: wire.Puts, frames: Iterator[Buffer]) -> list[Instruction]:
         who = self._clients[client].who
-        puts = []
-        # In this order: it is to take no frame when there is no ticket any more.
-        for ticket, weight, frame in zip(run.tickets, run.weights, frames, strict=False):
-            item = Item(Arrived([frame]), weight, len(frame))
+        puts: list[tuple[int, Item]] = []
+        # The tickets first: when there are no more, no frame is taken.
+        parts: Iterator[Any] = zip(run.tickets, run.weights, *[frames] * run.num_frames, strict=False)
+        for ticket, weight, *part in parts:
+            arrived = Arrived(part)
+            item = Item(arrived, weight, arrived.size_bytes)
             item.origin = (who, ticket, None)
             puts.append((ticket, item))
         out: list[Instruction] = []
         num_done = self._state.put_run(client, wire.as_name(run.queue), puts, out)
         self._carry_out(out)
         for weight, (ticket, item) in islice(zip(run.weights, puts, strict=False), num_done, None):
-            self._run(client, wire.Put(ticket, run.queue, weight, True, 1), iter(item.payload.frames()))
+            self._run(
+                client, wire.Put(ticket, run.queue, weight, True, run.num_frames), iter(item.payload.frames())
+            )
         return []
 
     def _gets(self, client: str, run: wire.Gets, frames: Iterator[Buffer]) -> list[Instruction]:
@@ -729,14 +733,12 @@ def _hand_over(known: _Client, instruction: Deliver) -> bool:
     if item.version is not None or isinstance(arrived, RemoteItem) or arrived.lease is not None:
         return False
     frames = arrived.frames()
-    if len(frames) != 1:
-        return False
     by = "" if item.origin is None else item.origin[0][0]
     last = known.answers[-1] if known.answers else None
-    if type(last) is wire.Handed and last.by == by:
+    if type(last) is wire.Handed and last.num_frames == len(frames) and last.by == by:
         last.tickets.append(instruction.ticket)
     else:
-        known.answers.append(wire.Handed([instruction.ticket], by))
+        known.answers.append(wire.Handed(len(frames), by, [instruction.ticket]))
     known.frames += frames
     return True
 

@@ -422,9 +422,9 @@ class ClientShell:
             elif kind is SendItem:
                 self._sender.fill(self._operations[instruction.ticket])
             elif kind is SendRecall:
-                self._outbox.append((wire.Recall(instruction.ticket), ()))
+                self._outbox.append((wire.Recall(instruction.ticket), []))
             else:
-                self._outbox.append((wire.Withdraw(instruction.ticket), ()))
+                self._outbox.append((wire.Withdraw(instruction.ticket), []))
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
@@ -546,32 +546,32 @@ class ClientShell:
         parts = [list(islice(frames, count)) for count in answer.num_frames]
         if answer.ticket not in self._operations:
             # Nobody has asked for it any more; an answer to a withdrawal that was on its way does no harm.
-            self._outbox.append((wire.Withdraw(answer.ticket), ()))
+            self._outbox.append((wire.Withdraw(answer.ticket), []))
             return
         try:
             items = self._receiving.receive(self._operations[answer.ticket], answer, parts)
         except Exception as error:  # the other answers in this message are not to wait in vain
             logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
             self._answer(answer.ticket, self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
-            self._outbox.append((wire.Withdraw(answer.ticket), ()))
+            self._outbox.append((wire.Withdraw(answer.ticket), []))
             return
         if items is not None:
             # Its caller may have them before anything goes wrong here: then they are not given to another one.
             run_guarded(self._on_items, answer.ticket, items)
 
     def _on_handed(self, answer: wire.Handed, frames: Iterator[Buffer]) -> None:
-        told = wire.Delivered(0, [1], by=answer.by)  # of each of them the same
-        for ticket, frame in zip(answer.tickets, frames, strict=False):
+        told = wire.Delivered(0, [answer.num_frames], by=answer.by)  # the same of each of them
+        for ticket, *part in zip(answer.tickets, *[frames] * answer.num_frames, strict=False):
             if ticket in self._operations:
-                run_guarded(self._on_items, ticket, Delivery(told, (Arrived([frame]),)))
+                run_guarded(self._on_items, ticket, Delivery(told, (Arrived(part),)))
             else:
-                self._outbox.append((wire.Withdraw(ticket), ()))
+                self._outbox.append((wire.Withdraw(ticket), []))
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
         self._carry_out(self._state.delivered(ticket, items))
 
     def _resend(self, ticket: int) -> None:
-        self._outbox.append((wire.Resend(ticket), ()))
+        self._outbox.append((wire.Resend(ticket), []))
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:

@@ -56,9 +56,10 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
 
 
 class Puts(msgspec.Struct, tag=9, array_like=True, gc=False):
-    """As so many `Put`s in a row, of small items with one frame each, which wait and say nothing but a weight."""
+    """As so many `Put`s in a row, of small items that travel as bytes, which wait and say nothing but a weight."""
 
     queue: Any
+    num_frames: int
     tickets: list[int]
     weights: list[Annotated[int, msgspec.Meta(ge=0)]]
 
@@ -233,10 +234,11 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
 
 
 class Handed(msgspec.Struct, tag=3, array_like=True, gc=False):
-    """As so many `Delivered` in a row, of one item with one frame each, which `by` has put."""
+    """As so many `Delivered` in a row, of one item each, which `by` has put."""
 
-    tickets: list[int]
+    num_frames: int
     by: str
+    tickets: list[int]
 
 
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):

@@ -49,7 +49,6 @@ from rlinf.scheduler.queueing.watch import Watch
 from rlinf.scheduler.queueing.weights import rounded
 from rlinf.scheduler.wording import counted
 
-
 # Of one item: as the class makes them, without a call of Python code.
 _accept = partial(tuple.__new__, Accept)
 _deliver = partial(tuple.__new__, Deliver)
