@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -400,8 +400,9 @@ class ClientShell:
     def _settle(self, operation: Operation) -> None:
         ticket = operation.ticket
         self.deliveries.forget(ticket)
-        self._held.pop(ticket, None)
-        self._handing.discard(ticket)
+        if self._held or self._handing:
+            self._held.pop(ticket, None)
+            self._handing.discard(ticket)
         self._operations.pop(ticket, None)
         if operation.lease is not None:
             self._leases.end(ticket)
@@ -509,10 +510,10 @@ class ClientShell:
         if self.direct:
             self._note_direct()
         news: wire.News = request.head
-        for ticket in news.accepted:
-            if self.hands_over:
+        if self.hands_over:
+            for ticket in news.accepted:
                 self._note_accepted(ticket)
-            self._answer(ticket, self._state.accepted(ticket))
+        self._answer(news.accepted, self._state.accepted_run(news.accepted))
         frames = iter(request.frames)
         for answer in news.answers:
             if isinstance(answer, wire.Handed):
@@ -535,11 +536,12 @@ class ClientShell:
         if operation is not None and isinstance(operation.parcel, HeldParcel):
             operation.parcel.is_accepted = True
 
-    def _answer(self, ticket: int, instructions: list[ClientInstruction]) -> None:
+    def _answer(self, tickets: Iterable[int], instructions: list[ClientInstruction]) -> None:
         self._carry_out(instructions)
-        operation = self._operations.pop(ticket, None)
-        if operation is not None:
-            self._stop_clock(operation)
+        for ticket in tickets:
+            operation = self._operations.pop(ticket, None)
+            if operation is not None:
+                self._stop_clock(operation)
 
     def _on_delivered(self, answer: wire.Delivered, frames: Iterator[Buffer]) -> None:
         # All that is the delivery's, before anything can go wrong: the rest belongs to others.
@@ -552,7 +554,7 @@ class ClientShell:
             items = self._receiving.receive(self._operations[answer.ticket], answer, parts)
         except Exception as error:  # the other answers in this message are not to wait in vain
             logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
-            self._answer(answer.ticket, self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
+            self._answer((answer.ticket,), self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
             self._outbox.append((wire.Withdraw(answer.ticket), []))
             return
         if items is not None:
@@ -581,7 +583,7 @@ class ClientShell:
     def _on_refused(self, answer: wire.Refused) -> None:
         withdrawn = answer.reason == Reason.CANCELLED.value
         detail = answer.state if withdrawn else (answer.reason, answer.state)
-        self._answer(answer.ticket, self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
+        self._answer((answer.ticket,), self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
 
     # -- ends ------------------------------------------------------------------------------------
 
