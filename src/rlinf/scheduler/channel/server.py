@@ -339,6 +339,8 @@ class ChannelServer:
         out: list[Instruction] = []
         num_done = self._state.put_run(client, wire.as_name(run.queue), puts, out)
         self._carry_out(out)
+        if num_done and not out:
+            self._bound.note(self._state)
         for weight, (ticket, item) in islice(zip(run.weights, puts, strict=False), num_done, None):
             self._run(
                 client, wire.Put(ticket, run.queue, weight, True, run.num_frames), iter(item.payload.frames())

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from typing import Protocol
 
 from rlinf.scheduler.queueing.admission import Admission
@@ -406,12 +406,28 @@ class NamedQueue:
 
         Then a run of puts, or of gets, does what they do one by one.
         """
-        if self.ended or self.putters or self.reserved or self.taps or self.lost or self.tally.crowded:
+        if self.ended or self.reserved or self.taps or self.lost:
             return False
-        return self.admission is None and self.sharding is None and self.fifo.is_plain
+        if self.admission is not None or self.sharding is not None or not self.fifo.is_plain:
+            return False
+        crowded = self.tally.crowded
+        return not crowded or (len(crowded) == 1 and self in crowded)
 
-    def hand_over(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
-        """Give items of puts to gets that wait for one each, and say to how many; it is open, and has nothing."""
+    def put_run(self, client: Client, puts: Sequence[tuple[int, Item]], out: list[Instruction]) -> int:
+        """Take items of puts, as long as that is simple, and say how many; it is open."""
+        count = 0
+        # Who waits for one item has had all that there were; one on lease may take the room of the next.
+        if self.getters and not (self.putters or self.fifo.num_items or self.leased_items):
+            count = self._hand_over(client, puts, out)
+        if not self.getters:
+            if not self.putters:
+                count += self._push_run(client, islice(puts, count, None), out)
+            count += self._line_up(client, islice(puts, count, None))
+            self.count()
+        return count
+
+    def _hand_over(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
+        """Give items to gets that wait for one each; nothing is here."""
         getters = self.getters
         count = 0
         for ticket, item in puts:
@@ -426,8 +442,8 @@ class NamedQueue:
             count += 1
         return count
 
-    def push_run(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
-        """Let items of puts enter as long as there is room, and say how many; it is open, and nobody waits here."""
+    def _push_run(self, client: Client, puts: Iterable[tuple[int, Item]], out: list[Instruction]) -> int:
+        """Let items enter as long as there is room; nobody waits here."""
         num_free, free_bytes = self._free()
         count = 0
         for ticket, item in puts:
@@ -438,7 +454,16 @@ class NamedQueue:
             self._note_entered(item)
             out.append(_accept((client.name, ticket)))
             count += 1
-        self.count()
+        return count
+
+    def _line_up(self, client: Client, puts: Iterable[tuple[int, Item]]) -> int:
+        """Let puts wait for which there is no room, or before which others do; nobody waits for items."""
+        count = 0
+        for ticket, item in puts:
+            if not self.putters and self.has_room(item.size_bytes):
+                break
+            self.load_put(Putter(client, ticket, self, item, complete=True), has_room=False)
+            count += 1
         return count
 
     def get_run(self, client: Client, tickets: Iterable[int], out: list[Instruction]) -> None:
@@ -453,7 +478,9 @@ class NamedQueue:
                 self._deliver_one(getter, fifo.take(), out)
             else:
                 getters[getter] = None
-        if is_first:
+        if self.putters:
+            self.settle(False, out)
+        elif is_first:
             self.count()
 
     def _free(self) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from rlinf.scheduler.queueing.groups import GroupName
@@ -96,16 +96,7 @@ class ChannelState(Lending, Versioning, Recording):
         Returns: how many it was simple for; those that are left are to be put one by one.
         """
         queue = self._open_queue(queue_name) if puts else None
-        if queue is None:
-            return 0
-        putter = self._client(client)
-        num_done = 0
-        # Who waits for one item has had all that there were; one on lease may take the room of the next.
-        if queue.getters and not queue.fifo.num_items and not queue.leased_items:
-            num_done = queue.hand_over(putter, puts, out)
-        if not queue.getters:
-            num_done += queue.push_run(putter, islice(puts, num_done, None), out)
-        return num_done
+        return 0 if queue is None else queue.put_run(self._client(client), puts, out)
 
     def _put(
         self,
