@@ -54,8 +54,12 @@ class Receiving:
     ) -> Delivery | None:
         """Receive what was delivered to an operation; whatever is raised, the items cannot be had.
 
+        What is told of several deliveries alike has no ticket.
+
         Returns: the items; None if they come later: then `on_items` is called.
         """
+        if len(parts) == 1 and is_here(parts[0]):  # as mostly
+            return Delivery(answer, (Arrived(parts[0]),))
         if all(map(is_here, parts)):
             return Delivery(answer, map(Arrived, parts))
         try:
@@ -66,7 +70,7 @@ class Receiving:
             return Delivery(answer, map(self._messenger.parcels.receive, parts))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
-            self._resend(answer.ticket)
+            self._resend(operation.ticket)
             return None
 
     @property
@@ -92,22 +96,22 @@ class Receiving:
         self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
     ) -> None:
         """Items of a delivery are still where their producers wrote them."""
-        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, answer))
-        self.stop(answer.ticket)
-        self._fetches[answer.ticket] = fetching
+        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, operation.ticket, answer))
+        self.stop(operation.ticket)
+        self._fetches[operation.ticket] = fetching
         if operation.lease is not None:
             # What is on its way is kept alive, too.
             self._leases.begin(operation, Delivery(answer, ()))
         fetching.begin()
 
     def _on_fetched(
-        self, answer: wire.Delivered, items: list[Arrived] | None, error: Exception | None
+        self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: Exception | None
     ) -> None:
         if items is None:
             logger.warning(
                 "channel '%s': %s; its items are asked for by way of the channel", self._channel, error
             )
-            self._resend(answer.ticket)
+            self._resend(ticket)
         else:
-            self._on_items(answer.ticket, Delivery(answer, items))
+            self._on_items(ticket, Delivery(answer, items))
         self._flush()

@@ -46,9 +46,14 @@ class OperationSender:
     def inline_bytes(self, operation: Operation) -> int:
         """How many bytes of its item the opening message of a put carries."""
         parcel = operation.parcel
-        if parcel is None or parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
+        if parcel is None:
             return 0
-        return parcel.size_bytes
+        size_bytes = parcel.size_bytes
+        if size_bytes <= RUN_ITEM_BYTES and _travels(parcel):  # as most do
+            return size_bytes
+        if parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
+            return 0
+        return size_bytes
 
     def begin(self, operation: Operation) -> None:
         """Send the message that begins an operation, together with those before it where they are alike."""

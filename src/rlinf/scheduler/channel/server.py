@@ -7,7 +7,7 @@ waits. Payloads are held and passed on, never decoded; those in shared memory ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -322,9 +322,12 @@ class ChannelServer:
         except Exception as error:  # the others in this message are not to wait in vain
             if not isinstance(error, ValueError):
                 logger.exception("channel '%s': an operation failed", self.spec.name)
-            for ticket in wire.tickets_of(operation):
-                end = self._clients[client].direct.end(ticket)
-                self._tell(client, wire.Refused(ticket, wire.INVALID, str(error) or repr(error)), end)
+            self._refuse(client, wire.tickets_of(operation), error)
+
+    def _refuse(self, client: str, tickets: Iterable[int], error: Exception) -> None:
+        for ticket in tickets:
+            end = self._clients[client].direct.end(ticket)
+            self._tell(client, wire.Refused(ticket, wire.INVALID, str(error) or repr(error)), end)
 
     def _puts(self, client: str, run: wire.Puts, frames: Iterator[Buffer]) -> list[Instruction]:
         who = self._clients[client].who
@@ -332,28 +335,51 @@ class ChannelServer:
         # The tickets first: when there are no more, no frame is taken.
         parts: Iterator[Any] = zip(run.tickets, run.weights, *[frames] * run.num_frames, strict=False)
         for ticket, weight, *part in parts:
-            arrived = Arrived(part)
-            item = Item(arrived, weight, arrived.size_bytes)
-            item.origin = (who, ticket, None)
-            puts.append((ticket, item))
-        out: list[Instruction] = []
-        num_done = self._state.put_run(client, wire.as_name(run.queue), puts, out)
-        self._carry_out(out)
+            try:
+                arrived = Arrived(part)
+                item = Item(arrived, weight, arrived.size_bytes)
+                item.origin = (who, ticket, None)
+                puts.append((ticket, item))
+            except Exception as error:
+                logger.exception("channel '%s': an item cannot be received", self.spec.name)
+                self._refuse(client, (ticket,), error)
+        num_done, out = self._run_together(
+            client,
+            [ticket for ticket, _ in puts],
+            lambda out: self._state.put_run(client, wire.as_name(run.queue), puts, out),
+        )
         if num_done and not out:
             self._bound.note(self._state)
-        for weight, (ticket, item) in islice(zip(run.weights, puts, strict=False), num_done, None):
-            self._run(
-                client, wire.Put(ticket, run.queue, weight, True, run.num_frames), iter(item.payload.frames())
-            )
+        for ticket, item in islice(puts, num_done, None):
+            put = wire.Put(ticket, run.queue, rounded(item.weight), True, run.num_frames)
+            self._run(client, put, iter(item.payload.frames()))
         return []
 
     def _gets(self, client: str, run: wire.Gets, frames: Iterator[Buffer]) -> list[Instruction]:
-        out: list[Instruction] = []
         self._records.expect(client, run)
-        if not self._state.get_run(client, wire.as_name(run.queue), run.tickets, out):
-            for ticket in run.tickets:
-                self._run(client, wire.Get(ticket, run.queue, True, None), frames)
-        return out
+        num_done, _ = self._run_together(
+            client,
+            run.tickets,
+            lambda out: self._state.get_run(client, wire.as_name(run.queue), run.tickets, out),
+        )
+        for ticket in run.tickets if not num_done else ():
+            self._run(client, wire.Get(ticket, run.queue, True, None), frames)
+        return []
+
+    def _run_together(
+        self, client: str, tickets: Sequence[int], run: Callable[[list[Instruction]], int]
+    ) -> tuple[int, list[Instruction]]:
+        """Carry out what follows from a run; for how many of its operations that was all."""
+        out: list[Instruction] = []
+        num_done = len(tickets)
+        try:
+            num_done = run(out)
+        except Exception as error:  # what is told of the others stays true
+            logger.exception("channel '%s': operations failed", self.spec.name)
+            told = {each.ticket for each in out if not isinstance(each, Bury) and each.client == client}
+            self._refuse(client, [ticket for ticket in tickets if ticket not in told], error)
+        self._carry_out(out)
+        return num_done, out
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         if put.size_bytes is not None:

@@ -26,7 +26,7 @@ from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.peer import Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelUnanswered,
@@ -543,31 +543,32 @@ class ClientShell:
             if operation is not None:
                 self._stop_clock(operation)
 
-    def _on_delivered(self, answer: wire.Delivered, frames: Iterator[Buffer]) -> None:
-        # All that is the delivery's, before anything can go wrong: the rest belongs to others.
-        parts = [list(islice(frames, count)) for count in answer.num_frames]
-        if answer.ticket not in self._operations:
-            # Nobody has asked for it any more; an answer to a withdrawal that was on its way does no harm.
-            self._outbox.append((wire.Withdraw(answer.ticket), []))
-            return
-        try:
-            items = self._receiving.receive(self._operations[answer.ticket], answer, parts)
-        except Exception as error:  # the other answers in this message are not to wait in vain
-            logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
-            self._answer((answer.ticket,), self._state.refused(answer.ticket, (wire.INVALID, repr(error))))
-            self._outbox.append((wire.Withdraw(answer.ticket), []))
-            return
-        if items is not None:
-            # Its caller may have them before anything goes wrong here: then they are not given to another one.
-            run_guarded(self._on_items, answer.ticket, items)
-
     def _on_handed(self, answer: wire.Handed, frames: Iterator[Buffer]) -> None:
         told = wire.Delivered(0, [answer.num_frames], by=answer.by)  # the same of each of them
         for ticket, *part in zip(answer.tickets, *[frames] * answer.num_frames, strict=False):
-            if ticket in self._operations:
-                run_guarded(self._on_items, ticket, Delivery(told, (Arrived(part),)))
-            else:
-                self._outbox.append((wire.Withdraw(ticket), []))
+            self._receive(ticket, told, [part])
+
+    def _on_delivered(self, answer: wire.Delivered, frames: Iterator[Buffer]) -> None:
+        # All that is the delivery's, before anything can go wrong: the rest belongs to others.
+        parts = [list(islice(frames, count)) for count in answer.num_frames]
+        self._receive(answer.ticket, answer, parts)
+
+    def _receive(self, ticket: int, told: wire.Delivered, parts: list[list[Buffer]]) -> None:
+        operation = self._operations.get(ticket)
+        if operation is None:
+            # Nobody has asked for it any more; an answer to a withdrawal that was on its way does no harm.
+            self._outbox.append((wire.Withdraw(ticket), []))
+            return
+        try:
+            items = self._receiving.receive(operation, told, parts)
+        except Exception as error:  # the other answers in this message are not to wait in vain
+            logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
+            self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, repr(error))))
+            self._outbox.append((wire.Withdraw(ticket), []))
+            return
+        if items is not None:
+            # Its caller may have them before anything goes wrong here: then they are not given to another one.
+            run_guarded(self._on_items, ticket, items)
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
         self._carry_out(self._state.delivered(ticket, items))
