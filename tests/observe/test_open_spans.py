@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.threads import run_beside
 from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, WAIT, Span, begin_wait, keeps_wait
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import timing
-from rlinf.scheduler.host.timing import CallRecord, Stopwatch
+from rlinf.scheduler.host.timing import Stopwatch, recording
 from rlinf.scheduler.observe.open_spans import open_spans
 from rlinf.scheduler.observe.spool import SpoolHead, SpoolWriter, StillOpen, read_spool, segment
 from rlinf.scheduler.observe.timeline import on_home_clock
@@ -54,7 +54,7 @@ def hanging():
     promise = Promise()
 
     def hang():
-        with CallRecord({}, "train", "driver"), Stopwatch("learn"):
+        with recording({}, "train", "driver"), Stopwatch("learn"):
             wait_for(promise)
 
     thread = threading.Thread(target=hang, name="hangs")
@@ -147,7 +147,7 @@ def test_every_function_that_begins_a_wait_says_where_it_keeps_it():
 
 def test_what_an_interruption_cuts_short_anywhere_is_open_no_more():
     def work():
-        with CallRecord({}, "train", "driver"), Stopwatch("learn"):
+        with recording({}, "train", "driver"), Stopwatch("learn"):
             pass
 
     for number in range(10_000):

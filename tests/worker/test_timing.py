@@ -8,7 +8,7 @@ import pytest
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import ConfigError, WorkerError
-from rlinf.scheduler.host.timing import CallRecord, Stopwatch, reduce_durations, timer
+from rlinf.scheduler.host.timing import Stopwatch, recording, reduce_durations, timer
 
 
 class Timed(Worker):
@@ -72,7 +72,7 @@ def test_a_call_that_failed_says_how_long_it_took_until_then(job):
 
 def test_blocks_of_one_name_add_up_also_in_each_other():
     durations = {}
-    with CallRecord(durations, "f", "driver"):
+    with recording(durations, "f", "driver"):
         part = Stopwatch("part")
         with part:
             with part:

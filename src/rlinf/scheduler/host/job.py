@@ -15,7 +15,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.host import protocol
-from rlinf.scheduler.host.timing import CallRecord
+from rlinf.scheduler.host.timing import recording
 from rlinf.scheduler.observe.notes import RunningCall
 
 
@@ -134,10 +134,10 @@ class Job:
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
 
-    def recording(self) -> CallRecord:
+    def recording(self) -> recording:
         """A block that does what was called: its time is counted, and that of the phases in it."""
         request = self.request
-        return CallRecord(self.durations, request.head.method, request.peer_name, self._note_counted)
+        return recording(self.durations, request.head.method, request.peer_name, self._note_counted)
 
     def _note_counted(self) -> None:
         self.is_counted = True

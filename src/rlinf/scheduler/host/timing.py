@@ -98,7 +98,7 @@ def timer(what: Any) -> Any:
     return Stopwatch(what) if isinstance(what, str) else Stopwatch(what.__name__)(what)
 
 
-class CallRecord:
+class recording:  # noqa: N801 - used as a function is
     """A block that is a call of a method: the timers of this thread or task, and of its tasks, write to `durations`.
 
     Args:
