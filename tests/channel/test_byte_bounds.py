@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import channel_roles as roles
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, byte_bound
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelFull, ChannelTimeout
+from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 30.0
 LARGE = 1 << 20
@@ -49,6 +51,20 @@ def test_by_default_a_share_of_the_memory_is_the_bound_and_it_says_so_once(in_pr
                 channel.put(np.zeros(LARGE, np.uint8), timeout_s=0.02)
     (record,) = [record for record in caplog.records if "puts wait" in record.getMessage()]
     assert "holds 3 MiB" in record.getMessage()
+
+
+def test_it_says_so_too_when_only_some_of_many_puts_find_room(monkeypatch, caplog):
+    monkeypatch.setattr(byte_bound, "memory_bytes", lambda: 4 * 5000)
+    with LocalRuntime() as runtime, caplog.at_level(logging.WARNING):
+        channel = Channel.create("items")
+        channel.qsize()
+        held = threading.Event()
+        runtime.messenger.submit(lambda: held.wait(DEADLINE_S))  # so that all travel together
+        puts = [channel.put(bytes(1000), async_op=True) for _ in range(8)]
+        held.set()
+        puts[0].wait(DEADLINE_S)
+        assert channel.stats().num_putters > 0
+        assert [record for record in caplog.records if "puts wait" in record.getMessage()]
 
 
 def test_a_bound_of_zero_is_none(in_process, monkeypatch):

@@ -7,11 +7,14 @@ import pytest
 
 from rlinf.scheduler.channel import Channel, receiving, server, wire
 from rlinf.scheduler.channel.deliveries import Deliveries
+from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.channel.shortcut import MIN_OPERATIONS
 from rlinf.scheduler.channel.users import Users
 from rlinf.scheduler.comm import Messenger
+from rlinf.scheduler.comm.codec import encode
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelError, CommError
+from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.testing.local import LocalRuntime
 
 DEADLINE_S = 60.0
@@ -34,15 +37,126 @@ def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same
         channel = Channel.create("items")
         channel.qsize()
         monkeypatch.setattr(server, "Arrived", fails_at_third())
-        held = threading.Event()
-        runtime.messenger.submit(lambda: held.wait(DEADLINE_S))  # so that all travel together
-        puts = [channel.put(number, async_op=True, timeout_s=DEADLINE_S) for number in range(8)]
-        held.set()
+        puts = begin_together(
+            runtime, lambda: [channel.put(n, async_op=True, timeout_s=DEADLINE_S) for n in range(8)]
+        )
         with pytest.raises(ChannelError, match="MemoryError"):
             puts.pop(2).wait()
         for put in puts:
             put.wait()
         assert [channel.get_nowait() for _ in puts] == [0, 1, 3, 4, 5, 6, 7]
+
+
+def fails_once(monkeypatch, owner, name, at):
+    """Let a method fail when it is called for the `at`-th time."""
+    method, numbers = getattr(owner, name), count(1)
+
+    def call(*args, **options):
+        if next(numbers) == at:
+            raise MemoryError
+        return method(*args, **options)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def begin_together(runtime, begin):
+    """What `begin` begins; all of it travels in one message."""
+    held = threading.Event()
+    runtime.messenger.submit(lambda: held.wait(DEADLINE_S))
+    try:
+        return begin()
+    finally:
+        held.set()
+
+
+def test_a_put_that_cannot_stand_in_line_does_not_take_those_beside_it_with_it(monkeypatch):
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items", maxsize=1)
+        channel.qsize()
+        fails_once(monkeypatch, NamedQueue, "load_put", at=3)
+        puts = begin_together(
+            runtime, lambda: [channel.put(n, async_op=True, timeout_s=DEADLINE_S) for n in range(6)]
+        )
+        with pytest.raises(ChannelError, match="MemoryError"):
+            puts.pop(3).wait()
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in puts] == [0, 1, 2, 4, 5]
+        for put in puts:
+            put.wait()
+
+
+def test_a_get_that_cannot_be_told_of_its_item_gives_it_back_and_leaves_the_others_alone(monkeypatch):
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items")
+        for number in range(8):
+            channel.put(number)
+        fails_once(monkeypatch, RecordDesk, "note", at=3)
+        gets = begin_together(
+            runtime, lambda: [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
+        )
+        with pytest.raises(ChannelError, match="MemoryError"):
+            gets.pop(2).wait()
+        assert [get.wait() for get in gets] == [0, 1, 3, 4, 5, 6, 7]
+        assert channel.get(timeout_s=DEADLINE_S) == 2
+
+
+def test_a_batch_of_which_an_item_cannot_be_read_leaves_nothing_to_the_next_get(monkeypatch):
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items")
+        for number in range(4):
+            channel.put(number, weight=1)
+        fails_once(monkeypatch, server.Arrived, "frames", at=2)
+        batch, get = begin_together(
+            runtime,
+            lambda: (
+                channel.get_batch(batch_weight=2, async_op=True, timeout_s=DEADLINE_S),
+                channel.get(async_op=True, timeout_s=DEADLINE_S),
+            ),
+        )
+        with pytest.raises(ChannelError, match="MemoryError"):
+            batch.wait()
+        assert get.wait() == 2
+        assert [channel.get(timeout_s=DEADLINE_S) for _ in range(3)] == [0, 1, 3]
+
+
+def test_a_get_by_a_shortcut_that_cannot_be_told_of_its_item_gives_it_back(monkeypatch):
+    with LocalRuntime():
+        channel = Channel.create("items")
+        for number in range(2 * MIN_OPERATIONS):  # the last ones by a shortcut
+            channel.put(number, timeout_s=DEADLINE_S)
+            assert channel.get(timeout_s=DEADLINE_S) == number
+        channel.put("an item", timeout_s=DEADLINE_S)
+        fails_once(monkeypatch, RecordDesk, "note", at=1)
+        with pytest.raises(ChannelError, match="MemoryError"):
+            channel.get(timeout_s=DEADLINE_S)
+        assert channel.get(timeout_s=DEADLINE_S) == "an item"
+
+
+def test_a_run_of_which_bytes_are_missing_says_which_were_not_put():
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items")
+        said, heard = [], threading.Event()
+        stranger = Messenger(runtime.address.secret, name="stranger")
+        ref = channel._ref
+
+        def hear(request):
+            said.append(request.head)
+            heard.set()
+
+        stranger.serve(wire.service(ref.spec.channel_id, wire.NEWS), hear, wire.News)
+        to = runtime.messenger.endpoint
+        opened = stranger.request(
+            to, wire.service(ref.spec.channel_id, wire.CONTROL), wire.Open(stranger.endpoint)
+        )
+        opened.result(DEADLINE_S)
+        run = wire.Puts("default", 1, [1, 2, 3], [0, 0, 0])
+        service = wire.service(ref.spec.channel_id, wire.OPERATIONS)
+        stranger.notify(to, service, wire.Operations([], [], [run]), encode("first").frames())
+        assert heard.wait(DEADLINE_S)
+        stranger.close()
+        (news,) = said
+        assert news.accepted == [1]
+        assert [(each.ticket, each.reason) for each in news.answers] == [(2, wire.INVALID), (3, wire.INVALID)]
+        assert channel.get_nowait() == "first"
 
 
 def test_operations_whose_users_cannot_be_counted_are_carried_out(monkeypatch):
@@ -64,10 +178,9 @@ def test_a_delivery_that_there_is_no_memory_for_goes_back_and_leaves_the_others_
         for number in range(8):
             channel.put(number)
         monkeypatch.setattr(receiving, "Arrived", fails_at_third())
-        held = threading.Event()
-        runtime.messenger.submit(lambda: held.wait(DEADLINE_S))
-        gets = [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
-        held.set()
+        gets = begin_together(
+            runtime, lambda: [channel.get(async_op=True, timeout_s=DEADLINE_S) for _ in range(8)]
+        )
         with pytest.raises(ChannelError, match="MemoryError"):
             gets.pop(2).wait()
         assert [get.wait() for get in gets] == [0, 1, 3, 4, 5, 6, 7]

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import tries
-from rlinf.scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms
+from rlinf.scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms, Tapped, TapTerms
 
 QUEUES = st.sampled_from(["a", "b"])
 CLIENTS = st.sampled_from(["p", "q"])
@@ -22,6 +22,12 @@ OTHERS = st.one_of(
     st.tuples(st.just("withdraw"), CLIENTS, st.integers(0, 5)),
     st.tuples(st.just("lose"), CLIENTS),
     st.tuples(st.just("end"), QUEUES),
+    st.tuples(st.just("flush"), QUEUES),
+    st.tuples(st.just("subscribe"), CLIENTS, st.sampled_from(["a", None]), st.booleans()),
+    st.tuples(st.just("read"), CLIENTS, st.integers(1, 3)),
+    st.tuples(st.just("nack"), CLIENTS, st.sampled_from([0, 1.0])),
+    st.tuples(st.just("lapse"), st.integers(1, 4)),
+    st.tuples(st.just("lose_items"), st.sampled_from(["item 3", "urgent"])),
 )
 STEPS = st.lists(st.one_of(PUT_RUN, GET_RUN, OTHERS), max_size=25)
 
@@ -92,6 +98,29 @@ class Player:
             each for generation in range(1, 5) for each in self.state.acknowledge(client, generation) or ()
         ]
 
+    def nack(self, client, delay_s):
+        return [
+            each
+            for generation in range(1, 5)
+            for each in self.state.give_back(client, generation, delay_s=delay_s) or ()
+        ]
+
+    def lapse(self, generation):
+        return self.state.lapse(generation)
+
+    def lose_items(self, lost):
+        return self.state.lose_items(lambda payload: "gone" if payload == lost else "")
+
+    def flush(self, queue):
+        return self.state.flush(queue)
+
+    def subscribe(self, client, queue, drops):
+        self.state.subscribe(client, 1, "log", TapTerms(queue, drops, maxsize=2))
+        return []
+
+    def read(self, client, count):
+        return self.get_run(client, Tapped("log"), count)
+
     def withdraw(self, client, place):
         tickets = self.tickets[client]
         return self.state.withdraw(client, tickets[-1 - place]) if place < len(tickets) else []
@@ -132,10 +161,20 @@ def test_a_run_of_puts_is_handed_to_those_who_wait_and_the_rest_enters_or_waits(
     assert [each.ticket for each in out] == [11, 1, 12, 2, 13, 14]
     out.clear()
     state.get_run("c", "a", [3, 4, 5, 6], out)
-    assert [each.ticket for each in out] == [3, 4, 15, 5]
+    assert [each.ticket for each in out] == [3, 15, 4, 5]
 
 
 def test_a_run_says_where_it_stops_for_what_is_not_simple():
     state, out = ChannelState(), []
     puts = [(1, Item("plain")), (2, Item("urgent", priority=1)), (3, Item("plain"))]
     assert state.put_run("p", "a", puts, out) == 1
+
+
+def test_what_enters_between_two_gets_of_a_run_comes_first_if_it_is_urgent():
+    state, out = ChannelState(maxsize=2), []
+    state.put_run("p", "a", [(1, Item("plain")), (2, Item("plain too"))], out)
+    assert state.put("p", 3, "a", "urgent", priority=1) == []
+    out.clear()
+    state.get_run("c", "a", [1, 2, 3], out)
+    given = [each.items[0].payload for each in out if isinstance(each, Deliver)]
+    assert given == ["plain", "urgent", "plain too"]

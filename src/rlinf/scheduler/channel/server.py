@@ -334,7 +334,9 @@ class ChannelServer:
         puts: list[tuple[int, Item]] = []
         # The tickets first: when there are no more, no frame is taken.
         parts: Iterator[Any] = zip(run.tickets, run.weights, *[frames] * run.num_frames, strict=False)
+        num_here = 0
         for ticket, weight, *part in parts:
+            num_here += 1
             try:
                 arrived = Arrived(part)
                 item = Item(arrived, weight, arrived.size_bytes)
@@ -343,43 +345,46 @@ class ChannelServer:
             except Exception as error:
                 logger.exception("channel '%s': an item cannot be received", self.spec.name)
                 self._refuse(client, (ticket,), error)
-        num_done, out = self._run_together(
+        left = self._run_together(
             client,
             [ticket for ticket, _ in puts],
             lambda out: self._state.put_run(client, wire.as_name(run.queue), puts, out),
         )
-        if num_done and not out:
-            self._bound.note(self._state)
-        for ticket, item in islice(puts, num_done, None):
+        for ticket, item in islice(puts, len(puts) - len(left), None):
             put = wire.Put(ticket, run.queue, rounded(item.weight), True, run.num_frames)
             self._run(client, put, iter(item.payload.frames()))
-        return []
+        if num_here < len(run.tickets):
+            self._refuse(client, run.tickets[num_here:], ValueError("its bytes are missing"))
+        return self._bound.note(self._state)
 
     def _gets(self, client: str, run: wire.Gets, frames: Iterator[Buffer]) -> list[Instruction]:
         self._records.expect(client, run)
-        num_done, _ = self._run_together(
+        left = self._run_together(
             client,
             run.tickets,
             lambda out: self._state.get_run(client, wire.as_name(run.queue), run.tickets, out),
         )
-        for ticket in run.tickets if not num_done else ():
+        for ticket in left:
             self._run(client, wire.Get(ticket, run.queue, True, None), frames)
         return []
 
     def _run_together(
         self, client: str, tickets: Sequence[int], run: Callable[[list[Instruction]], int]
-    ) -> tuple[int, list[Instruction]]:
-        """Carry out what follows from a run; for how many of its operations that was all."""
+    ) -> Sequence[int]:
+        """Carry out what follows from a run; those of its operations that are still to be done, one by one."""
         out: list[Instruction] = []
-        num_done = len(tickets)
         try:
-            num_done = run(out)
-        except Exception as error:  # what is told of the others stays true
-            logger.exception("channel '%s': operations failed", self.spec.name)
-            told = {each.ticket for each in out if not isinstance(each, Bury) and each.client == client}
-            self._refuse(client, [ticket for ticket in tickets if ticket not in told], error)
+            left = tickets[run(out) :]
+        except (
+            Exception
+        ) as error:  # it fails alone: those before it are done, and those behind it are not tried yet
+            logger.exception("channel '%s': an operation failed", self.spec.name)
+            told = {each.ticket for each in out if each.client == client}
+            left = [each for each in tickets if each not in told and not self._state.knows(client, each)]
+            self._refuse(client, left[:1], error)
+            left = left[1:]
         self._carry_out(out)
-        return num_done, out
+        return left
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         if put.size_bytes is not None:
@@ -523,9 +528,21 @@ class ChannelServer:
         known.num_got += num_items
         self._explainer.num_delivered += num_items
         self._arrivals.note_delivery()
-        ids = self._records.note(instruction, known.name)
-        if end is None or not _deliver_directly(end, instruction, ids):
+        try:
+            ids = self._records.note(instruction, known.name)
+            if end is not None and _deliver_directly(end, instruction, ids):
+                return
+            end = None
             self._deliver(known, instruction, ids)
+        except Exception as error:  # what else has happened is to be told all the same
+            logger.exception("channel '%s': items cannot be delivered", self.spec.name)
+            client, ticket = instruction[:2]
+            self._tell(client, wire.Refused(ticket, wire.INVALID, str(error) or repr(error)), end)
+            self._messenger.submit(partial(self._give_back, client, ticket))
+
+    def _give_back(self, client: str, ticket: int) -> None:
+        """Nobody has what was delivered to an operation."""
+        self._carry_out(self._state.withdraw(client, ticket))
 
     def _carry_out_other(self, instruction: Instruction) -> None:
         if isinstance(instruction, Grant):
@@ -562,6 +579,7 @@ class ChannelServer:
             return
         as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
         counts = []
+        sent: list[Buffer] = []
         is_read = not marks_tell(instruction.items)
         for item in instruction.items:
             arrived: Arrived | RemoteItem = item.payload
@@ -574,8 +592,10 @@ class ChannelServer:
                 shared = may_return or self._saves.holds(item)
                 frames = self._messenger.parcels.frames_for(arrived, known.endpoint, shared=shared)
             counts.append(len(frames))
-            known.frames.extend(frames)
+            sent += frames
+        # All or none: the frames of others follow.
         known.answers.append(_delivered(instruction, counts, ids))
+        known.frames += sent
 
     def _tell(self, client: str, answer: wire.Granted | wire.Refused, end: ShortcutEnd | None = None) -> None:
         if end is None or isinstance(answer, wire.Granted) or not end.answer(wire.DirectAnswer(answer, [])):

@@ -476,12 +476,13 @@ class NamedQueue:
             getter.number = tally.num_gets
             if is_first and fifo.num_items:
                 self._deliver_one(getter, fifo.take(), out)
+                if self.putters:  # what enters now may be for the next one: it may have a priority
+                    self._admit(out)
             else:
                 getters[getter] = None
-        if self.putters:
-            self.settle(False, out)
-        elif is_first:
-            self.count()
+                if self.putters:
+                    self.settle(False, out)
+        self.count()
 
     def _free(self) -> tuple[float, float]:
         """How many items, and how many bytes, find room for certain; nobody waits here."""

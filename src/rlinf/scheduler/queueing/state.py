@@ -173,13 +173,16 @@ class ChannelState(Lending, Versioning, Recording):
 
     def get_run(
         self, client: str, queue_name: QueueName, tickets: Sequence[int], out: list[Instruction]
-    ) -> bool:
-        """A consumer asks for one item several times: as `get` with each ticket; False: to be asked one by one."""
+    ) -> int:
+        """A consumer asks for one item several times: as `get` with each ticket, as long as that is simple.
+
+        Returns: how many it was simple for: all or none; those that are left are to be asked one by one.
+        """
         queue = self._open_queue(queue_name) if tickets else None
         if queue is None:
-            return False
+            return 0
         queue.get_run(self._client(client), tickets, out)
-        return True
+        return len(tickets)
 
     def _open_queue(self, name: QueueName) -> NamedQueue | None:
         """The queue of that name; None if operations are to look by themselves what stands in their way."""
@@ -492,6 +495,10 @@ class ChannelState(Lending, Versioning, Recording):
             self._end_admission(queue, out)
         self._settle(list(self._queues.values()), out)
         return out
+
+    def knows(self, client: str, ticket: int) -> bool:
+        """Whether an operation waits, or what it was given is not confirmed."""
+        return self._operation(client, ticket) is not None
 
     def deliveries(self, client: str) -> list[tuple[int, list[Item]]]:
         """Return the tickets of a client's deliveries that are not confirmed, with their items; none on lease.
