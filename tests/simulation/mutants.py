@@ -88,11 +88,8 @@ class _OvertakingQueue(NamedQueue):
 class _ForgetfulQueue(NamedQueue):
     """Gets of a run let no put enter."""
 
-    def settle(self, closed, out):
-        if self.putters and not closed and not self.ended and self.is_open:
-            self._serve(closed, out)
-        else:
-            super().settle(closed, out)
+    def _admit(self, out):
+        return not self.is_open and super()._admit(out)
 
 
 class _StreamlessQueue(NamedQueue):
