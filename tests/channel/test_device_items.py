@@ -1,0 +1,248 @@
+"""Items that stay on a device, on pretend devices whose memory really is shared between processes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+
+import device_item_roles as roles
+import numpy as np
+import pytest
+import torch
+from device_item_roles import BUCKET_BYTES, DEVICE, full_of, have, number_in
+
+from rlinf.scheduler.channel import Channel, Starter
+from rlinf.scheduler.errors import ItemsLost
+from rlinf.testing.device_memory import PretendDevice
+from rlinf.testing.local import LocalRuntime
+
+DEADLINE_S = 30.0
+MIB = 1 << 20
+
+
+@pytest.fixture
+def member(sockets):
+    """This test is a process of its own, with a device; all others are, too."""
+    with LocalRuntime(sockets.runtime.address, own_name="member") as session:
+        session.provide(Starter, sockets.runtime.service(Starter))
+        session.device = PretendDevice(DEVICE)
+        session.devices = have(session.device, session)
+        yield session
+
+
+@pytest.fixture
+def channel(member, sockets):
+    made = Channel.create(sockets.name(), device_items=True)
+    yield made
+    made.delete()
+
+
+def idle_bytes(devices):
+    """How much of its buckets a process could fill now."""
+    staging = devices._staging
+
+    def look():
+        devices._messenger.parcels.see_released_now()
+        staging.settle(devices._driver)
+        return sum(pool._sizes[number] for pool in staging._pools.values() for number in pool._idle)
+
+    return devices._thread.ask(look).result(DEADLINE_S)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        gc.collect()
+        os.sched_yield()
+
+
+def get(channel, **options):
+    return channel.get(timeout_s=DEADLINE_S, **options)
+
+
+# -- what a getter gets ---------------------------------------------------------------------------
+
+
+def test_ranks_of_one_device_pass_items_there_and_open_their_memory_once(channel, member, sockets):
+    consumer = sockets.run(roles.consume, channel, DEVICE, 20)
+    for number in range(20):
+        channel.put(full_of(number))
+    numbers, num_opened = consumer.result(DEADLINE_S)
+    assert numbers == list(range(20))
+    assert 1 <= num_opened <= member.device.used_bytes // BUCKET_BYTES
+    # The first one, that came before it was known who reads shared memory.
+    assert member.messenger.parcels.arena.touched_bytes < 2 * MIB
+
+
+@pytest.mark.parametrize("uuid", ["GPU-two", None])
+def test_who_has_not_that_device_gets_them_through_host_memory(channel, member, sockets, uuid, caplog):
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            channel.put(full_of(number))
+        assert member.device.used_bytes == 3 * BUCKET_BYTES
+        assert sockets.run(roles.consume, channel, uuid, 3).result(DEADLINE_S) == ([0, 1, 2], 0)
+    told = [record.getMessage() for record in caplog.records if "host memory" in record.getMessage()]
+    assert len(told) == 1
+    assert f"what lies on {DEVICE} is read by 'task:" in told[0]
+    eventually(lambda: idle_bytes(member.devices) == 3 * BUCKET_BYTES)
+
+
+def test_a_process_gets_there_what_it_puts_itself(channel, member):
+    channel.put(full_of(7))
+    assert number_in(get(channel)) == 7
+    assert member.device.num_opened == 0
+
+
+DTYPES = sorted(
+    {
+        value
+        for value in vars(torch).values()
+        if isinstance(value, torch.dtype) and not str(value).startswith("torch.q") and value.itemsize <= 16
+    },
+    key=str,
+)
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_every_dtype_and_shape_arrives_bit_by_bit(channel, member, on_device):
+    bits = torch.randint(0, 256, (1 << 16,), dtype=torch.uint8)
+    # Other bits of a bool are no bool.
+    given = {str(dtype): (bits % 2 if dtype == torch.bool else bits).clone().view(dtype) for dtype in DTYPES}
+    matrix = torch.randn(300, 200)
+    given |= {
+        "turned": matrix.t(),
+        "strided": matrix[::3, 5:90],
+        "expanded": matrix[:1].expand(50, 200),
+        "views of one": (matrix[:200], matrix[100:]),
+        "conjugated": torch.randn(40, 50, dtype=torch.complex64).conj(),
+        "scalar": torch.tensor(3.0),
+        "empty": torch.empty(0, 3),
+        "with gradient": torch.randn(1000, requires_grad=True),
+        "array": np.arange(10_000.0),
+        "text": "x" * 3000,
+    }
+    if not on_device:
+        member.device.open = None
+        member.devices._staging.memory_of = lambda _where: None
+    channel.put(given)
+    got = get(channel)
+    assert member.device.used_bytes > 0
+    assert len(DTYPES) > 15
+    for dtype in DTYPES:
+        assert torch.equal(got[str(dtype)].view(torch.uint8), given[str(dtype)].view(torch.uint8)), dtype
+    for name in ("turned", "strided", "expanded", "conjugated", "scalar", "empty", "with gradient"):
+        assert torch.equal(got[name], given[name]), name
+        assert got[name].requires_grad == given[name].requires_grad
+    assert got["turned"].stride() == given["turned"].stride()
+    first, second = got["views of one"]
+    first[150] = 9
+    assert (second[50] == 9).all(), "views of one memory, still"
+    assert np.array_equal(got["array"], given["array"])
+    got["array"][:] = 0  # its owner may write into it
+    assert got["text"] == given["text"]
+
+
+def test_a_put_takes_the_item_as_it_is(channel, member):
+    item = full_of(1)
+    handle = channel.put(item, async_op=True)
+    item[:] = 2
+    handle.wait(DEADLINE_S)
+    assert number_in(get(channel)) == 1
+
+
+def test_small_items_and_those_of_other_channels_go_as_ever(channel, member, sockets):
+    channel.put(torch.ones(100))
+    other = Channel.create(sockets.name())
+    other.put(full_of(3))
+    assert get(channel).sum() == 100
+    assert number_in(get(other)) == 3
+    assert member.device.used_bytes == 0
+
+
+def test_batches_leases_peeks_questions_and_subscriptions_have_them_too(channel, member):
+    with channel.subscribe("logger") as seen:
+        for number in range(4):
+            channel.put(full_of(number), weight=1)
+        assert number_in(channel.peek()) == 0
+        assert [number_in(item) for item in channel.get_batch(2, timeout_s=DEADLINE_S)] == [0, 1]
+        with channel.lease(timeout_s=DEADLINE_S) as lease:
+            lease.item[:] = 99
+            lease.nack()
+        with channel.lease(timeout_s=DEADLINE_S) as lease:
+            assert number_in(lease.item) == 2, "what its first consumer wrote is its own"
+            assert lease.attempt == 2
+        assert [number_in(get(seen)) for _ in range(4)] == [0, 1, 2, 3]
+    assert number_in(get(channel)) == 3
+    answer = channel.ask(full_of(5), timeout_s=DEADLINE_S, async_op=True)
+    request = channel.next_request(timeout_s=DEADLINE_S)
+    request.reply(number_in(request.item))
+    assert answer.wait(DEADLINE_S) == 5
+    del request, answer, lease
+    eventually(lambda: idle_bytes(member.devices) == member.device.used_bytes)
+
+
+def test_a_dead_letter_is_read_through_host_memory(member, sockets):
+    channel = Channel.create(sockets.name(), device_items=True, max_attempts=1)
+    channel.put(full_of(6))
+    channel.lease(timeout_s=DEADLINE_S).__enter__().nack()
+    (letter,) = channel.dead_letters()
+    assert number_in(letter.item) == 6
+    letter.put_back()
+    assert number_in(get(channel)) == 6
+
+
+# -- room -----------------------------------------------------------------------------------------
+
+
+def test_a_thousand_items_take_no_more_of_the_device_than_a_few(channel, member):
+    for number in range(1000):
+        channel.put(full_of(number))
+        assert number_in(get(channel)) == number
+    assert member.device.used_bytes <= 8 * BUCKET_BYTES
+    eventually(lambda: idle_bytes(member.devices) == member.device.used_bytes)
+
+
+def test_what_the_bound_has_no_room_for_goes_through_host_memory(sockets, caplog):
+    with LocalRuntime(sockets.runtime.address, own_name="small") as session:
+        session.provide(Starter, sockets.runtime.service(Starter))
+        device = PretendDevice(DEVICE)
+        devices = have(device, session, limit_bytes=3 * BUCKET_BYTES)
+        channel = Channel.create(sockets.name(), device_items=True)
+        with caplog.at_level(logging.WARNING):
+            for number in range(6):
+                channel.put(full_of(number))
+        told = [record.getMessage() for record in caplog.records if "host memory" in record.getMessage()]
+        assert len(told) == 1
+        assert "no room for 2 MiB on GPU-one: 3 buckets are in use" in told[0]
+        assert device.used_bytes == 3 * BUCKET_BYTES
+        assert [number_in(get(channel)) for _ in range(6)] == list(range(6))
+        eventually(lambda: idle_bytes(devices) == 3 * BUCKET_BYTES)
+        channel.put(full_of(6))
+        assert idle_bytes(devices) == 2 * BUCKET_BYTES, "on the device again"
+
+
+# -- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_items_of_a_killed_producer_are_lost_by_name_and_the_next_get_goes_on(channel, member, sockets):
+    producer = sockets.run(roles.produce_and_stay, channel, [1, 2, 3])
+    assert get(channel, queue_name="told") == "all"
+    assert number_in(get(channel)) == 1
+    assert member.device.num_open == 1
+    channel.put(full_of(4))
+    producer.kill()
+    with pytest.raises(ItemsLost) as caught:
+        get(channel)
+    assert f"2 items put by '{producer_name(caught)}' went with it: they were on its device {DEVICE}" in str(
+        caught.value
+    )
+    assert number_in(get(channel)) == 4
+    assert channel.stats().num_lost == 2
+    eventually(lambda: member.device.num_open == 0)
+
+
+def producer_name(caught):
+    return str(caught.value).partition("put by '")[2].partition("'")[0]
