@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 
@@ -50,32 +51,34 @@ def number_in(item):
     return low if low == high else (low, high)
 
 
-def produce(channel, uuid, numbers):
-    """Put items, and live on; how much of the device that took."""
-    device = PretendDevice(uuid)
-    have(device)
-    for number in numbers:
-        channel.put(full_of(number), timeout_s=DEADLINE_S)
-    return device.used_bytes
+def make_ready(channel):
+    """Return when it is known whether the channel's process and this one read each other's shared memory."""
+    channel.qsize()
+    messenger, known = channel._connection()._messenger, threading.Event()
+    messenger.parcels.when_ready(channel._ref.endpoint, known.set)
+    return known.wait(DEADLINE_S)
 
 
 def produce_and_stay(channel, numbers):
-    produce(channel, DEVICE, numbers)
-    channel.put("all", queue_name="told")
+    have(PretendDevice(DEVICE))
+    for number in numbers:
+        channel.put(full_of(number), timeout_s=DEADLINE_S)
+    channel.put(current_session().name, queue_name="told")
     channel.get("never")
 
 
 def consume(channel, uuid, count):
     """What items hold, and how many buckets this process has opened."""
-    device = None if uuid is None else PretendDevice(uuid)
+    device = PretendDevice(uuid)
     have(device)
     items = [channel.get(timeout_s=DEADLINE_S) for _ in range(count)]
-    return [number_in(item) for item in items], 0 if device is None else device.num_opened
+    return [number_in(item) for item in items], device.num_opened
 
 
 def take_one_and_stop_in_the_middle(channel):
     device = StoppingDevice(DEVICE)
     have(device)
+    make_ready(channel)
     device.told = lambda: channel.put("in the middle", queue_name="told", async_op=True)
     channel.get()
 

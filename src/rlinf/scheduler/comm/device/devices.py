@@ -203,28 +203,26 @@ class Devices:
         here = (where.device,) if self.has(where.device) else ()
         return bool(self.readable_from(where.owner.process_id, here))
 
-    def open(
-        self, what: str, owner_id: str, arrived: Arrived, then: Callable[[BucketUse | None], None]
-    ) -> None:
+    def open(self, what: str, arrived: Arrived, then: Callable[[BucketUse | None], None]) -> None:
         """Open the bucket in which an object lies.
 
         Args:
             what: the object, for messages.
-            owner_id: whose bucket it is.
             arrived: what was sent.
             then: called on the I/O thread with the bucket, or with None if it cannot be opened here.
         """
+        where = OnDevice.from_frame(arrived.frames()[0])
 
         def done(answer: Promise[BucketUse]) -> None:
             error = answer.exception()
             if error is not None:
-                self._barred[owner_id] = time.monotonic() + BARRED_S
-                peer = self._messenger.peer_name(owner_id)
+                self._barred[where.owner.process_id] = time.monotonic() + BARRED_S
+                peer = where.owner_name
                 self._say(f"open {peer}", "%s of '%s' comes through host memory: %s", what, peer, error)
             use = None if error is not None else answer.result()
             self._messenger.submit(lambda: then(use))
 
-        self._thread.ask(partial(self._open, arrived, owner_id)).add_done_callback(done)
+        self._thread.ask(partial(self._open, arrived, where)).add_done_callback(done)
 
     def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
         """Copy an object to host memory.
@@ -293,11 +291,11 @@ class Devices:
 
     # -- the device thread -----------------------------------------------------------------------
 
-    def _open(self, arrived: Arrived, owner_id: str) -> BucketUse:
-        driver, where = self._driver, OnDevice.from_frame(arrived.frames()[0])
+    def _open(self, arrived: Arrived, where: OnDevice) -> BucketUse:
+        driver = self._driver
         if driver is None:
             raise DeviceUnusable("this process uses no device")
-        if owner_id != self._messenger.endpoint.process_id:
+        if where.owner.process_id != self._messenger.endpoint.process_id:
             use = self._imports.use(driver, where)
         else:
             memory = self._staging.memory_of(where)

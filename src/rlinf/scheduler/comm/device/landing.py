@@ -127,7 +127,7 @@ class Landing:
             # Without its block, as before it is known who reads shared memory, nobody here would keep it there.
             if item.lease is not None and self._devices.readable_here(where):
                 opened = partial(self._opened, place, where)
-                self._devices.open(self._what, where.owner.process_id, item, opened)
+                self._devices.open(self._what, item, opened)
             else:
                 self._ask(place, where, as_bytes=False)
 
@@ -163,8 +163,8 @@ class Landing:
             return
         read: ReadOut = asked.result(0).head
         if read.problem:
-            owner = self._messenger.peer_name(where.owner.process_id)
-            self._land(place, where, f"{self._what} of '{owner}' on {where.device}: {read.problem}")
+            problem = f"{self._what} of '{where.owner_name}' on {where.device}: {read.problem}"
+            self._land(place, where, problem)
             return
         try:
             self._land(place, where, self._messenger.parcels.receive(asked.result(0).frames))

@@ -32,7 +32,8 @@ class OnDevice(msgspec.Struct, array_like=True, frozen=True):
         places: for each part of the object where it begins in the bucket, and how long it is, in bytes; None for one
             that lies with the other frames.
         number: which of all objects that its owner has staged.
-        owner: the process whose bucket it is.
+        owner: the process whose bucket it is,
+        owner_name: and its name.
     """
 
     device: str
@@ -40,6 +41,7 @@ class OnDevice(msgspec.Struct, array_like=True, frozen=True):
     places: tuple[tuple[int, int] | None, ...]
     number: int
     owner: Endpoint
+    owner_name: str
 
     def to_frame(self) -> bytes:
         """It as a frame."""

@@ -147,6 +147,7 @@ class Staging:
             tuple(next(places) if each else None for each in is_there),
             bucket.number,
             self._messenger.endpoint,
+            self._messenger.name,
         )
         try:
             _copy(driver, bucket.memory, there, offsets, mark)
