@@ -45,11 +45,12 @@ def join(sockets, member):
     with ExitStack() as stack:
 
         def join(name, device, channel):
+            before = current_session()
             session = stack.enter_context(LocalRuntime(sockets.runtime.address, own_name=name))
             have(device, session)
             end = Channel.connect(channel.name, timeout_s=DEADLINE_S)
             end.qsize()
-            set_current(member)
+            set_current(before)
             return end
 
         yield join
@@ -225,7 +226,8 @@ def test_batches_leases_peeks_questions_and_subscriptions_have_them_too(channel,
 def test_a_dead_letter_is_read_through_host_memory(member, sockets):
     channel = Channel.create(sockets.name(), device_items=True, max_attempts=1)
     channel.put(full_of(6))
-    channel.lease(timeout_s=DEADLINE_S).__enter__().nack()
+    with channel.lease(timeout_s=DEADLINE_S) as lease:
+        lease.nack()
     (letter,) = channel.dead_letters()
     assert number_in(letter.item) == 6
     letter.put_back()
@@ -264,6 +266,30 @@ def test_what_the_bound_has_no_room_for_goes_through_host_memory(sockets, caplog
         eventually(lambda: idle_bytes(devices) == 3 * BUCKET_BYTES)
         channel.put(full_of(6))
         assert idle_bytes(devices) == 2 * BUCKET_BYTES, "on the device again"
+
+
+def test_buckets_that_are_too_small_are_closed_by_their_consumers_and_given_back(sockets, join):
+    with LocalRuntime(sockets.runtime.address, own_name="small") as session:
+        session.provide(Starter, sockets.runtime.service(Starter))
+        device, other = PretendDevice(DEVICE), PretendDevice(DEVICE)
+        devices = have(device, session, limit_bytes=4 * BUCKET_BYTES)
+        channel = Channel.create(sockets.name(), device_items=True)
+        beside = join("beside", other, channel)
+        assert roles.make_ready(beside)
+        for number in range(3):
+            channel.put(full_of(number))
+        assert [number_in(get(beside)) for number in range(3)] == [0, 1, 2]
+        assert other.num_open == 3
+        eventually(lambda: idle_bytes(devices) == 3 * BUCKET_BYTES)
+        large = torch.full((3 * full_of(0).numel(),), 7.0)  # in two grains, of which one is free
+        channel.put(large)
+        assert number_in(get(beside)) == 7
+        eventually(lambda: idle_bytes(devices) == device.used_bytes == 2 * BUCKET_BYTES)
+        assert other.num_open == 2
+        channel.put(large)
+        assert number_in(get(beside)) == 7
+        assert device.used_bytes <= 4 * BUCKET_BYTES
+        assert other.num_opened == 4, "a larger one, and on the device"
 
 
 # -- what goes wrong ------------------------------------------------------------------------------

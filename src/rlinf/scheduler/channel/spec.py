@@ -134,7 +134,7 @@ class ChannelStats:
         num_items: items that its queues hold now.
         num_leased: items on lease, and those that come back after a delay.
         num_dead: dead letters.
-        num_lost: items lost with the nodes that held their bytes.
+        num_lost: items lost with the nodes, or the producers' devices, that held their bytes.
         bytes_in: size of all accepted items.
         bytes_out: of those, the size of items that left.
         size_bytes: size of the items that its queues hold now.

@@ -18,8 +18,8 @@ from rlinf.scheduler.comm.device.records import (
     OPENED,
     READ,
     RETIRE,
+    BucketOpened,
     OnDevice,
-    Opened,
     ReadOut,
     ReadStaged,
     Retire,
@@ -73,7 +73,7 @@ class Devices:
         self._barred: dict[str, float] = {}
         self._said: set[str] = set()
         messenger.serve(RETIRE, self._on_retire, Retire)
-        messenger.serve(OPENED, self._on_opened, Opened)
+        messenger.serve(OPENED, self._on_opened, BucketOpened)
         messenger.serve(READ, self._on_read, ReadStaged)
         messenger.on_peer_lost(self._on_peer_lost)
         messenger.at_end(self._on_end)
@@ -248,7 +248,7 @@ class Devices:
         self._thread.put(partial(self._imports.retire, key))
 
     def _on_opened(self, notice: Request) -> None:
-        opened: Opened = notice.head
+        opened: BucketOpened = notice.head
         notice.check_claim(opened.reader.process_id, "it has a bucket open")
         self._thread.put(partial(self._staging.opened, opened))
 

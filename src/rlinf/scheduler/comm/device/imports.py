@@ -11,7 +11,7 @@ import msgspec
 
 from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.open_buckets import BucketKey, OpenBuckets
-from rlinf.scheduler.comm.device.records import OPENED, BucketRecord, OnDevice, Opened
+from rlinf.scheduler.comm.device.records import OPENED, BucketOpened, BucketRecord, OnDevice
 from rlinf.scheduler.comm.device.thread import DeviceThread
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
@@ -87,7 +87,7 @@ class BucketImports:
             self._open[key] = self._opened(driver, where)
             self._buckets.opened(key)
             # So each hears of the other's end, too.
-            told = Opened(at.index, at.generation, self._messenger.endpoint)
+            told = BucketOpened(at.index, at.generation, self._messenger.endpoint)
             self._messenger.notify(where.owner, OPENED, told)
         self._buckets.begin(key)
         use = BucketUse(self._open[key][1], where, Wake(self._on_drop))

@@ -19,7 +19,7 @@ from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
-from rlinf.scheduler.errors import CodecError, CommError, SharedMemoryUnreadable
+from rlinf.scheduler.errors import CodecError, CommError, CommTimeout, SharedMemoryUnreadable
 
 
 class Landed(Arrived):
@@ -191,6 +191,7 @@ def land(messenger: Messenger, devices: Devices, what: str, item: Arrived) -> Ar
 
     Raises:
         CommError: its owner cannot be reached.
+        CommTimeout: it has not come after `COPY_TIMEOUT_S`.
     """
     landed: Promise[Arrived] = Promise()
 
@@ -201,4 +202,8 @@ def land(messenger: Messenger, devices: Devices, what: str, item: Arrived) -> Ar
             landed.set_result(items[0])
 
     messenger.submit(lambda: Landing(messenger, devices, what, [item], done).begin())
-    return landed.result(COPY_TIMEOUT_S)
+    try:
+        return landed.result(COPY_TIMEOUT_S)
+    except TimeoutError as error:
+        before = "the process that has it, or what its device was asked before"
+        raise CommTimeout(f"copy of {what}", "its producer", COPY_TIMEOUT_S, before) from error

@@ -82,7 +82,7 @@ class BucketRecord(msgspec.Struct, array_like=True, frozen=True):
     handle: bytes
 
 
-class Opened(msgspec.Struct, array_like=True, frozen=True):
+class BucketOpened(msgspec.Struct, array_like=True, frozen=True):
     """A notice to a bucket's owner: the sender has it open, and is to be told when it is given up.
 
     Attributes:

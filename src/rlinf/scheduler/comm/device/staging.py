@@ -21,7 +21,7 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedTensor
 from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.pool import BucketPool, bucket_bytes
-from rlinf.scheduler.comm.device.records import RETIRE, BucketRecord, OnDevice, Opened, Retire
+from rlinf.scheduler.comm.device.records import RETIRE, BucketOpened, BucketRecord, OnDevice, Retire
 from rlinf.scheduler.comm.device.thread import DeviceThread
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
@@ -174,7 +174,7 @@ class Staging:
         places = [place for place in where.places if place is not None]
         return Encoded(b"", [StridedTensor(torch, data[at : at + size]) for at, size in places])
 
-    def opened(self, reader: Opened) -> None:
+    def opened(self, reader: BucketOpened) -> None:
         """A process has a bucket open."""
         for bucket in self._buckets.values():
             at = bucket.at
