@@ -34,7 +34,7 @@ NUM_ITEMS = 20
 LATE_SHARE, BUSY_S = 0.1, 5.0
 # What an error has to name, if it is to say why.
 CAUSES = {
-    "node": r"node (\d+ \([^)]*\)|\S+ is gone)( is gone)?: ",
+    "node": r"node (\d+ \([^)]*\)|\S+ is gone)( is gone)?: |node \S+ does not answer",
     "link": r"unreachable for \d|stuck for \d",
     "process": r"nothing heard for|nothing listens|process \d+ on node|its process|killed|left the job|said goodbye",
     "deadline": r"after \d+(\.\d+)? s",

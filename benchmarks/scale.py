@@ -2,7 +2,7 @@
 
 Everything that grows with the cluster is measured on one machine: sizes of messages, time a message, memory a
 connection. The rest is counting, and stands in `rows_of`. Only processor time and memory of a rank come from another
-program, `benchmarks/launch.py`, which starts real ranks.
+program, `benchmarks/starting_ranks.py`, which starts real ranks.
 
     python benchmarks/scale.py [--link-gb-per-s 10] [--weights-gb 16] [--markdown]
 """
@@ -43,7 +43,7 @@ from rlinf.testing import LocalRuntime
 
 NODES = (10, 100, 1000)
 A_NODE = 8
-# Of benchmarks/launch.py, of the largest number of ranks that it ran here; docs/performance.md has the table.
+# Of benchmarks/starting_ranks.py, of the largest number of ranks that it ran here; docs/performance.md has the table.
 LAUNCH_CPU_S, LAUNCH_MIB = 0.76, 53
 CORES_A_NODE = 64
 MESSAGES = 20_000

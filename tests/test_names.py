@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-LIBRARY = Path(__file__).parents[1] / "src" / "rlinf" / "scheduler"
+ROOT = TESTS.parent
+LIBRARY = ROOT / "src" / "rlinf" / "scheduler"
 
 
 def classes_by_name(sources):
@@ -36,3 +37,9 @@ def test_no_two_test_files_have_one_name():
     # They are no packages: the second one would be taken for the first.
     names = [path.name for path in TESTS.rglob("*.py") if path.name != "conftest.py"]
     assert sorted(name for name, count in Counter(names).items() if count > 1) == []
+
+
+def test_no_benchmark_hides_a_module_of_an_example():
+    """Benchmarks import examples, and what lies beside a program is found first."""
+    modules = {path.stem for path in (ROOT / "examples").glob("*/*.py")} - {"main"}
+    assert modules & {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == set()

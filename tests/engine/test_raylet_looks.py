@@ -48,7 +48,7 @@ def test_what_is_gone_is_told_by_rays_list_or_sooner_by_the_raylets(places):
     ]
     living = [{"NodeID": name, "Alive": True} for name in places]
     assert what_is_gone(asked, living) == (
-        "node 127.0.0.1 is gone: its raylet does not answer; node 127.0.0.1 is gone: its raylet ended"
+        "node 127.0.0.1 does not answer; node 127.0.0.1 is gone: its raylet ended"
     )
     assert what_is_gone(asked[:1], living) == ""
     lost = {"NodeID": "answers", "Alive": False, "DeathReasonMessage": "SIGTERM"}

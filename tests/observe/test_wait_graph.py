@@ -107,6 +107,16 @@ def test_nobody_waits():
     assert str(why(idle("actor:0"))) == "nobody waits for anybody"
 
 
+@pytest.mark.parametrize("since_s", [0.4, 41.0])
+def test_a_wait_of_a_moment_is_not_said_to_hold_up_a_job(since_s):
+    # Whoever is at work may put into it.
+    taker = waits("actor:0", get(since_s=since_s))
+    found = why(waits("driver", result("actor:0")), taker, works("rollout:0"), channel())
+    assert found.culprit.address == "actor:0"
+    assert found.headline.startswith("the job seems to move: actor:0 waits in") == (since_s < 1)
+    assert found.headline.endswith("; for it driver waits")
+
+
 def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
     queue = QueueNote("'default'", 8, 3900, putters=used("rollout:0", "rollout:1", gone=("rollout:1",)))
     found = why(

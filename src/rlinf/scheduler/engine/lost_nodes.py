@@ -111,7 +111,7 @@ def answering_nodes(records: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def what_is_gone(asked: Sequence[Mapping[str, Any]], records: Iterable[Mapping[str, Any]]) -> str:
-    """Which of the nodes that were asked are gone since, and why, in a clause; "" if none.
+    """Which of the nodes that were asked are gone since, and why, or do not answer, in a clause; "" if none.
 
     Ray's processes know it before Ray's list of nodes does: of those that live there, the raylets are asked.
 
@@ -122,14 +122,15 @@ def what_is_gone(asked: Sequence[Mapping[str, Any]], records: Iterable[Mapping[s
     by_id = {record["NodeID"]: record for record in records}
     ended, answering = ask_raylets({each["NodeID"]: _raylet_of(each) for each in asked}, _LOOK_S)
 
-    def cause(node_id: str) -> str:
+    def state(node_id: str) -> str:
         if not _is_alive(by_id, node_id):
-            return _cause(by_id.get(node_id))
-        silent = "" if node_id in answering else "its raylet does not answer"
-        return _ENDED if node_id in ended else silent
+            return f"is gone: {_cause(by_id.get(node_id))}"
+        if node_id in ended:
+            return f"is gone: {_ENDED}"
+        return "" if node_id in answering else "does not answer"
 
-    causes = [(each["NodeManagerAddress"], cause(each["NodeID"])) for each in asked]
-    return "; ".join(f"node {address} is gone: {why}" for address, why in causes if why)
+    states = [(each["NodeManagerAddress"], state(each["NodeID"])) for each in asked]
+    return "; ".join(f"node {address} {it}" for address, it in states if it)
 
 
 def num_lost_nodes(there: Collection[Mapping[str, Any]]) -> int:

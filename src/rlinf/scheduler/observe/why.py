@@ -23,7 +23,7 @@ from rlinf.scheduler.observe.queue_waits import some_names
 from rlinf.scheduler.observe.roll_call import ROLL_CALL, CallRoll
 from rlinf.scheduler.observe.stack_file import STACK_SIGNAL
 from rlinf.scheduler.observe.stacks import MAIN, TASK
-from rlinf.scheduler.observe.words import call_text, state_text, wait_text
+from rlinf.scheduler.observe.words import STANDS_S, call_text, state_text, wait_text
 from rlinf.scheduler.planning.caret import printable
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.session.job_file import RunningJob
@@ -61,7 +61,13 @@ class Why:
             return "nobody waits for anybody"
         waiters = self.culprit.waiters
         wait = f"; for it {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''}" if waiters else ""
-        return f"{self.culprit.reason}{wait}"
+        moves = "the job seems to move: " if self._is_on_the_way(self.culprit) else ""
+        return f"{moves}{self.culprit.reason}{wait}"
+
+    @staticmethod
+    def _is_on_the_way(culprit: Culprit) -> bool:
+        """Whether it is only what happens to be waited for now, in a job where items come and go."""
+        return culprit.certainty == certainty.WAITS and culprit.since_s < STANDS_S
 
     def about(self, process: str, thread: int = 0, waited_s: float = 0.0) -> str:
         """In few lines: what a process waits for or is at, link by link, and what that comes to in the end.

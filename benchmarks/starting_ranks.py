@@ -4,7 +4,7 @@ Two simulated nodes; both sides start, are called once, are measured and ended, 
 for itself alone (USS); processor time is what it has used until all are ready. Neither side uses torch. Bare actors are
 started all at once, as one does; more than 64 at the pace of groups, since they do not come up otherwise.
 
-    python benchmarks/launch.py [--ranks 4,16,64,200] [--rounds 3] [--picture docs/launch-growth.png] [--quick]
+    python benchmarks/starting_ranks.py [--ranks 4,16,64,200] [--rounds 3] [--picture docs/launch-growth.png] [--quick]
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="4 ranks, once: whether it runs, not how fast")
     given: Any = parser.parse_args()
     sizes = [4] if given.quick else [int(size) for size in given.ranks.split(",")]
-    with stopwatch("launch.py"), Cluster(simulate=f"{NUM_NODES}x0") as cluster:
+    with stopwatch("starting_ranks.py"), Cluster(simulate=f"{NUM_NODES}x0") as cluster:
         found = measure(Launches(cluster), sizes, 1 if given.quick else given.rounds)
     if given.picture:
         draw(found, given.picture)
