@@ -120,7 +120,7 @@ class Rollout(Rank):
                 times[name].append(self.timed(lambda source=source: into.copy_(source)))
         return times
 
-    def get(self, channel: Channel, count: int) -> list[float]:
+    def take(self, channel: Channel, count: int) -> list[float]:
         """Get items; what each takes."""
         return [self.timed(channel.get) for _ in range(count)]
 
@@ -198,7 +198,7 @@ def measure_device_items(cluster: Cluster, rounds: int) -> None:
         ):
             # The first two make the memory.
             times = [
-                (_only(actor, "put", channel, 1, True)[0], _only(rollout, "get", channel, 1)[0])
+                (_only(actor, "put", channel, 1, True)[0], _only(rollout, "take", channel, 1)[0])
                 for _ in range(rounds + 2)
             ]
             for index, name in enumerate(("put", "get")):
