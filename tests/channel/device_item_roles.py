@@ -14,7 +14,7 @@ from rlinf.scheduler.tape.shared_devices import open_devices
 from rlinf.testing.device_memory import PretendDevice
 
 DEVICE = "GPU-one"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ELEMENTS = 250_000
 ITEM_BYTES = 4 * ELEMENTS
 BUCKET_BYTES = 2 << 20
