@@ -18,8 +18,11 @@ from device_item_roles import BUCKET_BYTES, DEVICE, full_of, have, number_in
 from alarms import alarms
 from effort import tries
 from rlinf.scheduler.channel import Channel, Starter, save_job
+from rlinf.scheduler.comm.codec import encode
+from rlinf.scheduler.comm.device.landing import land
+from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import Parcels
-from rlinf.scheduler.errors import ChannelArgumentError, ItemsLost
+from rlinf.scheduler.errors import ChannelArgumentError, CodecError, ItemsLost
 from rlinf.scheduler.session import current_session, set_current
 from rlinf.testing.device_memory import PretendDevice
 from rlinf.testing.local import LocalRuntime
@@ -182,6 +185,8 @@ def test_every_dtype_and_shape_arrives_bit_by_bit(channel, member, on_device):
     assert np.array_equal(got["array"], given["array"])
     got["array"][:] = 0  # its owner may write into it
     assert got["text"] == given["text"]
+    # Whoever has it keeps nothing of where it came from.
+    eventually(lambda: idle_bytes(member.devices) == member.device.used_bytes)
 
 
 def test_a_put_takes_the_item_as_it_is(channel, member):
@@ -357,6 +362,19 @@ def test_what_cannot_be_read_for_a_moment_comes_as_bytes(in_process, monkeypatch
         assert number_in(get(channel)) == number
     assert len(failed) == 1
     assert device.used_bytes > 0
+
+
+def test_what_is_in_a_bucket_by_now_is_never_taken_for_what_was(channel, member):
+    devices = member.devices
+    staged = devices.stage("an item", encode(full_of(1), devices.device_of))
+    late = Arrived([bytes(frame) for frame in staged.parcel.bytes_frames()])  # without its block
+    assert number_in(land(member.messenger, devices, "an item", late).load()) == 1
+    del staged
+    eventually(lambda: idle_bytes(devices) == BUCKET_BYTES)
+    channel.put(full_of(2))
+    assert member.device.used_bytes == BUCKET_BYTES
+    with pytest.raises(CodecError, match=f"an item of 'member' on {DEVICE}: it is not there any more"):
+        land(member.messenger, devices, "an item", late).load()
 
 
 def test_what_cannot_be_is_refused_by_name(channel, tmp_path):

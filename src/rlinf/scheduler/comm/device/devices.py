@@ -218,7 +218,9 @@ class Devices:
             if error is not None:
                 self._barred[where.owner.process_id] = time.monotonic() + BARRED_S
                 peer = where.owner_name
-                self._say(f"open {peer}", "%s of '%s' comes through host memory: %s", what, peer, error)
+                # Its text: what keeps a record of it is not to keep what the error's traceback refers to.
+                why = str(error)
+                self._say(f"open {peer}", "%s of '%s' comes through host memory: %s", what, peer, why)
             use = None if error is not None else answer.result()
             self._messenger.submit(lambda: then(use))
 
