@@ -19,15 +19,16 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import count
 from types import FunctionType, NoneType
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
-from rlinf.scheduler.comm.codec.arrays import MARK, reduce_array, reduce_subclass
+from rlinf.scheduler.comm.codec.arrays import MARK, layout_of, memory_of, reduce_array, reduce_subclass
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.codec.sources import BytePart, ByteSource, Pieces, copied, write_parts
 from rlinf.scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
@@ -122,6 +123,8 @@ def encode(obj: object) -> Encoded:
         return Encoded(_FORMAT[_PICKLE] + pickle.dumps(obj, 5))
     if kind is bytes or kind is bytearray:
         return Encoded(_FORMAT[_BYTES if kind is bytes else _BYTEARRAY], [obj])  # type: ignore[list-item]
+    if kind is np.ndarray and (layout := layout_of(obj)) is not None:  # type: ignore[arg-type]
+        return Encoded(_head_of(*layout), [memory_of(obj)])  # type: ignore[arg-type]
     try:
         return _encode_with(_Pickler, obj)
     except Exception as error:
@@ -134,6 +137,12 @@ def encode(obj: object) -> Encoded:
         if raised_by_signal_handler(error):
             raise
         raise CodecError(f"{kind.__module__}.{kind.__qualname__} cannot be sent: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _head_of(shape: tuple[int, ...], dtype: str) -> bytes:
+    """The head of an array whose memory travels beside it."""
+    return _encode_with(_Pickler, _Layout(shape, dtype)).head
 
 
 def decode(head: Buffer | Bytes, buffers: Sequence[Buffer | Bytes]) -> Any:
@@ -202,6 +211,13 @@ class _ByValueNeeded(Exception):
     """A class or function of the user's script: the receiver's `__main__` is another."""
 
 
+class _Layout(NamedTuple):
+    """Stands for an array of which nothing but this is known: pickle writes the same for it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class _Chunks(list[Buffer]):
     """The file that a pickler writes to: it hands over large strings as they are, and those are not copied."""
 
@@ -223,6 +239,9 @@ class _Reducer:
         kind = type(obj)
         if kind is np.ndarray:
             return reduce_array(obj, self.sent)
+        if kind is _Layout:
+            self.sent.append(b"")
+            return np.ndarray, (*obj, MARK)
         if (
             self.by_reference
             and getattr(obj, "__module__", None) in _MAIN_MODULES
