@@ -116,9 +116,7 @@ def pytest_collection_finish(session):
         apart = [i.nodeid for i in session.items if i.get_closest_marker("ray") and "@" not in i.nodeid]
         if apart:
             raise pytest.UsageError(f"pytest-xdist does not keep the tests of Ray together: {apart[0]}")
-    # Thousands of tests and what they import stay: no collection of garbage has to look at them again.
-    gc.collect()
-    gc.freeze()
+    _leave_to_no_collector()
     wanted = [name for name in PRELOADED if name in sys.modules]
     if not wanted:
         return
@@ -145,6 +143,21 @@ def pytest_runtest_makereport(item):
     if report.failed and witness is not None and (ended := witness.told()):
         report.sections.append(("The Ray that all tests share", ended))
     return report
+
+
+def _leave_to_no_collector():
+    """What is there by now stays, thousands of tests and what they import: no collection looks at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Do that after every file too: what its tests have imported stays, and some tests collect garbage often."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        _leave_to_no_collector()
+    return done
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
 """Which Rays this machine is a node of, as its processes say."""
 
 import os
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +99,42 @@ def test_a_ray_whose_folder_lets_nobody_else_in_refuses_before_it_would_abort(ma
         ClusterError, match=r"the Ray at 10\.0\.0\.1:6379 is that of user .*: run the program as that"
     ):
         raylets.wait_for_raylet("10.0.0.1:6379", 0)
+
+
+@pytest.fixture
+def like_here(tmp_path, monkeypatch):
+    """A node of this machine, node 'ab', whose processes see what this one sees; its folder in `/proc`."""
+    here, folder = Path("/proc/self"), tmp_path / "100"
+    (folder / "ns").mkdir(parents=True)
+    for link in ("ns/mnt", "ns/net", "ns/pid", "root"):
+        (folder / link).symlink_to(os.readlink(here / link))
+    (folder / "cgroup").write_text((here / "cgroup").read_text())
+    (folder / "environ").write_bytes(b"RLINF_NODE_RANK=3\0CUDA_VISIBLE_DEVICES=4,5\0")
+    starts = f"--python_worker_command={sys.executable} default_worker.py --a-port=1"
+    (folder / "cmdline").write_bytes("\0".join(["/ray/raylet", "--node_id=ab", starts]).encode())
+    monkeypatch.setattr(raylets, "_PROC", tmp_path)
+    return folder
+
+
+def test_a_node_whose_processes_see_what_is_here_is_found_with_its_variables(like_here):
+    assert raylets.nodes_like_here(["ab", "cd"]) == {
+        "ab": {"RLINF_NODE_RANK": "3", "CUDA_VISIBLE_DEVICES": "4,5"}
+    }
+    assert raylets.nodes_like_here(["cd"]) == {}
+
+
+@pytest.mark.parametrize(
+    "what", ["ns/mnt", "ns/net", "ns/pid", "root", "cgroup", "environ", "python", "user"]
+)
+def test_a_node_that_sees_anything_else_or_hides_it_is_not(like_here, monkeypatch, what):
+    if what == "python":
+        monkeypatch.setattr(sys, "executable", "/another/python")
+    elif what == "user":
+        monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    else:
+        (like_here / what).unlink()
+        if what == "cgroup":
+            (like_here / what).write_text("0::/a/step/of/slurm")
+        elif what != "environ":  # which is another user's
+            (like_here / what).symlink_to("another:[1]")
+    assert raylets.nodes_like_here(["ab"]) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -64,6 +65,34 @@ class _LatestFirstQueue(NamedQueue):
 class _RoomyQueue(NamedQueue):
     def has_room(self, size_bytes):
         return super().has_room(size_bytes) or len(self.fifo) + self.reserved <= self.maxsize
+
+
+class _HandsToTheLatestQueue(NamedQueue):
+    def _hand_over(self, client, puts, out):
+        self.getters.move_to_end(next(reversed(self.getters)), last=False)
+        return super()._hand_over(client, puts, out)
+
+
+class _BoundlessQueue(NamedQueue):
+    def _free(self):
+        return math.inf, math.inf
+
+
+class _OvertakingQueue(NamedQueue):
+    def put_run(self, client, puts, out):
+        if self.putters and not self.getters and self.held_bytes:
+            return self._push_run(client, puts, out)
+        return super().put_run(client, puts, out)
+
+
+class _ForgetfulQueue(NamedQueue):
+    """Gets of a run let no put enter."""
+
+    def settle(self, closed, out):
+        if self.putters and not closed and not self.ended and self.is_open:
+            self._serve(closed, out)
+        else:
+            super().settle(closed, out)
 
 
 class _StreamlessQueue(NamedQueue):
@@ -301,6 +330,10 @@ MUTANTS = {
     "ignores the withdrawal of what was delivered": replace(Machines(), server=IgnoresWithdrawalOfDelivered),
     "gives back to the tail": replace(Machines(), server=with_queue(_TailQueue)),
     "serves the latest getter first": replace(Machines(), server=with_queue(_LatestFirstQueue)),
+    "hands an item to the latest getter": replace(Machines(), server=with_queue(_HandsToTheLatestQueue)),
+    "looks at no bound for a run": replace(Machines(), server=with_queue(_BoundlessQueue)),
+    "lets a run pass those in line": replace(Machines(), server=with_queue(_OvertakingQueue)),
+    "lets nobody enter after a run of gets": replace(Machines(), server=with_queue(_ForgetfulQueue)),
     "admits one too many": replace(Machines(), server=with_queue(_RoomyQueue)),
     "lets puts overtake an announced one": replace(Machines(), server=with_queue(_StreamlessQueue)),
     "gives letters back to the tail": replace(Machines(), receiver=partial(with_queue(_TailQueue), 0)),

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +28,11 @@ class Callers:
     def __init__(self):
         self.parcels = self
         self.readable = True
+        self.shares_memory = False
         self.answers = {}
+        self.lent = []
+        self.kept_when_taken = []
+        self._takes = []
         self._services = {}
         self.loop = CallLoop(self)
         self.worker = Notes()
@@ -42,7 +47,12 @@ class Callers:
         self.lose = callback
 
     def submit(self, callback):
+        """The I/O thread answers, and the caller takes what it gets, before this thread goes on."""
         callback()
+        del callback
+        while self._takes:
+            self._takes.pop()(True)
+            self.kept_when_taken.append(self.lent.pop()() is not None)
 
     def stay_while(self, _busy):
         pass
@@ -57,9 +67,13 @@ class Callers:
             raise SharedMemoryUnreadable("out of descriptors")
         return Arrived(frames)
 
+    def release_dropped(self):
+        pass
+
     def pack(self, encoded, _peer, **_options):
-        frames = encoded.snapshot()
-        return SimpleNamespace(in_shared_memory=False, frames_for=lambda _peer: frames)
+        parcel = Result(encoded.snapshot(), self.shares_memory)
+        self.lent.append(weakref.ref(parcel))
+        return parcel
 
     # What the test does.
 
@@ -78,8 +92,11 @@ class Callers:
         self._send(protocol.CANCEL, caller, protocol.Cancel(number))
 
     def _send(self, service, caller, head, frames=()):
-        def reply(answer, frames=(), **_options):
+        def reply(answer, frames=(), settled=None, **_options):
             self.answers.setdefault((caller, head.number), []).append((answer, frames))
+            if settled is not None:
+                self._takes.append(settled)
+            return True
 
         self._services[service](
             SimpleNamespace(
@@ -94,6 +111,17 @@ class Callers:
         """Run what there is to run, then come back."""
         self.call(None, -1, "leave")
         self.loop.run()
+
+
+class Result:
+    """What is sent, in shared memory or not."""
+
+    def __init__(self, frames, in_shared_memory):
+        self.in_shared_memory = in_shared_memory
+        self._frames = frames
+
+    def frames_for(self, _peer):
+        return self._frames
 
 
 class Notes:
@@ -132,6 +160,15 @@ def test_calls_run_in_the_order_of_their_arrival_whoever_makes_them(callers):
     callers.run_all()
     assert callers.worker.heard == list(range(6))
     assert all(callers.kinds(CALLERS[n % 2], n) == [protocol.Returned] for n in range(6))
+
+
+def test_a_result_is_kept_by_nobody_once_its_caller_has_it_also_while_its_thread_still_comes_back(callers):
+    callers.shares_memory = True
+    for number in range(3):
+        callers.call("driver", number)
+    callers.run_all()
+    assert [callers.kinds("driver", number) for number in range(3)] == [[protocol.Returned]] * 3
+    assert callers.kept_when_taken == [False] * 3
 
 
 def test_a_call_that_could_not_be_read_keeps_its_place_in_the_line(callers):

@@ -17,9 +17,11 @@ from ray_workers import Probe
 
 from rlinf.scheduler import Cluster, ComponentPlacement, FlexiblePlacementStrategy, NodePlacementStrategy
 from rlinf.scheduler.comm import ClusterSecret
+from rlinf.scheduler.engine import engine
 from rlinf.scheduler.engine.engine import variables_lacking
 from rlinf.scheduler.engine.node import copying
 from rlinf.scheduler.engine.node.processes import held, living, send
+from rlinf.scheduler.engine.raylets import nodes_like_here
 from rlinf.scheduler.errors import ClusterError, ConfigError, LaunchTimeout
 from rlinf.scheduler.events import WorkerStarted
 from rlinf.scheduler.host import errand
@@ -194,6 +196,14 @@ def test_without_a_ray_nothing_is_taken_back_and_nothing_raised(ray_cluster, mon
 
 def test_ranks_copy_large_memory_around_the_cache(all_visible):
     assert all("glibc.cpu.x86_non_temporal_threshold=4194304" in found[4] for found in all_visible)
+
+
+def test_a_node_of_this_machine_says_of_itself_what_is_said_of_it_from_here(ray_cluster, monkeypatch):
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    assert len(nodes_like_here([node["NodeID"] for node in nodes])) == 2
+    from_here = engine.probe_nodes(nodes, 60)
+    monkeypatch.setattr(engine, "nodes_like_here", lambda _node_ids: {})
+    assert engine.probe_nodes(nodes, 60) == from_here
 
 
 def environments(*entries):

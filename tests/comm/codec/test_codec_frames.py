@@ -36,6 +36,19 @@ def test_sizes_are_those_of_the_frames():
     assert encoded.buffers == frames[1:]
 
 
+def test_the_head_that_is_remembered_for_arrays_alone_is_of_their_shape_and_type():
+    with_unit = np.dtype("f4", metadata={"unit": "m"})  # equal to "f4", and not the same
+    for dtype in ["f4", with_unit, "i4", ">f4", "?", "c16", "M8[ns]", "U3"]:
+        for shape in [(300,), (20, 30), (30, 20)]:
+            array = (np.arange(np.prod(shape)) % 2).astype(dtype).reshape(shape)
+            for _ in range(2):
+                encoded = encode(array)
+                assert encoded.sizes[1:] == [array.nbytes]
+                received = decode(encoded.head, [bytearray(bytes(frame)) for frame in encoded.buffers])
+                assert_same(received, array)
+                assert received.dtype.metadata == array.dtype.metadata
+
+
 def test_large_arrays_and_tensors_are_not_copied():
     array, tensor = np.zeros(100_000), torch.zeros(100_000)
     encoded = encode({"array": array, "tensor": tensor})

@@ -105,6 +105,7 @@ class ChannelConnection:
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
         self._on_devices = self._shell.on_devices
+        self._hurry = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
         self._same_machine = messenger.endpoint.machine_id == ref.endpoint.machine_id
@@ -199,8 +200,7 @@ class ChannelConnection:
             promise = OperationPromise(self, operation)
             operation.promise_to(promise)
         else:
-            dropped = partial(self._on_dropped, operation)
-            promise = OperationPromise(self, operation, dropped)
+            promise = OperationPromise(self, operation, self._hurry)
             operation.promise_to(promise, self._shell.dropped)
         self._hand_over(self._shell.begin, operation)
         if TIMES.spool is not None and encoded is not None:
@@ -500,11 +500,6 @@ class ChannelConnection:
             self._shell.drain()
         elif operation.kind != "put":
             promise.wait(ANSWER_S)
-
-    def _on_dropped(self, operation: Operation) -> None:
-        # If somebody has its items, the I/O thread is about to look.
-        if not operation.fate.taken:
-            self._messenger.submit_once(self._drain)
 
     def _check_may_block(self) -> None:
         if self._messenger.on_io_thread():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.comm.loop import Timer
-from rlinf.scheduler.comm.promise import NOWHERE, Fate, Promise, PromiseRef, Wake
+from rlinf.scheduler.comm.promise import NOWHERE, Fate, Promise, PromiseRef
 from rlinf.scheduler.comm.timekeeping import Cause
 from rlinf.scheduler.comm.waits import CHANNEL, Wait
 from rlinf.scheduler.queueing import GroupName, QueueName
@@ -234,6 +234,15 @@ class Operation:
             parts.append(f"at most {self.limits.max_bytes} bytes")
         return " of ".join([text, " and ".join(parts)]) if parts else text
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it waits to put or get one item, of which nothing is said but a weight."""
+        if not self.wait or (self.kind != "put" and self.kind != "get"):
+            return False
+        if self.priority or self.question or self.slot or type(self.weight) is not int:
+            return False
+        return self.group is None and self.version is None and self.trace is None
+
     def awaits(self, channel: str, held_by: str) -> Wait:
         """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
         needs = self.batch_weight or self.group_size or 0
@@ -304,30 +313,45 @@ class PromiseOwner(Protocol):
         """See `Promise.explain`."""
 
 
+class _Unclaimed:
+    """Hurries the I/O thread when a promise is gone, unless somebody has what came; see `comm.promise.Wake`."""
+
+    __slots__ = ("_fate", "_hurry")
+
+    def __init__(self, fate: Fate, hurry: Callable[[], None]) -> None:
+        self._hurry = hurry
+        self._fate = fate
+
+    def __del__(self) -> None:
+        fate = getattr(self, "_fate", None)  # none if an interruption came while it was made
+        if fate is not None and not fate.taken:  # else the I/O thread is about to look
+            self._hurry()
+
+
 class OperationPromise(Promise[Any]):
     """The end of an operation that somebody holds a handle of; `cancel` withdraws it.
 
     Args:
         owner: knows what is waited for, and gives it up.
         operation: which one.
-        on_dropped: wakes the I/O thread once nobody has the promise any more.
+        hurry: wakes the I/O thread once nobody has the promise any more.
 
     Attributes:
         note: of what it brings, where that is noted when it is taken.
     """
 
-    __slots__ = ("_operation", "_owner", "_wake", "note")
+    __slots__ = ("_operation", "_owner", "_unclaimed", "note")
 
     def __init__(
         self,
         owner: PromiseOwner,
         operation: Operation,
-        on_dropped: Callable[[], None] | None = None,
+        hurry: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         self._operation = operation
         self._owner = owner
-        self._wake = None if on_dropped is None else Wake(on_dropped)
+        self._unclaimed = None if hurry is None else _Unclaimed(self.fate, hurry)
         self.note: Note | None = None
 
     def awaits(self) -> Wait:

@@ -66,8 +66,12 @@ class Receiving:
     ) -> Delivery | None:
         """Receive what was delivered to an operation; whatever is raised, the items cannot be had.
 
+        What is told of several deliveries alike has no ticket.
+
         Returns: the items; None if they come later: then `on_items` is called.
         """
+        if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
+            return Delivery(answer, (Arrived(parts[0]),))
         if all(map(is_here, parts)):
             return self._landed(operation, Delivery(answer, map(Arrived, parts)))
         try:
@@ -78,7 +82,7 @@ class Receiving:
             return self._landed(operation, Delivery(answer, map(self._messenger.parcels.receive, parts)))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
-            self._resend(answer.ticket)
+            self._resend(operation.ticket)
             return None
 
     @property
@@ -112,13 +116,13 @@ class Receiving:
         there = self._on_devices
         if there is None or not any(is_staged(item.frames()) for item in items):
             return items
-        done = partial(self._on_landed, items.told)
+        done = partial(self._on_landed, operation.ticket, items.told)
         self._begin(operation, items.told, Landing(self._messenger, there.devices, there.what, items, done))
         return None
 
     def _begin(self, operation: Operation, answer: wire.Delivered, fetching: Fetching | Landing) -> None:
-        self.stop(answer.ticket)
-        self._fetches[answer.ticket] = fetching
+        self.stop(operation.ticket)
+        self._fetches[operation.ticket] = fetching
         if operation.lease is not None:
             # What is on its way is kept alive, too.
             self._leases.begin(operation, Delivery(answer, ()))
@@ -135,23 +139,23 @@ class Receiving:
             logger.warning(
                 "channel '%s': %s; its items are asked for by way of the channel", self._channel, error
             )
-            self._resend(answer.ticket)
+            self._resend(operation.ticket)
         else:
             delivery = self._landed(operation, Delivery(answer, items))
             if delivery is not None:
-                self._on_items(answer.ticket, delivery)
+                self._on_items(operation.ticket, delivery)
         self._flush()
 
     def _on_landed(
-        self, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
+        self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
     ) -> None:
         if items is not None:
-            self._on_items(answer.ticket, Delivery(answer, items))
+            self._on_items(ticket, Delivery(answer, items))
             self._flush()
             return
         # The channel's process knows, or will soon, whether the producer is gone: then it says that they are lost.
         logger.warning("channel '%s': items on a device cannot be had now: %s", self._channel, error)
-        self._messenger.call_later(ASK_AGAIN_S, partial(self._ask_again, answer.ticket))
+        self._messenger.call_later(ASK_AGAIN_S, partial(self._ask_again, ticket))
 
     def _ask_again(self, ticket: int) -> None:
         if ticket in self._fetches:

@@ -75,10 +75,11 @@ class RecordDesk:
             before.close()
             before.ended.add_done_callback(lambda _: request.reply(wire.Done("")))
 
-    def expect(self, client: str, get: wire.Get) -> None:
+    def expect(self, client: str, get: wire.Get | wire.Gets) -> None:
         """Somebody asks for items."""
         if get.step is not None:
-            self._steps[client, get.ticket] = get.step
+            for ticket in wire.tickets_of(get):
+                self._steps[client, ticket] = get.step
 
     def forget(self, client: str, ticket: int) -> None:
         """Somebody gets nothing for what they asked."""

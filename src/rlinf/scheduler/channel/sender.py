@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.device_items import DeviceParcel
+from rlinf.scheduler.channel.holding import HeldParcel
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.shm.parcel import Parcel
 
 # In one message.
 MAX_OPERATIONS = 1024
 MAX_BYTES = 1 << 20
+# Of what travels as a run: so many, and so many bytes of each.
+RUN_OPERATIONS = 64
+RUN_ITEM_BYTES = 16 << 10
 
 
 class OperationSender:
@@ -31,7 +36,7 @@ class OperationSender:
     """
 
     def __init__(self, line: ServerLine, ref: ChannelRef) -> None:
-        self.waiting: deque[tuple[wire.OperationMessage, Sequence[Buffer]]] = deque()
+        self.waiting: deque[tuple[wire.OperationMessage, list[Buffer]]] = deque()
         self.confirmed: list[int] = []
         self.arrived: list[int] = []
         self.num_sent = 0
@@ -42,19 +47,49 @@ class OperationSender:
     def inline_bytes(self, operation: Operation) -> int:
         """How many bytes of its item the opening message of a put carries."""
         parcel = operation.parcel
-        if parcel is None or parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
+        if parcel is None:
             return 0
-        return parcel.size_bytes
+        size_bytes = parcel.size_bytes
+        if size_bytes <= RUN_ITEM_BYTES and _travels(parcel):  # as most do
+            return size_bytes
+        if parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
+            return 0
+        return size_bytes
 
-    def opening(self, operation: Operation) -> tuple[wire.OperationMessage, Sequence[Buffer]]:
-        """The message that begins an operation, and its frames."""
+    def begin(self, operation: Operation) -> None:
+        """Send the message that begins an operation, together with those before it where they are alike."""
         parcel = operation.parcel
         if parcel is None:
-            return operation.opening(), ()
-        if self._is_announced(operation):
-            return operation.opening(size_bytes=parcel.size_bytes), ()
-        frames = parcel.frames_for(self._server)
-        return operation.opening(len(frames)), frames
+            if operation.is_plain:
+                self._join_gets(operation)
+            else:
+                self.waiting.append((operation.opening(), []))
+        elif parcel.size_bytes <= RUN_ITEM_BYTES and operation.is_plain and _travels(parcel):
+            self._join_puts(operation, parcel.bytes_frames())
+        elif self._is_announced(operation):
+            self.waiting.append((operation.opening(size_bytes=parcel.size_bytes), []))
+        else:
+            frames = parcel.frames_for(self._server)
+            self.waiting.append((operation.opening(len(frames)), frames))
+
+    def _join_gets(self, operation: Operation) -> None:
+        last = self.waiting[-1][0] if self.waiting else None
+        if type(last) is wire.Gets and last.step == operation.step and _is_joined(last, operation):
+            last.tickets.append(operation.ticket)
+        else:
+            self.waiting.append((wire.Gets(operation.queue_name, [operation.ticket], operation.step), []))
+
+    def _join_puts(self, operation: Operation, frames: list[Buffer]) -> None:
+        num_frames, weight = len(frames), int(operation.weight)
+        if self.waiting:
+            last, its_frames = self.waiting[-1]
+            if type(last) is wire.Puts and last.num_frames == num_frames and _is_joined(last, operation):
+                last.tickets.append(operation.ticket)
+                last.weights.append(weight)
+                its_frames += frames
+                return
+        puts = wire.Puts(operation.queue_name, num_frames, [operation.ticket], [weight])
+        self.waiting.append((puts, [*frames]))
 
     def fill(self, operation: Operation) -> None:
         """Send the bytes of a put that was announced."""
@@ -71,10 +106,11 @@ class OperationSender:
             arrived, self.arrived = self.arrived, []
             operations: list[wire.OperationMessage] = []
             frames: list[Buffer] = []
-            size = 0
-            while self.waiting and len(operations) < MAX_OPERATIONS and size < MAX_BYTES:
+            count = size = 0
+            while self.waiting and count < MAX_OPERATIONS and size < MAX_BYTES:
                 operation, its_frames = self.waiting.popleft()
                 operations.append(operation)
+                count += len(wire.tickets_of(operation))
                 for frame in its_frames:
                     frames.append(frame)
                     size += len(frame)
@@ -96,3 +132,16 @@ class OperationSender:
             and parcel.size_bytes > self._inline_bytes_limit
             and not parcel.goes_as_descriptor(self._server)
         )
+
+
+def _travels(parcel: Parcel | HeldParcel | DeviceParcel) -> bool:
+    """Whether an item travels as bytes."""
+    return type(parcel) is Parcel and not parcel.in_shared_memory
+
+
+def _is_joined(run: wire.Puts | wire.Gets, operation: Operation) -> bool:
+    """Whether an operation travels with those of a run."""
+    # Equal is not enough: 1 and True are other queues.
+    name = operation.queue_name
+    is_same = run.queue is name or (type(name) is str and run.queue == name)
+    return is_same and len(run.tickets) < RUN_OPERATIONS

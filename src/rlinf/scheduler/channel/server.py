@@ -7,7 +7,7 @@ waits. Payloads are held and passed on, never decoded; those in shared memory ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -58,6 +58,7 @@ from rlinf.scheduler.queueing import (
     DirectOperations,
     Grant,
     Instruction,
+    Item,
     LeaseTerms,
     Limits,
     Producers,
@@ -77,6 +78,8 @@ logger = Reporter(__name__)
 # A client that cannot open shared memory for a moment gets bytes for so long, and longer each time.
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
+# The part, the lease, the group and the slot of a delivery that has none of them.
+_NOTHING = (None, None, None, None)
 # Of many operations at once, others learn what came of the first ones while the rest is done.
 NEWS_EVERY = 64
 
@@ -107,7 +110,7 @@ class _Client:
         # Items accepted from it, and delivered to it, by this process.
         self.num_put = self.num_got = 0
         self.accepted: list[int] = []
-        self.answers: list[wire.Granted | wire.Delivered | wire.Refused] = []
+        self.answers: list[wire.Granted | wire.Delivered | wire.Handed | wire.Refused] = []
         self.frames: list[Buffer] = []
         # Its puts that lie in shared memory which cannot be read here, and why.
         self.unreadable: dict[int, str] = {}
@@ -195,8 +198,10 @@ class ChannelServer:
         self._door = ShortcutDoor(messenger, self._on_direct, self._on_left)
         self._operations: dict[type, Callable[[str, Any, Iterator[Buffer]], list[Instruction]]] = {
             wire.Put: self._put,
+            wire.Puts: self._puts,
             wire.Fill: self._fill,
             wire.Get: self._get,
+            wire.Gets: self._gets,
             wire.Admit: self._admit,
             wire.SetVersion: self._set_version,
             wire.Resend: self._resend,
@@ -282,15 +287,18 @@ class ChannelServer:
             return  # it was lost in between, and everything it had begun was undone
         self._explainer.tick()
         message: wire.Operations = request.head
-        for ticket in message.confirmed:
-            self._carry_out(self._state.confirm(client, ticket))
+        if message.confirmed:
+            self._carry_out(self._state.confirm_run(client, message.confirmed))
         for ticket in message.arrived:
             self._carry_out(self._state.arrive(client, ticket))
         run_guarded(self._users.note, client, message.operations, self._explainer.now)
         frames = iter(request.frames)
-        for number, operation in enumerate(message.operations, 1):
+        count = 0
+        for operation in message.operations:
             self._run(client, operation, frames)
-            if number % NEWS_EVERY == 0 and self._flush_due:
+            count += len(wire.tickets_of(operation))
+            if count >= NEWS_EVERY and self._flush_due:
+                count = 0
                 self._flush()
         for _, direct in known.direct.read():
             self._run_direct(client, direct)
@@ -315,8 +323,64 @@ class ChannelServer:
         except Exception as error:  # the others in this message are not to wait in vain
             if not isinstance(error, ValueError):
                 logger.exception("channel '%s': an operation failed", self.spec.name)
-            end = self._clients[client].direct.end(operation.ticket)
-            self._tell(client, wire.Refused(operation.ticket, wire.INVALID, str(error) or repr(error)), end)
+            self._refuse(client, wire.tickets_of(operation), error)
+
+    def _refuse(self, client: str, tickets: Iterable[int], error: Exception) -> None:
+        for ticket in tickets:
+            end = self._clients[client].direct.end(ticket)
+            self._tell(client, wire.Refused(ticket, wire.INVALID, str(error) or repr(error)), end)
+
+    def _puts(self, client: str, run: wire.Puts, frames: Iterator[Buffer]) -> list[Instruction]:
+        who = self._clients[client].who
+        puts: list[tuple[int, Item]] = []
+        # The tickets first: when there are no more, no frame is taken.
+        parts: Iterator[Any] = zip(run.tickets, run.weights, *[frames] * run.num_frames, strict=False)
+        for ticket, weight, *part in parts:
+            try:
+                arrived = Arrived(part)
+                item = Item(arrived, weight, arrived.size_bytes)
+                item.origin = (who, ticket, None)
+                puts.append((ticket, item))
+            except Exception as error:
+                logger.exception("channel '%s': an item cannot be received", self.spec.name)
+                self._refuse(client, (ticket,), error)
+        num_done, out = self._run_together(
+            client,
+            [ticket for ticket, _ in puts],
+            lambda out: self._state.put_run(client, wire.as_name(run.queue), puts, out),
+        )
+        if num_done and not out:
+            self._bound.note(self._state)
+        for ticket, item in islice(puts, num_done, None):
+            put = wire.Put(ticket, run.queue, rounded(item.weight), True, run.num_frames)
+            self._run(client, put, iter(item.payload.frames()))
+        return []
+
+    def _gets(self, client: str, run: wire.Gets, frames: Iterator[Buffer]) -> list[Instruction]:
+        self._records.expect(client, run)
+        num_done, _ = self._run_together(
+            client,
+            run.tickets,
+            lambda out: self._state.get_run(client, wire.as_name(run.queue), run.tickets, out),
+        )
+        for ticket in run.tickets if not num_done else ():
+            self._run(client, wire.Get(ticket, run.queue, True, None), frames)
+        return []
+
+    def _run_together(
+        self, client: str, tickets: Sequence[int], run: Callable[[list[Instruction]], int]
+    ) -> tuple[int, list[Instruction]]:
+        """Carry out what follows from a run; for how many of its operations that was all."""
+        out: list[Instruction] = []
+        num_done = len(tickets)
+        try:
+            num_done = run(out)
+        except Exception as error:  # what is told of the others stays true
+            logger.exception("channel '%s': operations failed", self.spec.name)
+            told = {each.ticket for each in out if not isinstance(each, Bury) and each.client == client}
+            self._refuse(client, [ticket for ticket in tickets if ticket not in told], error)
+        self._carry_out(out)
+        return num_done, out
 
     def _put(self, client: str, put: wire.Put, frames: Iterator[Buffer]) -> list[Instruction]:
         if put.size_bytes is not None:
@@ -495,6 +559,8 @@ class ChannelServer:
 
     def _deliver(self, known: _Client, instruction: Deliver, ids: list[Any] | None) -> None:
         self._with_news_for(known)
+        if ids is None and TIMES.spool is None and _hand_over(known, instruction):
+            return
         as_bytes = known.bytes_until > 0 and self._messenger.now() < known.bytes_until
         counts = []
         is_read = not marks_tell(instruction.items)
@@ -688,6 +754,26 @@ def _noted(why: Callable[[object], str], gone: dict[int, str], payload: object) 
     if text:
         gone[id(payload)] = text
     return text
+
+
+def _hand_over(known: _Client, instruction: Deliver) -> bool:
+    """Let a delivery travel with those before it that are alike; whether there is nothing to be said of it alone."""
+    items = instruction.items
+    if len(items) != 1 or not instruction.complete or instruction[4:8] != _NOTHING:
+        return False
+    item = items[0]
+    arrived = item.payload
+    if item.version is not None or isinstance(arrived, RemoteItem) or arrived.lease is not None:
+        return False
+    frames = arrived.frames()
+    by = "" if item.origin is None else item.origin[0][0]
+    last = known.answers[-1] if known.answers else None
+    if type(last) is wire.Handed and last.num_frames == len(frames) and last.by == by:
+        last.tickets.append(instruction.ticket)
+    else:
+        known.answers.append(wire.Handed(len(frames), by, [instruction.ticket]))
+    known.frames += frames
+    return True
 
 
 def _delivered(instruction: Deliver, counts: list[int], ids: list[Any] | None) -> wire.Delivered:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -410,8 +410,9 @@ class ClientShell:
     def _settle(self, operation: Operation) -> None:
         ticket = operation.ticket
         self.deliveries.forget(ticket)
-        self._held.pop(ticket, None)
-        self._handing.discard(ticket)
+        if self._held or self._handing:
+            self._held.pop(ticket, None)
+            self._handing.discard(ticket)
         self._operations.pop(ticket, None)
         if operation.lease is not None:
             self._leases.end(ticket)
@@ -424,7 +425,7 @@ class ClientShell:
             if kind is End:
                 self._end(*instruction)
             elif kind is Send:
-                self._outbox.append(self._sender.opening(self._operations[instruction.ticket]))
+                self._sender.begin(self._operations[instruction.ticket])
                 if self._held:
                     self._held.pop(instruction.ticket, None)
             elif kind is Confirm:
@@ -432,9 +433,9 @@ class ClientShell:
             elif kind is SendItem:
                 self._fill(self._operations[instruction.ticket])
             elif kind is SendRecall:
-                self._outbox.append((wire.Recall(instruction.ticket), ()))
+                self._outbox.append((wire.Recall(instruction.ticket), []))
             else:
-                self._outbox.append((wire.Withdraw(instruction.ticket), ()))
+                self._outbox.append((wire.Withdraw(instruction.ticket), []))
 
     def _fill(self, operation: Operation) -> None:
         """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
@@ -455,8 +456,8 @@ class ClientShell:
 
     def _refuse(self, ticket: int, problem: str) -> None:
         """End an operation by this side's own fault."""
-        self._answer(ticket, self._state.refused(ticket, (wire.INVALID, problem)))
-        self._outbox.append((wire.Withdraw(ticket), ()))
+        self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, problem)))
+        self._outbox.append((wire.Withdraw(ticket), []))
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
@@ -541,13 +542,15 @@ class ClientShell:
         if self.direct:
             self._note_direct()
         news: wire.News = request.head
-        for ticket in news.accepted:
-            if self.hands_over:
+        if self.hands_over:
+            for ticket in news.accepted:
                 self._note_accepted(ticket)
-            self._answer(ticket, self._state.accepted(ticket))
+        self._answer(news.accepted, self._state.accepted_run(news.accepted))
         frames = iter(request.frames)
         for answer in news.answers:
-            if isinstance(answer, wire.Delivered):
+            if isinstance(answer, wire.Handed):
+                self._on_handed(answer, frames)
+            elif isinstance(answer, wire.Delivered):
                 self._on_delivered(answer, frames)
             elif isinstance(answer, wire.Refused):
                 self._on_refused(answer)
@@ -565,34 +568,44 @@ class ClientShell:
         if operation is not None and isinstance(operation.parcel, HeldParcel):
             operation.parcel.is_accepted = True
 
-    def _answer(self, ticket: int, instructions: list[ClientInstruction]) -> None:
+    def _answer(self, tickets: Iterable[int], instructions: list[ClientInstruction]) -> None:
         self._carry_out(instructions)
-        operation = self._operations.pop(ticket, None)
-        if operation is not None:
-            self._stop_clock(operation)
+        for ticket in tickets:
+            operation = self._operations.pop(ticket, None)
+            if operation is not None:
+                self._stop_clock(operation)
+
+    def _on_handed(self, answer: wire.Handed, frames: Iterator[Buffer]) -> None:
+        told = wire.Delivered(0, [answer.num_frames], by=answer.by)  # the same of each of them
+        for ticket, *part in zip(answer.tickets, *[frames] * answer.num_frames, strict=False):
+            self._receive(ticket, told, [part])
 
     def _on_delivered(self, answer: wire.Delivered, frames: Iterator[Buffer]) -> None:
         # All that is the delivery's, before anything can go wrong: the rest belongs to others.
         parts = [list(islice(frames, count)) for count in answer.num_frames]
-        if answer.ticket not in self._operations:
+        self._receive(answer.ticket, answer, parts)
+
+    def _receive(self, ticket: int, told: wire.Delivered, parts: list[list[Buffer]]) -> None:
+        operation = self._operations.get(ticket)
+        if operation is None:
             # Nobody has asked for it any more; an answer to a withdrawal that was on its way does no harm.
-            self._outbox.append((wire.Withdraw(answer.ticket), ()))
+            self._outbox.append((wire.Withdraw(ticket), []))
             return
         try:
-            items = self._receiving.receive(self._operations[answer.ticket], answer, parts)
+            items = self._receiving.receive(operation, told, parts)
         except Exception as error:  # the other answers in this message are not to wait in vain
             logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
-            self._refuse(answer.ticket, repr(error))
+            self._refuse(ticket, repr(error))
             return
         if items is not None:
             # Its caller may have them before anything goes wrong here: then they are not given to another one.
-            run_guarded(self._on_items, answer.ticket, items)
+            run_guarded(self._on_items, ticket, items)
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
         self._carry_out(self._state.delivered(ticket, items))
 
     def _resend(self, ticket: int) -> None:
-        self._outbox.append((wire.Resend(ticket), ()))
+        self._outbox.append((wire.Resend(ticket), []))
 
     def _on_granted(self, answer: wire.Granted) -> None:
         if answer.problem:
@@ -602,7 +615,7 @@ class ClientShell:
     def _on_refused(self, answer: wire.Refused) -> None:
         withdrawn = answer.reason == Reason.CANCELLED.value
         detail = answer.state if withdrawn else (answer.reason, answer.state)
-        self._answer(answer.ticket, self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
+        self._answer((answer.ticket,), self._state.refused(answer.ticket, detail, withdrawn=withdrawn))
 
     # -- ends ------------------------------------------------------------------------------------
 

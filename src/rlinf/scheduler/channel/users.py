@@ -40,6 +40,8 @@ class Users:
             wire.Put: OrderedDict(),
             wire.Get: OrderedDict(),
         }
+        self._uses[wire.Puts] = self._uses[wire.Put]
+        self._uses[wire.Gets] = self._uses[wire.Get]
         self._gone: OrderedDict[str, str] = OrderedDict()
 
     def note(self, client: str, operations: Iterable[wire.OperationMessage], now: float) -> None:
@@ -57,7 +59,7 @@ class Users:
                 queue = operation.queue  # type: ignore[union-attr]
                 use = self._use(uses, (client, wire.as_name(queue)))
                 use.at = now
-            use.count += 1
+            use.count += len(wire.tickets_of(operation))
 
     def _use(self, uses: OrderedDict[tuple[str, QueueName], _Use], key: tuple[str, QueueName]) -> _Use:
         use = uses.get(key)
@@ -78,8 +80,8 @@ class Users:
     def by_queue(self, names: dict[str, str], now: float) -> dict[QueueName, UsersOfQueue]:
         """Who used which queue; `names` are the names of the clients that are there."""
         found: dict[QueueName, UsersOfQueue] = {}
-        for kind, uses in self._uses.items():
-            for (client, queue), use in uses.items():
+        for kind in (wire.Put, wire.Get):
+            for (client, queue), use in self._uses[kind].items():
                 of_queue = found.setdefault(queue, UsersOfQueue([], []))
                 of_queue.last_s = min(of_queue.last_s, now - use.at)
                 name = names.get(client) or self._gone.get(client, "")

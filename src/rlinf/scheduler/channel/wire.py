@@ -16,7 +16,7 @@ time, and one `DirectAnswer` comes back. Confirmations, and operations that were
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -53,6 +53,15 @@ class Put(msgspec.Struct, tag=0, array_like=True, gc=False):
     slot: int = 0
     size_bytes: int | None = None
     trace: Trace | None = None
+
+
+class Puts(msgspec.Struct, tag=9, array_like=True, gc=False):
+    """As so many `Put`s in a row, of small items that travel as bytes, which wait and say nothing but a weight."""
+
+    queue: Any
+    num_frames: int
+    tickets: list[int]
+    weights: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
 class Fill(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -111,6 +120,14 @@ class Get(msgspec.Struct, tag=3, array_like=True, gc=False):
     step: int | None = None
 
 
+class Gets(msgspec.Struct, tag=10, array_like=True, gc=False):
+    """As so many `Get`s in a row, which wait for one item each."""
+
+    queue: Any
+    tickets: list[int]
+    step: int | None = None
+
+
 class Admit(msgspec.Struct, tag=7, array_like=True, gc=False):
     """Ask for leave to make an item -> `Delivered` with a slot, or `Refused`; it goes back by `Withdraw`."""
 
@@ -149,7 +166,12 @@ class Recall(msgspec.Struct, tag=6, array_like=True, gc=False):
     ticket: int
 
 
-OperationMessage = Put | Fill | Get | Admit | SetVersion | Withdraw | Resend | Recall
+OperationMessage = Put | Puts | Fill | Get | Gets | Admit | SetVersion | Withdraw | Resend | Recall
+
+
+def tickets_of(operation: OperationMessage) -> list[int]:
+    """Of which operations a message is."""
+    return operation.tickets if isinstance(operation, Puts | Gets) else [operation.ticket]
 
 
 class Operations(msgspec.Struct, array_like=True):
@@ -211,6 +233,14 @@ class Delivered(msgspec.Struct, tag=1, array_like=True, gc=False):
     by: str = ""
 
 
+class Handed(msgspec.Struct, tag=3, array_like=True, gc=False):
+    """As so many `Delivered` in a row, of one item each, which `by` has put."""
+
+    num_frames: int
+    by: str
+    tickets: list[int]
+
+
 class Refused(msgspec.Struct, tag=2, array_like=True, gc=False):
     """An operation failed: a reason of `queueing.Reason` or INVALID, and what its queue looks like."""
 
@@ -230,7 +260,7 @@ class Direct(msgspec.Struct, array_like=True, gc=False):
     frames: list[bytearray]
 
 
-class Accepted(msgspec.Struct, tag=3, array_like=True, gc=False):
+class Accepted(msgspec.Struct, tag=6, array_like=True, gc=False):
     """The queue holds the item of a put."""
 
     ticket: int
@@ -260,7 +290,7 @@ class News(msgspec.Struct, array_like=True):
     """Server to client: tickets of accepted puts, and other answers in order; `left`: the server is no more."""
 
     accepted: list[int]
-    answers: list[Granted | Delivered | Refused]
+    answers: list[Granted | Delivered | Handed | Refused]
     left: bool = False
 
 

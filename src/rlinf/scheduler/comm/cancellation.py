@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 
 
@@ -69,11 +69,16 @@ _current: ContextVar[Scope | None] = ContextVar("rlinf_scope", default=None)
 current_scope = _current.get
 
 
-@contextmanager
-def working_in(scope: Scope | None) -> Iterator[None]:
+class working_in:  # noqa: N801 - used as a function is
     """Let the waits of this thread or task, and of the tasks that it makes, belong to `scope`; None: to none."""
-    token = _current.set(scope)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._scope)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)

@@ -27,7 +27,7 @@ from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.engine.ray_messages import keep_off_terminal
-from rlinf.scheduler.engine.raylets import node_ip_here, wait_for_raylet
+from rlinf.scheduler.engine.raylets import node_ip_here, nodes_like_here, wait_for_raylet
 from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.planning import Node
@@ -232,7 +232,7 @@ def _describe(node: Mapping[str, Any], *, silent: bool) -> str:
 def probe_nodes(
     nodes: Sequence[Mapping[str, Any]], timeout_s: float, begun: float | None = None
 ) -> list[NodeReport]:
-    """Every node's report of itself, made by a process on that node.
+    """Every node's report of itself, made by a process on that node, or by this one where it sees the same.
 
     Args:
         nodes: Ray's records of them.
@@ -244,19 +244,16 @@ def probe_nodes(
         ClusterError: a probe failed there.
     """
     with ray_errors("probing the nodes failed"):
+        near = _reports_from_here(nodes)
         probe = ray.remote(num_cpus=0, max_retries=0)(probe_this_node)
         pending = {
-            probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(
-                node["NodeID"],
-                node["NodeManagerAddress"],
-                HEAD_RESOURCE in node["Resources"],
-                dict(node["Resources"]),
-            ): node
+            probe.options(scheduling_strategy=on_node(node["NodeID"])).remote(*_known(node)): node
             for node in nodes
+            if node["NodeID"] not in near
         }
         try:
             left_s = timeout_s if begun is None else begun + timeout_s - time.monotonic()
-            return list(ray.get(list(pending), timeout=max(left_s, 0.0)))
+            told = {report.node_id: report for report in ray.get(list(pending), timeout=max(left_s, 0.0))}
         except GetTimeoutError as error:
             _, late = ray.wait(list(pending), num_returns=len(pending), timeout=0)
             names = ", ".join(pending[ref]["NodeManagerAddress"] for ref in late)
@@ -267,6 +264,25 @@ def probe_nodes(
             if not problem:
                 raise
             raise ClusterError(problem) from error
+    return [(near | told)[node["NodeID"]] for node in nodes]
+
+
+def _reports_from_here(nodes: Sequence[Mapping[str, Any]]) -> dict[str, NodeReport]:
+    """What this process can say for nodes, by their ids: to start one of theirs takes a second of a core."""
+    if ray.get_runtime_context().get_runtime_env_string() not in ("", "{}"):
+        return {}  # theirs would have another interpreter, perhaps, or other packages
+    like_here = nodes_like_here([node["NodeID"] for node in nodes])
+    return {
+        node["NodeID"]: probe_this_node(*_known(node), like_here[node["NodeID"]])
+        for node in nodes
+        if node["NodeID"] in like_here
+    }
+
+
+def _known(node: Mapping[str, Any]) -> tuple[str, str, bool, dict[str, float]]:
+    """What Ray says of a node, as `probe_this_node` takes it."""
+    is_head = HEAD_RESOURCE in node["Resources"]
+    return node["NodeID"], node["NodeManagerAddress"], is_head, dict(node["Resources"])
 
 
 def variables_lacking() -> dict[str, Mapping[str, str]]:

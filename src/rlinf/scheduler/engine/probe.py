@@ -1,4 +1,4 @@
-"""What a node says about itself; `probe_this_node` runs on the node, in a process of its own."""
+"""What a node says about itself; `probe_this_node` runs on the node, or beside it where all looks the same."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def probe_this_node(
     resources: Mapping[str, float],
     environment: Mapping[str, str] | None = None,
 ) -> NodeReport:
-    """Report this node. It must run on that node: masks, devices and interfaces are its own.
+    """Report this node. It must run on that node, or where its processes see the same: `nodes_like_here`.
 
     Args:
         node_id: Ray's id of the node.
@@ -124,9 +124,18 @@ def node_environment(proc: Path = Path("/proc")) -> Mapping[str, str]:
     try:
         if (parent / "comm").read_text(errors="replace").strip() != _RAYLET:
             return os.environ
-        entries = os.fsdecode((parent / "environ").read_bytes()).split("\0")
+        return variables_of(parent)
     except OSError:
         return os.environ
+
+
+def variables_of(process: Path) -> Mapping[str, str]:
+    """The variables that a process was started with, by its folder in `/proc`.
+
+    Raises:
+        OSError: it has ended, or is another user's.
+    """
+    entries = os.fsdecode((process / "environ").read_bytes()).split("\0")
     return {name: value for name, is_set, value in (entry.partition("=") for entry in entries) if is_set}
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shlex
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlinf.scheduler.engine.authentication import host_and_port
-from rlinf.scheduler.engine.probe import network_interfaces
+from rlinf.scheduler.engine.probe import network_interfaces, variables_of
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout
 
 _PROC = Path("/proc")
 _ADDRESS_OPTION, _IP_OPTION, _FOLDER_OPTION = "--gcs-address=", "--node_ip_address=", "--log_dir="
+_NODE_OPTION, _WORKER_OPTION = "--node_id=", "--python_worker_command="
+# What decides which files, network, processes and devices a process sees.
+_SURROUNDINGS = "ns/mnt", "ns/net", "ns/pid", "root"
 _PAUSE_S = 0.25
 
 
@@ -87,10 +92,34 @@ def node_ip_here(address: str) -> str | None:
     return own.pop() if len(there) > 1 and len(own) == 1 else None
 
 
+def nodes_like_here(node_ids: Collection[str]) -> dict[str, Mapping[str, str]]:
+    """Those nodes of this machine whose processes see what this one sees, with the variables that they start with.
+
+    They are this user's, run this interpreter, and have the files, the network and the devices that are here: what
+    one of them would say of its node this process can say.
+
+    Args:
+        node_ids: Ray's ids of the nodes in question.
+    """
+    own = _surroundings(Path("/proc/self"))
+    found: dict[str, Mapping[str, str]] = {}
+    for raylet in _raylets():
+        for node_id in set(node_ids).intersection(raylet.values(_NODE_OPTION)):
+            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+                if (
+                    raylet.uid == os.getuid()
+                    and raylet.runs_this_python()
+                    and _surroundings(raylet.folder) == own
+                ):
+                    found[node_id] = variables_of(raylet.folder)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Raylet:
-    """A raylet that runs here: its user's number, and its options."""
+    """A raylet that runs here: what the kernel shows of it, its user's number, and its options."""
 
+    folder: Path
     uid: int
     options: list[str]
 
@@ -100,6 +129,13 @@ class _Raylet:
     def is_of(self, address: str) -> bool:
         return any(_is_same(address, other) for other in self.values(_ADDRESS_OPTION))
 
+    def runs_this_python(self) -> bool:
+        return any(shlex.split(command)[:1] == [sys.executable] for command in self.values(_WORKER_OPTION))
+
+
+def _surroundings(process: Path) -> tuple[str, ...]:
+    return *(os.readlink(process / each) for each in _SURROUNDINGS), (process / "cgroup").read_text()
+
 
 def _raylets() -> Iterator[_Raylet]:
     for directory in _PROC.iterdir():
@@ -107,7 +143,7 @@ def _raylets() -> Iterator[_Raylet]:
             with contextlib.suppress(OSError):  # it has ended
                 program, *options = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 if program.rpartition("/")[2] == "raylet":
-                    yield _Raylet(directory.stat().st_uid, options)
+                    yield _Raylet(directory, directory.stat().st_uid, options)
 
 
 def _is_same(one: str, other: str) -> bool:

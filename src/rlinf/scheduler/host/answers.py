@@ -117,13 +117,18 @@ class Answers:
     def _send(self, reply: _Unsent, value: Any, wait_s: float) -> None:
         peer = _peer(reply.request)
         parcel = self._parcels.pack(encode(value), peer, snapshot=False, wait_s=wait_s)
-        if parcel.in_shared_memory:
-            self._messenger.submit(partial(self._lend, reply, parcel))
-        else:
+        if not parcel.in_shared_memory:
             reply.request.reply(reply.head, parcel.frames_for(peer))
+            return
+        # Handed over, for this thread may come back from here only when its caller has the result, and calls again:
+        # the memory would not be free for the next one.
+        handed = [parcel]
+        del parcel
+        self._messenger.submit(partial(self._lend, reply, handed))
 
-    def _lend(self, reply: _Unsent, parcel: Parcel) -> None:
+    def _lend(self, reply: _Unsent, handed: list[Parcel]) -> None:
         """Answer with what lies in shared memory; on the I/O thread."""
+        parcel = handed.pop()
         self._parcels.release_dropped()
         frames = parcel.frames_for(_peer(reply.request))
         self._lying[reply.key] = parcel

@@ -7,9 +7,9 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from rlinf.scheduler.host.job import Job
 from rlinf.scheduler.observe.notes import Doing, RunningCall
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
+from rlinf.scheduler.tape.work import Work
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Reservation: TypeAlias = Promise[Job | None]
@@ -69,7 +70,6 @@ class CallLoop:
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _on_call(self, request: Request) -> None:
-        self._parcels.see_released()
         key = (request.peer_id, request.head.number)
         place = self._places.get(key)
         runs_beside = self._runs_beside(request.head)
@@ -90,6 +90,8 @@ class CallLoop:
             self._begin_task(job)
         else:
             self._calls.put(job)
+        # While the call's thread wakes up: what it answers with finds warm memory.
+        self._parcels.see_released()
 
     def add_to(self, doing: Doing) -> Doing:
         """Add the calls of this rank to what its process says of itself; on the I/O thread."""
@@ -116,10 +118,8 @@ class CallLoop:
 
     def _runs_beside(self, call: protocol.CallRequest) -> bool:
         """Whether it is an `async def` method."""
-        method = getattr(type(self._worker), call.method, None)
-        return call.kind != "get" and (
-            inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
-        )
+        worker_class: type = type(self._worker)
+        return call.kind != "get" and _is_async(worker_class, call.method)
 
     def _on_cancel(self, notice: Request) -> None:
         """A caller gives its call up: it ends at its next wait, or never begins."""
@@ -215,7 +215,7 @@ class CallLoop:
             return
         self._tell_method(job.request.head.method)
         try:
-            with self._working_at(job):
+            with working_in(job.scope), job.recording(), self._told(job):
                 result = self._invoke(job)
                 if job.demand is not None:
                     result = self._answers.stream(job.demand, result, self._tape)
@@ -292,18 +292,15 @@ class CallLoop:
     async def _outcome_of(self, job: Job, invoke: Callable[[], Awaitable[Any]]) -> _TaskOutcome:
         """What a task came to; it raises nothing, for some exceptions would end the event loop."""
         try:
-            with self._working_at(job):
+            with working_in(job.scope), job.recording(), self._told(job):
                 return await invoke(), None
         except BaseException as error:  # noqa: BLE001 - the process boundary: the caller gets it
             return None, error
 
-    @contextmanager
-    def _working_at(self, job: Job) -> Iterator[None]:
-        """A block in which this thread or task works at a call."""
+    def _told(self, job: Job) -> AbstractContextManager[Work]:
+        """A block that is noted as a call."""
         call: protocol.CallRequest = job.request.head
-        told = self._tape.call(call.method, call.kind, job.arguments)
-        with working_in(job.scope), job.recording(), told:
-            yield
+        return self._tape.call(call.method, call.kind, job.arguments)
 
     def _on_task_ended(self, job: Job, task: asyncio.Task[_TaskOutcome]) -> None:
         self._tasks.discard(task)
@@ -314,6 +311,13 @@ class CallLoop:
         else:
             self._answers.succeed(job, result, wait_s=0.0)
         self._forget(job)
+
+
+@lru_cache(maxsize=1024)
+def _is_async(worker_class: type, name: str) -> bool:
+    """Whether a method is an `async def`; to find out takes longer than to remember it."""
+    method = getattr(worker_class, name, None)
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
 
 
 async def _same(coroutine: Coroutine[Any, Any, Any]) -> Any:

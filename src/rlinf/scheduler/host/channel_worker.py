@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 
 from msgspec.structs import replace
@@ -16,6 +17,9 @@ from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.status import CHANNEL_PROCESSES
 from rlinf.scheduler.session import Session, current_session
 
+# In a process of its own: so many objects more than went, and not 700, let the garbage collector look for rings.
+COLLECT_AFTER = 10_000
+
 
 class Channels:
     """Holds channels, each of the address `channel_name:0`; a group of one rank.
@@ -29,6 +33,8 @@ class Channels:
     """
 
     def __init__(self, session: Session | None = None) -> None:
+        if session is None:
+            _collect_seldom()
         self._session = session or current_session()
         self._session.service(NodeHolder)
         self._session.service(VitalSigns).add(lambda vitals: replace(vitals, kind=CHANNEL_PROCESSES))
@@ -48,6 +54,12 @@ class Channels:
 
     def _tell_home(self, channel_id: str) -> None:
         self._session.messenger.notify(self._session.home, CHANNEL_STOPPED, ChannelStopped(channel_id))
+
+
+def _collect_seldom() -> None:
+    """Items are never decoded here, and what is done with one leaves no ring; what is loaded stays loaded."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
 def _answer(request: Request, opened: Promise[HeldChannel]) -> None:

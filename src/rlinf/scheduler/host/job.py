@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rlinf.scheduler.comm import Request
@@ -136,14 +134,13 @@ class Job:
         since_s = None if began is None else time.perf_counter() - began
         return RunningCall(self.request.head.method, since_s, self.request.peer_name)
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> recording:
         """A block that does what was called: its time is counted, and that of the phases in it."""
-        try:
-            with recording(self.durations, self.request.head.method, self.request.peer_name):
-                yield
-        finally:
-            self.is_counted = True
+        request = self.request
+        return recording(self.durations, request.head.method, request.peer_name, self._note_counted)
+
+    def _note_counted(self) -> None:
+        self.is_counted = True
 
     def note_end(self) -> None:
         """Its method has ended: that is timed under the method's own name, unless a timer of that name was."""

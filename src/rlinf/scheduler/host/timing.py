@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -99,21 +98,44 @@ def timer(what: Any) -> Any:
     return Stopwatch(what) if isinstance(what, str) else Stopwatch(what.__name__)(what)
 
 
-@contextmanager
-def recording(durations: dict[str, float], method: str, caller: str) -> Iterator[None]:
-    """A call of a method by `caller`: the timers of this thread or task, and of its tasks, write into `durations`."""
-    token, before = _durations.set(durations), site.set(Site(method))
-    began = time.monotonic()
-    if TIMES.since is None:
-        TIMES.since = began
-    opened = TIMES.begin(CALL, began, method, caller)
-    try:
-        yield
-    finally:
+class recording:  # noqa: N801 - used as a function is
+    """A block that is a call of a method: the timers of this thread or task, and of its tasks, write to `durations`.
+
+    Args:
+        durations: see above.
+        method: what is called.
+        caller: by whom.
+        counted: called once its time is counted.
+    """
+
+    __slots__ = ("_before", "_caller", "_counted", "_durations", "_method", "_opened", "_token")
+
+    def __init__(
+        self,
+        durations: dict[str, float],
+        method: str,
+        caller: str,
+        counted: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._durations = durations
+        self._method = method
+        self._caller = caller
+        self._counted = counted
+
+    def __enter__(self) -> None:
+        self._token, self._before = _durations.set(self._durations), site.set(Site(self._method))
+        began = time.monotonic()
+        if TIMES.since is None:
+            TIMES.since = began
+        self._opened = TIMES.begin(CALL, began, self._method, self._caller)
+
+    def __exit__(self, *_: object) -> None:
+        opened = self._opened
         TIMES.end(opened)
-        TIMES.note_call(method, began, caller)
-        site.reset(before)
-        _durations.reset(token)
+        TIMES.note_call(self._method, opened.began, self._caller)
+        self._counted()
+        site.reset(self._before)
+        _durations.reset(self._token)
 
 
 def note_duration(name: str, duration_s: float) -> None:

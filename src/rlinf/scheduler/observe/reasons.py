@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -105,17 +104,22 @@ def offer_reasons(session: Session) -> None:
     session.messenger.explain = partial(explain, session)
 
 
-@contextmanager
-def explaining(
-    session: Session | None, limit_s: float | None, started: float | None = None
-) -> Iterator[None]:
+class explaining:  # noqa: N801 - used as a function is
     """A block that waits, begun now or then on the monotonic clock: what ends it is given to `explain`."""
-    began = time.monotonic() if started is None else started
-    try:
-        yield
-    except (ResultTimeout, KeyboardInterrupt) as error:
-        explain(session, error, limit_s, time.monotonic() - began)
-        raise
+
+    __slots__ = ("_began", "_limit_s", "_session")
+
+    def __init__(self, session: Session | None, limit_s: float | None, started: float | None = None) -> None:
+        self._session = session
+        self._limit_s = limit_s
+        self._began = time.monotonic() if started is None else started
+
+    def __enter__(self) -> None:
+        """It waits from here on."""
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, (ResultTimeout, KeyboardInterrupt)):
+            explain(self._session, error, self._limit_s, time.monotonic() - self._began)
 
 
 def _reasons(session: Session) -> Reasons:

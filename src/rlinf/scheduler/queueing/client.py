@@ -10,7 +10,9 @@ again as soon as it reads that. So items never get lost between the two, and wha
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from rlinf.scheduler.queueing.queue_name import QueueName
@@ -67,6 +69,11 @@ class End(NamedTuple):
     detail: Any = None
 
 
+# As the classes make them, without a call of Python code: one or two are made for every operation.
+_send = partial(tuple.__new__, Send)
+_confirm = partial(tuple.__new__, Confirm)
+_ended = partial(tuple.__new__, End)
+
 ClientInstruction = Send | SendItem | SendWithdraw | SendRecall | Confirm | End
 
 
@@ -76,6 +83,12 @@ class _Phase(Enum):
     DELIVERED = 3  # its items are here, and nobody has taken them
     DIRECT = 4  # sent by its caller, who waits for the answer himself
     LEAVING = 5  # withdrawn; the server's word on it is still to come
+
+
+_SENT = _Phase.SENT
+_AWAITED = (_Phase.SENT, _Phase.DIRECT)
+_TAKEABLE = (_Phase.DELIVERED, _Phase.DIRECT)
+_CANCELLED = Ending.CANCELLED
 
 
 class _Operation:
@@ -89,8 +102,8 @@ class _Operation:
         self.queue_name = queue_name
         self.inline_bytes = inline_bytes
         self.is_ready = True  # it may leave as soon as there is credit
-        self.phase = _Phase.SENT
-        self.ending = Ending.CANCELLED  # what a withdrawn one ends as
+        self.phase = _SENT
+        self.ending = _CANCELLED  # what a withdrawn one ends as
         self.is_over = False  # whoever began it knows, or is gone
 
 
@@ -137,7 +150,7 @@ class ClientState:
         operation.is_ready = is_ready
         credit = self._credits.get(queue_name)
         if not self._credit_bytes and is_ready and credit is None:
-            return [Send(ticket)]
+            return [_send((ticket,))]
         if credit is None:
             credit = self._credits[queue_name] = _Credit()
         # Also what carries nothing stays behind what is held: puts keep their order.
@@ -146,7 +159,7 @@ class ClientState:
             credit.line[ticket] = operation
             return []
         credit.used_bytes += inline_bytes
-        return [Send(ticket)]
+        return [_send((ticket,))]
 
     def ready(self, ticket: int, inline_bytes: int) -> list[ClientInstruction]:
         """A put may leave that was not ready; its opening message carries so many bytes."""
@@ -161,12 +174,12 @@ class ClientState:
     def get(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
         """Begin a get or a batch."""
         self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
-        return [Send(ticket)]
+        return [_send((ticket,))]
 
     def say(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
         """Begin what brings nothing: the server takes it, or does not."""
         self._operations[ticket] = _Operation(ticket, queue_name, 0)
-        return [Send(ticket)]
+        return [_send((ticket,))]
 
     def direct(self, ticket: int, queue_name: QueueName, *, is_get: bool) -> list[ClientInstruction]:
         """Know of an operation that its caller has sent himself, and may have the answer to."""
@@ -177,10 +190,10 @@ class ClientState:
     def taken(self, ticket: int) -> list[ClientInstruction]:
         """Whoever asked has the items of a delivery."""
         operation = self._operations.get(ticket)
-        if operation is None or operation.phase not in (_Phase.DELIVERED, _Phase.DIRECT):
+        if operation is None or operation.phase not in _TAKEABLE:
             return []
         del self._operations[ticket]
-        return [Confirm(ticket)]
+        return [_confirm((ticket,))]
 
     def settled(self, ticket: int) -> list[ClientInstruction]:
         """The server hears another way what became of the items of a delivery: those on lease."""
@@ -235,7 +248,14 @@ class ClientState:
 
     def accepted(self, ticket: int) -> list[ClientInstruction]:
         """The queue holds the item of a put."""
-        return self._end(ticket, Ending.ACCEPTED)
+        return self.accepted_run((ticket,))
+
+    def accepted_run(self, tickets: Iterable[int]) -> list[ClientInstruction]:
+        """The queues hold the items of several puts: as `accepted` of each, one after the other."""
+        out: list[ClientInstruction] = []
+        for ticket in tickets:
+            self._end(ticket, Ending.ACCEPTED, None, out)
+        return out
 
     def granted(self, ticket: int, *, as_bytes: bool = False) -> list[ClientInstruction]:
         """The server has room for the bytes of a put."""
@@ -247,17 +267,19 @@ class ClientState:
     def delivered(self, ticket: int, items: Any) -> list[ClientInstruction]:
         """The items of a get are here."""
         operation = self._operations.get(ticket)
-        if operation is None or operation.phase not in (_Phase.SENT, _Phase.DIRECT):
+        if operation is None or operation.phase not in _AWAITED:
             return []  # it was withdrawn, and the server reads that next
         operation.phase = _Phase.DELIVERED
-        return [End(ticket, Ending.DELIVERED, items)]
+        return [_ended((ticket, Ending.DELIVERED, items))]
 
     def refused(self, ticket: int, detail: Any, *, withdrawn: bool = False) -> list[ClientInstruction]:
         """The server has refused an operation, or answers that it is `withdrawn`."""
         operation = self._operations.get(ticket)
         if operation is None:
             return []
-        return self._end(ticket, operation.ending if withdrawn else Ending.REFUSED, detail)
+        out: list[ClientInstruction] = []
+        self._end(ticket, operation.ending if withdrawn else Ending.REFUSED, detail, out)
+        return out
 
     def lose(self) -> list[ClientInstruction]:
         """The server is gone."""
@@ -287,7 +309,9 @@ class ClientState:
         if operation.phase is _Phase.HELD:
             del self._credits[operation.queue_name].line[ticket]
             operation.inline_bytes = 0  # it has used no credit
-            return self._end(ticket, ending, "it has not left this process")
+            out: list[ClientInstruction] = []
+            self._end(ticket, ending, "it has not left this process", out)
+            return out
         if operation.phase is _Phase.DELIVERED:
             del self._operations[ticket]
             return [SendWithdraw(ticket)]
@@ -296,16 +320,17 @@ class ClientState:
         operation.ending = ending
         return [SendRecall(ticket) if direct else SendWithdraw(ticket)]
 
-    def _end(self, ticket: int, ending: Ending, detail: Any = None) -> list[ClientInstruction]:
+    def _end(self, ticket: int, ending: Ending, detail: Any, out: list[ClientInstruction]) -> None:
         operation = self._operations.pop(ticket, None)
         if operation is None:
-            return []
-        out: list[ClientInstruction] = [] if operation.is_over else [End(ticket, ending, detail)]
+            return
+        if not operation.is_over:
+            out.append(_ended((ticket, ending, detail)))
         credit = self._credits.get(operation.queue_name)
         if credit is not None:
             credit.used_bytes -= operation.inline_bytes
-            self._let_go(operation.queue_name, out)
-        return out
+            if credit.line or not credit.used_bytes:
+                self._let_go(operation.queue_name, out)
 
     def _may_go(self, operation: _Operation, credit: _Credit) -> bool:
         has_credit = not credit.used_bytes or credit.used_bytes + operation.inline_bytes <= self._credit_bytes

@@ -72,6 +72,16 @@ class WeightedFifo:
             self._ranked.push(item)
         self._count(item)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything leaves in the order in which it came, and nothing has come back."""
+        return self._ranked is None and not self._returned and not self.lost and self.groups is None
+
+    def pass_by(self, item: Item) -> None:
+        """An item enters and leaves at once; nothing is here."""
+        item.order = self.num_entered
+        self.num_entered += 1
+
     def take(self) -> Item:
         """Take the head; the queue must not be empty."""
         if self._returned:

@@ -69,6 +69,11 @@ class Item:
         self.origin: Any = None
         self.order = -1
 
+    @property
+    def is_special(self) -> bool:
+        """Whether it may leave its queue out of turn."""
+        return self.priority != 0 or self.group is not None
+
     def for_subscription(self) -> Item:
         """The same payload as another item, which has a fate of its own; nobody answers it."""
         twin = Item(self.payload, 0, self.size_bytes, self.priority, self.group)

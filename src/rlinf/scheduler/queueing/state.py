@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -83,6 +83,33 @@ class ChannelState(Lending, Versioning, Recording):
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
         item.question = (client, question) if question else None
         item.version, item.origin = version, origin
+        out: list[Instruction] = []
+        if wait and complete and not slot and self.put_run(client, queue_name, ((ticket, item),), out):
+            return out
+        return self._put(client, ticket, queue_name, item, slot, wait=wait, complete=complete)
+
+    def put_run(
+        self, client: str, queue_name: QueueName, puts: Sequence[tuple[int, Item]], out: list[Instruction]
+    ) -> int:
+        """A producer sent items in a row, which are here: as `put` of each, by its ticket, as long as that is simple.
+
+        Returns: how many it was simple for; those that are left are to be put one by one.
+        """
+        queue = self._open_queue(queue_name) if puts else None
+        return 0 if queue is None else queue.put_run(self._client(client), puts, out)
+
+    def _put(
+        self,
+        client: str,
+        ticket: int,
+        queue_name: QueueName,
+        item: Item,
+        slot: int,
+        *,
+        wait: bool,
+        complete: bool,
+    ) -> list[Instruction]:
+        size_bytes = item.size_bytes
         if self.closed or self._all_ended or queue_name in self._ended:
             return [Refuse(client, ticket, NamedQueue.why_over(self.closed), self.describe(queue_name))]
         if slot and (queue_name not in self._queues or self._queues[queue_name].admission is None):
@@ -139,7 +166,27 @@ class ChannelState(Lending, Versioning, Recording):
 
     def get(self, client: str, ticket: int, queue_name: QueueName, *, wait: bool = True) -> list[Instruction]:
         """A consumer asks for one item: Deliver now or later, or Refuse."""
+        out: list[Instruction] = []
+        if wait and self.get_run(client, queue_name, (ticket,), out):
+            return out
         return self._get(client, ticket, queue_name, None, wait)
+
+    def get_run(
+        self, client: str, queue_name: QueueName, tickets: Sequence[int], out: list[Instruction]
+    ) -> bool:
+        """A consumer asks for one item several times: as `get` with each ticket; False: to be asked one by one."""
+        queue = self._open_queue(queue_name) if tickets else None
+        if queue is None:
+            return False
+        queue.get_run(self._client(client), tickets, out)
+        return True
+
+    def _open_queue(self, name: QueueName) -> NamedQueue | None:
+        """The queue of that name; None if operations are to look by themselves what stands in their way."""
+        if self.closed or self._all_ended or name in self._ended or self._is_gone(name):
+            return None
+        queue = self._queue(name)
+        return queue if queue.is_open else None
 
     def get_batch(
         self,
@@ -330,15 +377,25 @@ class ChannelState(Lending, Versioning, Recording):
         if getter is None:
             return []
         getter.queue.arrive(getter)
-        return self._after_delivery(getter.queue)
+        out: list[Instruction] = []
+        self._after_delivery(getter.queue, out)
+        return out
 
     def confirm(self, client: str, ticket: int) -> list[Instruction]:
         """The items of a delivery were taken; they will not come back."""
-        getter = self._delivery(client, ticket)
-        if getter is None or getter.lease is not None:
-            return []
-        getter.queue.confirm(getter)
-        return self._after_delivery(getter.queue)
+        return self.confirm_run(client, (ticket,))
+
+    def confirm_run(self, client: str, tickets: Iterable[int]) -> list[Instruction]:
+        """The items of several deliveries were taken: as `confirm` of each, one after the other."""
+        out: list[Instruction] = []
+        known = self._clients.get(client)
+        operations = {} if known is None else known.operations
+        for ticket in tickets:
+            getter = operations.get(ticket)
+            if isinstance(getter, Getter) and getter.items is not None and getter.lease is None:
+                getter.queue.confirm(getter)
+                self._after_delivery(getter.queue, out)
+        return out
 
     def lose(self, client: str, taken: Collection[int] = ()) -> list[Instruction]:
         """A client is gone: its waits and unfinished puts are dropped, items in delivery given back.
@@ -492,13 +549,12 @@ class ChannelState(Lending, Versioning, Recording):
         if self._tally.crowded or self._tally.touched:
             self._follow(out)
 
-    def _after_delivery(self, queue: NamedQueue) -> list[Instruction]:
-        out: list[Instruction] = []
+    def _after_delivery(self, queue: NamedQueue, out: list[Instruction]) -> None:
         # As long as more can come the fate of a delivery moves nobody.
         if self.closed or queue.ended or queue.admission is not None:
             queue.settle(self.closed, out)
-        self._drop_if_idle(queue)
-        return out
+        if not queue.delivering:
+            self._drop_if_idle(queue)
 
     def _end(self, queues: Collection[NamedQueue]) -> list[Instruction]:
         out: list[Instruction] = []

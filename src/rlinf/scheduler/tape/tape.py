@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 from rlinf.scheduler.comm.codec import Encoded
@@ -66,8 +66,7 @@ class Tape:
     def made_from(self, worker_class: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The worker is made from this class, with these arguments."""
 
-    @contextmanager
-    def call(self, method: str, kind: str, frames: Frames) -> Iterator[Work]:
+    def call(self, method: str, kind: str, frames: Frames) -> AbstractContextManager[Work]:
         """A block that is a call.
 
         Args:
@@ -76,8 +75,7 @@ class Tape:
             frames: its arguments.
         """
         del method, kind, frames
-        with working_at(Work("")) as work:
-            yield work
+        return working_at(Work(""))
 
 
 NO_TAPE = Tape()

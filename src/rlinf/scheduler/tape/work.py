@@ -111,14 +111,20 @@ def lane_name(thread_name: str) -> str:
     return f"Thread{unnamed[1] or ''}" if unnamed else thread_name
 
 
-@contextmanager
-def working_at(work: Work) -> Iterator[Work]:
+class working_at:  # noqa: N801 - used as a function is
     """A block in which this thread or task, and the tasks that it makes, work at something."""
-    token = _work.set(work)
-    try:
-        yield work
-    finally:
-        _work.reset(token)
+
+    __slots__ = ("_token", "_work")
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __enter__(self) -> Work:
+        self._token = _work.set(self._work)
+        return self._work
+
+    def __exit__(self, *_: object) -> None:
+        _work.reset(self._token)
 
 
 @contextmanager

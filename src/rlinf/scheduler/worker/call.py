@@ -13,6 +13,8 @@ from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
+from rlinf.scheduler.comm.timekeeping import Cause
+from rlinf.scheduler.comm.waits import RESULT
 from rlinf.scheduler.errors import CallCancelled, PeerDied, SharedMemoryUnreadable, WorkerDied
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.info import WorkerAddress
@@ -37,6 +39,21 @@ class Target(NamedTuple):
 
 # What came of a call on one rank: its result, not decoded yet; what the method raised; why there is no answer.
 RankOutcome: TypeAlias = Arrived | Failure | BaseException
+
+
+class CallEnd(Promise[None]):
+    """The end of a call, which knows what is waited for: no wait has to put it in words."""
+
+    __slots__ = ("_title",)
+
+    def __init__(self, title: str, by: str) -> None:
+        super().__init__()
+        self._title = title
+        self.by = by
+
+    def cause(self) -> Cause:
+        """See `Promise`."""
+        return Cause(RESULT, self._title)
 
 
 class Call:
@@ -82,8 +99,10 @@ class Call:
         self.sent_at = [0.0] * len(targets)
         self.answered_at = [0.0] * len(targets)
         self.aborted: WorkerDied | CallCancelled | None = None
-        self.settled: Promise[None] = Promise()
-        self.complete: Promise[None] = Promise()
+        # Of one rank it is known beforehand who ends it, also for a wait that ends at its deadline.
+        by = str(self.addresses[0]) if len(targets) == 1 else ""
+        self.settled: Promise[None] = CallEnd(self.title, by)
+        self.complete: Promise[None] = CallEnd(self.title, by)
         self.messenger = messenger
         self._head = protocol.CallRequest(method, next_number(), kind)
         self._targets = list(targets)

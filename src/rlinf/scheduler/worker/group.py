@@ -90,8 +90,10 @@ class WorkerGroup(Generic[T]):
     @awaited(lambda local: Wait(LAUNCH, f"launch of '{local['self'].name}'"))
     def _shared(self) -> GroupCalls[Any]:
         """Its processes, once they have been launched; raises what the launch failed with."""
-        self._launched.wait()
-        return self._launched.result(0)
+        launched = self._launched
+        if not launched.done():
+            launched.wait()
+        return launched.result(0)
 
     @property
     def world_size(self) -> int:
@@ -218,6 +220,7 @@ class WorkerGroup(Generic[T]):
             AttributeError: the name is private, or a method's.
         """
         check_attribute(self._worker_class, name)
+        self._check_alive()
         result: GroupResult[Any] = self._begin(name, [encode(((), {}))], "get")
         return result
 
@@ -243,18 +246,19 @@ class WorkerGroup(Generic[T]):
         return self._begin(method, encoded, kind_of(self._worker_class, method))
 
     def _check_alive(self) -> None:
-        self._shared.session.messenger.check_process()
-        self._shared.check_alive(self._selected)
+        shared = self._shared
+        shared.session.messenger.check_process()
+        shared.check_alive(self._selected)
 
     def _begin(self, method: str, encoded: list[Encoded], kind: CallKind) -> Any:
         """Call a method on the selected ranks, with the same arguments or with one set for each."""
-        self._check_alive()
-        shared, session = self._shared, self._shared.session
+        shared = self._shared
+        session = shared.session
         targets = [shared.target(number) for number in self._selected]
         arguments = encoded[0] if len(encoded) == 1 else encoded
-        heads = [ValueCell() for _ in targets]
+        heads = [ValueCell() for _ in targets] if kind == "stream" else []
         call: Call
-        if kind == "stream":
+        if heads:
             call = StreamCall(session.messenger, method, targets, arguments, heads, PREFETCH)
         elif self._retries:
             call = Call(session.messenger, method, targets, arguments, kind, shared.next_target)

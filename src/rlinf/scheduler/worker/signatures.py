@@ -55,9 +55,13 @@ def check_attribute(worker_class: type, name: str) -> None:
 
 def kind_of(worker_class: type, method: str) -> CallKind:
     """Whether a method streams its values."""
+    return "stream" if _is_stream(worker_class, method) else "call"
+
+
+@lru_cache(maxsize=1024)
+def _is_stream(worker_class: type, method: str) -> bool:
     function = inspect.unwrap(getattr(worker_class, method))
-    is_stream = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    return "stream" if is_stream else "call"
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -66,6 +70,8 @@ def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwar
     Raises:
         CallArgumentError: it does not.
     """
+    if _takes(worker_class, method, len(args), tuple(kwargs)):
+        return
     signature = _signature_of(worker_class, method)
     if signature is None:
         return
@@ -75,6 +81,19 @@ def check_arguments(worker_class: type, method: str, args: tuple[Any, ...], kwar
         named = worker_class.__name__ if method == "__init__" else f"{worker_class.__name__}.{method}"
         problem = f"{error}{keyword_hint(signature, kwargs)}"
         raise CallArgumentError(f"{named}()", problem, str(signature)) from None
+
+
+@lru_cache(maxsize=1024)
+def _takes(worker_class: type, method: str, num_args: int, names: tuple[str, ...]) -> bool:
+    """Whether a method takes so many arguments by position and these by name: their values do not matter."""
+    signature = _signature_of(worker_class, method)
+    if signature is None:
+        return True
+    try:
+        signature.bind(*[None] * num_args, **dict.fromkeys(names))
+    except TypeError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)

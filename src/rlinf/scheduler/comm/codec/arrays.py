@@ -39,8 +39,7 @@ def reduce_array(array: Array, sent: list[Any]) -> Any:
     dtype = array.dtype
     if dtype.hasobject:
         return NotImplemented
-    plain = dtype.num < _NUM_BUILTIN_TYPES and dtype.names is None and dtype.metadata is None
-    named = _name(dtype) if plain else dtype
+    named = _name(dtype) if _is_plain(dtype) else dtype
     size = array.nbytes
     if not size:
         return np.ndarray, (array.shape, named)
@@ -58,6 +57,13 @@ def reduce_array(array: Array, sent: list[Any]) -> Any:
     if strides is None:
         return np.ndarray, (array.shape, named, memory)
     return strided_array, (array.shape, named, memory, strides)
+
+
+def layout_of(array: Array) -> tuple[Strides, str] | None:
+    """All that pickle writes for an array, if its memory travels beside it as it is; None if there is more to say."""
+    if array.nbytes < IN_BAND_BYTES or not array.flags.c_contiguous or not _is_plain(array.dtype):
+        return None
+    return array.shape, _name(array.dtype)
 
 
 def reduce_subclass(array: Array) -> Any:
@@ -114,6 +120,11 @@ def memory_order(shape: Sequence[int], strides: Strides) -> list[int]:
     if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
         return list(axes)
     return sorted(axes, key=lambda axis: -abs(strides[axis]))
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether its name says all of it."""
+    return dtype.num < _NUM_BUILTIN_TYPES and dtype.names is None and dtype.metadata is None
 
 
 @lru_cache(maxsize=256)

@@ -19,15 +19,16 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from types import FunctionType, NoneType
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
-from rlinf.scheduler.comm.codec.arrays import MARK, reduce_array, reduce_subclass
+from rlinf.scheduler.comm.codec.arrays import MARK, layout_of, memory_of, reduce_array, reduce_subclass
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.codec.sources import BytePart, ByteSource, Pieces, copied, write_parts
 from rlinf.scheduler.comm.codec.tensor_reader import TensorReader, dressed, quantised, same
@@ -127,6 +128,8 @@ def encode(obj: object, device_of: Callable[[Any], str] | None = None) -> Encode
         return Encoded(_FORMAT[_PICKLE] + pickle.dumps(obj, 5))
     if kind is bytes or kind is bytearray:
         return Encoded(_FORMAT[_BYTES if kind is bytes else _BYTEARRAY], [obj])  # type: ignore[list-item]
+    if kind is np.ndarray and (layout := layout_of(obj)) is not None:  # type: ignore[arg-type]
+        return Encoded(_head_of(*layout), [memory_of(obj)])  # type: ignore[arg-type]
     try:
         return _encode_with(_Pickler, obj, device_of)
     except Exception as error:
@@ -139,6 +142,12 @@ def encode(obj: object, device_of: Callable[[Any], str] | None = None) -> Encode
         if raised_by_signal_handler(error):
             raise
         raise CodecError(f"{kind.__module__}.{kind.__qualname__} cannot be sent: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _head_of(shape: tuple[int, ...], dtype: str) -> bytes:
+    """The head of an array whose memory travels beside it."""
+    return _encode_with(_Pickler, _Layout(shape, dtype)).head
 
 
 def decode(
@@ -216,6 +225,13 @@ class _ByValueNeeded(Exception):
     """A class or function of the user's script: the receiver's `__main__` is another."""
 
 
+class _Layout(NamedTuple):
+    """Stands for an array of which nothing but this is known: pickle writes the same for it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class _Chunks(list[Buffer]):
     """The file that a pickler writes to: it hands over large strings as they are, and those are not copied."""
 
@@ -238,6 +254,9 @@ class _Reducer:
         kind = type(obj)
         if kind is np.ndarray:
             return reduce_array(obj, self.sent)
+        if kind is _Layout:
+            self.sent.append(b"")
+            return np.ndarray, (*obj, MARK)
         if (
             self.by_reference
             and getattr(obj, "__module__", None) in _MAIN_MODULES
@@ -309,7 +328,7 @@ _by_value: type[Any] | None = None
 
 
 def _encode_with(
-    pickler_type: Callable[..., Any], obj: object, device_of: Callable[[Any], str] | None
+    pickler_type: Callable[..., Any], obj: object, device_of: Callable[[Any], str] | None = None
 ) -> Encoded:
     chunks = _Chunks()
     asked: list[Any] = []

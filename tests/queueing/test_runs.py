@@ -1,0 +1,141 @@
+"""What a run of operations does is what they do one by one."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from effort import tries
+from rlinf.scheduler.queueing import ChannelState, Deliver, Item, LeaseTerms
+
+QUEUES = st.sampled_from(["a", "b"])
+CLIENTS = st.sampled_from(["p", "q"])
+PUT_RUN = st.tuples(st.just("put_run"), CLIENTS, QUEUES, st.lists(st.sampled_from([0, 1, 3, 9]), max_size=6))
+GET_RUN = st.tuples(st.just("get_run"), CLIENTS, QUEUES, st.integers(0, 6))
+OTHERS = st.one_of(
+    st.tuples(st.just("priority"), CLIENTS, QUEUES),
+    st.tuples(st.just("group"), CLIENTS, QUEUES),
+    st.tuples(st.just("reserve"), CLIENTS, QUEUES),
+    st.tuples(st.just("fill"), CLIENTS),
+    st.tuples(st.just("get_batch"), CLIENTS, QUEUES, st.integers(1, 4)),
+    st.tuples(st.just("lease"), CLIENTS, QUEUES),
+    st.tuples(st.just("acknowledge"), CLIENTS),
+    st.tuples(st.just("confirm_run"), CLIENTS, st.integers(1, 6)),
+    st.tuples(st.just("withdraw"), CLIENTS, st.integers(0, 5)),
+    st.tuples(st.just("lose"), CLIENTS),
+    st.tuples(st.just("end"), QUEUES),
+)
+STEPS = st.lists(st.one_of(PUT_RUN, GET_RUN, OTHERS), max_size=25)
+
+
+class OneByOne(ChannelState):
+    """Finds every queue too special for runs."""
+
+    def _open_queue(self, name):
+        return None
+
+
+class Player:
+    """Does steps on one channel; tickets count up, so that they are the same on any."""
+
+    def __init__(self, state):
+        self.state = state
+        self.ticket = 0
+        self.tickets = {"p": [], "q": []}
+
+    def play(self, step):
+        kind, *about = step
+        return getattr(self, kind)(*about)
+
+    def _new(self, client):
+        self.ticket += 1
+        self.tickets[client].append(self.ticket)
+        return self.ticket
+
+    def put_run(self, client, queue, sizes):
+        puts = [(self._new(client), Item(f"item {size}", 1, size)) for size in sizes]
+        out = []
+        num_done = self.state.put_run(client, queue, puts, out)
+        for ticket, item in puts[num_done:]:
+            out += self.state.put(client, ticket, queue, item.payload, item.weight, item.size_bytes)
+        return out
+
+    def get_run(self, client, queue, count):
+        tickets = [self._new(client) for _ in range(count)]
+        out = []
+        if not self.state.get_run(client, queue, tickets, out):
+            for ticket in tickets:
+                out += self.state.get(client, ticket, queue)
+        return out
+
+    def confirm_run(self, client, count):
+        return self.state.confirm_run(client, self.tickets[client][-count:])
+
+    def priority(self, client, queue):
+        return self.state.put(client, self._new(client), queue, "urgent", 1, 1, priority=1)
+
+    def group(self, client, queue):
+        return self.state.put(client, self._new(client), queue, "grouped", 1, 1, group="g")
+
+    def reserve(self, client, queue):
+        return self.state.reserve(client, self._new(client), queue, 1, 1)
+
+    def fill(self, client):
+        return [each for ticket in self.tickets[client] for each in self.state.fill(client, ticket, "late")]
+
+    def get_batch(self, client, queue, weight):
+        return self.state.get_batch(client, self._new(client), queue, weight)
+
+    def lease(self, client, queue):
+        return self.state.lease(client, self._new(client), queue, LeaseTerms(1.0))
+
+    def acknowledge(self, client):
+        return [
+            each for generation in range(1, 5) for each in self.state.acknowledge(client, generation) or ()
+        ]
+
+    def withdraw(self, client, place):
+        tickets = self.tickets[client]
+        return self.state.withdraw(client, tickets[-1 - place]) if place < len(tickets) else []
+
+    def lose(self, client):
+        return self.state.lose(client)
+
+    def end(self, queue):
+        return self.state.end(queue)
+
+
+def _in_order(instructions):
+    """What is said to getters, and what to others: only among themselves their order tells anything."""
+    kinds = [isinstance(each, Deliver) for each in instructions]
+    delivered = [repr(each) for each, is_one in zip(instructions, kinds, strict=True) if is_one]
+    return delivered, [repr(each) for each, is_one in zip(instructions, kinds, strict=True) if not is_one]
+
+
+@settings(max_examples=tries(300))
+@given(
+    steps=STEPS,
+    maxsize=st.sampled_from([0, 1, 4]),
+    max_bytes=st.sampled_from([0, 4]),
+    total_bytes=st.sampled_from([0, 12]),
+)
+def test_a_run_does_what_its_operations_do_one_by_one(steps, maxsize, max_bytes, total_bytes):
+    runs, singles = (Player(kind(maxsize, max_bytes, total_bytes)) for kind in (ChannelState, OneByOne))
+    for step in steps:
+        assert _in_order(runs.play(step)) == _in_order(singles.play(step)), step
+        assert repr(runs.state.snapshot()) == repr(singles.state.snapshot())
+
+
+def test_a_run_of_puts_is_handed_to_those_who_wait_and_the_rest_enters_or_waits():
+    state, out = ChannelState(maxsize=2), []
+    state.get_run("c", "a", [1, 2], out)
+    puts = [(ticket, Item(f"item {ticket}")) for ticket in (11, 12, 13, 14, 15)]
+    assert state.put_run("p", "a", puts, out) == 5
+    assert [each.ticket for each in out] == [11, 1, 12, 2, 13, 14]
+    out.clear()
+    state.get_run("c", "a", [3, 4, 5, 6], out)
+    assert [each.ticket for each in out] == [3, 4, 15, 5]
+
+
+def test_a_run_says_where_it_stops_for_what_is_not_simple():
+    state, out = ChannelState(), []
+    puts = [(1, Item("plain")), (2, Item("urgent", priority=1)), (3, Item("plain"))]
+    assert state.put_run("p", "a", puts, out) == 1
