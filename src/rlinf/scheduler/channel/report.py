@@ -120,7 +120,7 @@ class ChannelReport:
         producers: who still has something to put; "" where producers are not counted.
         queues: those that hold something or are waited for, and the subscriptions.
         peers: the processes that use it.
-        num_lost: items lost with the nodes that held their bytes.
+        num_lost: items lost with the nodes, or the producers' devices, that held their bytes.
         elsewhere: which other nodes hold items, and how much, in phrases.
     """
 

@@ -19,6 +19,7 @@ from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
 from rlinf.scheduler.channel.byte_bound import ByteBound
 from rlinf.scheduler.channel.checkpoint import SavedChannel
 from rlinf.scheduler.channel.counting import ClientCounts, channel_vitals
+from rlinf.scheduler.channel.device_items import why_gone
 from rlinf.scheduler.channel.explaining import Explainer
 from rlinf.scheduler.channel.heap import Heap
 from rlinf.scheduler.channel.held import HeldAt
@@ -689,10 +690,12 @@ class ChannelServer:
     # -- ends ------------------------------------------------------------------------------------
 
     def _on_lost_items(self, why: Callable[[object], str]) -> None:
-        """The process that held some items on their node is gone."""
+        """The process that held some items, on their node or its device, is gone."""
         gone: dict[int, str] = {}
         num_before = self._state.num_lost
         out = self._state.lose_items(partial(_noted, why, gone))
+        if not gone:
+            return
         num_lost = self._state.num_lost - num_before
         told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in Counter(gone.values()).items())
         rest = len(gone) - num_lost
@@ -716,6 +719,8 @@ class ChannelServer:
             # It had these, and may have written into them, and did not come to say so.
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
+            if self.spec.device_items:
+                self._on_lost_items(partial(why_gone, process_id, known.name))
             self._records.lose(process_id)
             self._producers.lose(process_id)
             self._subscriptions.lose(process_id)
