@@ -233,7 +233,11 @@ def test_a_dead_letter_is_read_through_host_memory(member, sockets):
     channel.put(full_of(6))
     with channel.lease(timeout_s=DEADLINE_S) as lease:
         lease.nack()
-    (letter,) = channel.dead_letters()
+    (bucket,), (letter,) = member.devices._staging._buckets.values(), channel.dead_letters()
+    number, bucket.number = bucket.number, -1
+    with pytest.raises(CodecError, match=f"of 'member' on {DEVICE}: it is not there any more"):
+        letter.item  # noqa: B018
+    bucket.number = number
     assert number_in(letter.item) == 6
     letter.put_back()
     assert number_in(get(channel)) == 6
@@ -249,6 +253,7 @@ def test_a_thousand_items_take_no_more_of_the_device_than_a_few(channel, member,
     for number in range(tries(1000)):
         channel.put(torch.full((20_000,), float(number)))
         assert number_in(get(beside)) == number
+    assert member.devices._staging._next_number() > tries(1000), "each on the device, by a shortcut too"
     assert member.device.used_bytes <= 8 * BUCKET_BYTES
     assert 1 <= other.num_opened == other.num_open <= 8, "each once"
     eventually(lambda: idle_bytes(member.devices) == member.device.used_bytes)

@@ -249,7 +249,7 @@ class ChannelConnection:
             blocks: its caller may wait for room in shared memory, up to its deadline.
         """
         if self._on_devices is not None:
-            operation.parcel = self._on_devices.stage(encoded)
+            operation.parcel = self._on_devices.stage(encoded, operation.left_s)
             if operation.parcel is not None:
                 return
         room_s = 0.0
@@ -320,7 +320,7 @@ class ChannelConnection:
         return answer.result(0)
 
     def read_dead(self, number: int) -> Any:
-        """The reply that has the item of a dead letter in its frames; raises as `ask`."""
+        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
         ask = partial(self._shell.ask, wire.ReadDead(number), wire.Done, "dead_letters", ANSWER_S)
         self._hand_over(ask, answer)
@@ -415,7 +415,8 @@ class ChannelConnection:
         return call
 
     def _frames(self, operation: Operation, encoded: Encoded) -> list[Buffer] | None:
-        if encoded.size_bytes <= DIRECT_BYTES:
+        stays = self._on_devices is not None and self._on_devices.devices.is_worth_it(encoded)
+        if encoded.size_bytes <= DIRECT_BYTES and not stays:
             return [flat(frame) for frame in encoded.frames()]
         self._pack(operation, encoded, blocks=True)
         parcel = operation.parcel

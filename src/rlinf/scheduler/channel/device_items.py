@@ -70,8 +70,12 @@ class DeviceItems:
         self._server = server
         self._is_said = False
 
-    def stage(self, encoded: Encoded) -> DeviceParcel | None:
+    def stage(self, encoded: Encoded, left_s: float | None) -> DeviceParcel | None:
         """An item in a bucket; None if it goes through host memory.
+
+        Args:
+            encoded: the item.
+            left_s: in so many seconds its put is over; None: it waits.
 
         Raises:
             CommTimeout: the device has done nothing for minutes.
@@ -80,7 +84,7 @@ class DeviceItems:
         # The device thread asks the I/O thread for what it needs.
         if self._messenger.on_io_thread() or not self.devices.is_worth_it(encoded):
             return None
-        if not self._is_read_by_server():
+        if not self._is_read_by_server(KNOWN_S if left_s is None else min(KNOWN_S, left_s)):
             self._say_without()
             return None
         staged = self.devices.stage(self.what, encoded)
@@ -89,14 +93,14 @@ class DeviceItems:
         staged.passed_on()
         return DeviceParcel(self.what, staged, self.devices)
 
-    def _is_read_by_server(self) -> bool:
+    def _is_read_by_server(self, within_s: float) -> bool:
         if self._server.machine_id != self._messenger.endpoint.machine_id:
             return False
         parcels = self._messenger.parcels
         if not parcels.reads_ours(self._server.process_id):
             known: Promise[None] = Promise()
             parcels.when_ready(self._server, lambda: known.set_result(None))
-            known.wait(KNOWN_S)
+            known.wait(within_s)
         return parcels.reads_ours(self._server.process_id)
 
     def _say_without(self) -> None:

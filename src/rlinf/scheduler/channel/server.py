@@ -694,9 +694,11 @@ class ChannelServer:
         gone: dict[int, str] = {}
         num_before = self._state.num_lost
         out = self._state.lose_items(partial(_noted, why, gone))
-        if not gone:
-            return
-        num_lost = self._state.num_lost - num_before
+        if gone:
+            self._say_lost(gone, self._state.num_lost - num_before)
+        self._carry_out(out)
+
+    def _say_lost(self, gone: dict[int, str], num_lost: int) -> None:
         told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in Counter(gone.values()).items())
         rest = len(gone) - num_lost
         others = f", {rest} with consumers or subscriptions, or dead letters" if rest else ""
@@ -707,7 +709,6 @@ class ChannelServer:
             num_lost,
             others,
         )
-        self._carry_out(out)
 
     def _lose(self, process_id: str) -> None:
         known = self._clients.pop(process_id, None)
@@ -720,7 +721,8 @@ class ChannelServer:
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
             if self.spec.device_items:
-                self._on_lost_items(partial(why_gone, process_id, known.name))
+                # It looks into shared memory, which may fail: the rest is done all the same.
+                run_guarded(self._on_lost_items, partial(why_gone, process_id, known.name))
             self._records.lose(process_id)
             self._producers.lose(process_id)
             self._subscriptions.lose(process_id)

@@ -55,7 +55,13 @@ class Landed(Arrived):
         return self._sent.size_bytes + sum(place[1] for place in self._where.places if place is not None)
 
     def frames(self) -> list[Buffer]:
-        """Its frames, if its parts came through host memory."""
+        """Its frames, if its parts came through host memory.
+
+        Raises:
+            CodecError: its parts cannot be had, for good.
+        """
+        if isinstance(self._source, str):
+            raise CodecError(self._source)
         if not isinstance(self._source, Arrived):
             return self._sent.frames()
         parts: list[Any] = list(self._source.to_load()[1:])
@@ -72,9 +78,7 @@ class Landed(Arrived):
             CodecError, OSError: see `Arrived`; or its parts cannot be had, for good.
             CommError, CommTimeout: see `Devices.read`.
         """
-        if isinstance(self._source, str):
-            raise CodecError(self._source)
-        if isinstance(self._source, Arrived):
+        if not isinstance(self._source, tuple):
             head, *buffers = self.frames()
             return decode(head, buffers)
         devices, use = self._source
