@@ -2,7 +2,7 @@
 
     weights   a version between two ranks on one device: there, through host memory, and a bare copy on the device
     items     an item of a channel, pinned where it arrives and copied to the device, beside pinned and pageable memory
-              of the process's own
+              of the process's own; and one that stays on the device, beside one that passes host memory
     turns     two groups take turns on the device: what each has there is brought there and back
 
 Each part takes minutes, and can be run alone. With `--pretend` all is on the CPU: whether it runs, not how fast.
@@ -82,10 +82,11 @@ class Actor(Rank):
 
         return [self.timed(copy) for _ in range(rounds + 1)][1:]
 
-    def put(self, channel: Channel, count: int) -> None:
-        """Put items of host memory."""
-        for _ in range(count):
-            channel.put(torch.zeros(ITEM_BYTES, dtype=torch.uint8))
+    def put(self, channel: Channel, count: int, there: bool = False) -> list[float]:
+        """Put items of host memory, or of the device; what each takes."""
+        device = self.torch_device if there else None
+        item = torch.zeros(ITEM_BYTES, dtype=torch.uint8, device=device)
+        return [self.timed(lambda: channel.put(item)) for _ in range(count)]
 
 
 class Rollout(Rank):
@@ -118,6 +119,10 @@ class Rollout(Rank):
             for name, source in sources.items():
                 times[name].append(self.timed(lambda source=source: into.copy_(source)))
         return times
+
+    def take(self, channel: Channel, count: int) -> list[float]:
+        """Get items; what each takes."""
+        return [self.timed(channel.get) for _ in range(count)]
 
     def take_turns(self, rounds: int) -> None:
         """Have its weights on the device, in its turn, and give the device's memory to the next."""
@@ -178,6 +183,30 @@ def measure_items(cluster: Cluster, rounds: int) -> None:
         _row(table, text, ITEM_BYTES, medians[name], medians["pinned"])
 
 
+def measure_device_items(cluster: Cluster, rounds: int) -> None:
+    """Print what items that stay on the device take, beside such that pass host memory."""
+    table = Table(
+        f"{ITEM_BYTES // MIB} MiB on the device, to another rank", ["seconds", "speed", "of the best"]
+    )
+    first = PackedPlacementStrategy(0, 0)
+    best_s = 0.0
+    for way, stays in (("on the device", True), ("through host memory", False)):
+        channel = Channel.create(f"items {way}", device_items=stays)
+        with (
+            Actor.create_group().launch(cluster, first, name=f"putting {way}") as actor,
+            Rollout.create_group().launch(cluster, first, name=f"getting {way}") as rollout,
+        ):
+            # The first two make the memory.
+            times = [
+                (_only(actor, "put", channel, 1, True)[0], _only(rollout, "take", channel, 1)[0])
+                for _ in range(rounds + 2)
+            ]
+            for index, name in enumerate(("put", "get")):
+                seconds = statistics.median(each[index] for each in times[2:])
+                best_s = best_s or seconds
+                _row(table, f"{name}, {way}", ITEM_BYTES, seconds, best_s)
+
+
 def measure_turns(cluster: Cluster, size_bytes: int, rounds: int) -> None:
     """Print what taking turns on a device takes."""
     table = Table(f"{size_bytes / GIB:.3g} GiB in turns of two groups", ["seconds", "speed", ""])
@@ -228,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measure_weights(cluster, size_bytes, given.rounds)
         if given.only in (None, "items"):
             measure_items(cluster, given.rounds)
+            measure_device_items(cluster, given.rounds)
         if given.only in (None, "turns"):
             measure_turns(cluster, size_bytes // 2, given.rounds)
 

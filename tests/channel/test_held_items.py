@@ -135,7 +135,7 @@ def test_what_was_held_by_a_dead_process_is_lost_and_one_getter_is_told_which(jo
     assert channel.get(timeout_s=DEADLINE_S) == "a small one"
     stats = channel.stats()
     assert (stats.num_puts, stats.num_lost, stats.num_gets, stats.num_items) == (4, 3, 1, 0)
-    assert "3 lost with their nodes" in str(channel)
+    assert "3 lost with their nodes or devices" in str(channel)
 
 
 def test_a_getter_that_waits_is_told_of_a_loss(job, holder):

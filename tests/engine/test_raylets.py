@@ -1,6 +1,7 @@
 """Which Rays this machine is a node of, as its processes say."""
 
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -112,6 +113,7 @@ def like_here(tmp_path, monkeypatch):
     (folder / "environ").write_bytes(b"RLINF_NODE_RANK=3\0CUDA_VISIBLE_DEVICES=4,5\0")
     starts = f"--python_worker_command={sys.executable} default_worker.py --a-port=1"
     (folder / "cmdline").write_bytes("\0".join(["/ray/raylet", "--node_id=ab", starts]).encode())
+    (tmp_path / "self").symlink_to(here.resolve())
     monkeypatch.setattr(raylets, "_PROC", tmp_path)
     return folder
 
@@ -137,4 +139,20 @@ def test_a_node_that_sees_anything_else_or_hides_it_is_not(like_here, monkeypatc
             (like_here / what).write_text("0::/a/step/of/slurm")
         elif what != "environ":  # which is another user's
             (like_here / what).symlink_to("another:[1]")
+    assert raylets.nodes_like_here(["ab"]) == {}
+
+
+@pytest.mark.parametrize("lacking", ["ns/mnt", "cgroup"])
+def test_where_the_kernel_does_not_say_what_this_process_sees_no_node_is_like_it(like_here, lacking):
+    own = like_here.parent / "self"
+    own.unlink()
+    shutil.copytree(like_here, own, symlinks=True)
+    assert list(raylets.nodes_like_here(["ab"])) == ["ab"]
+    (own / lacking).unlink()
+    assert raylets.nodes_like_here(["ab"]) == {}
+
+
+def test_a_node_whose_command_cannot_be_taken_apart_is_not(like_here):
+    starts = f"--python_worker_command={sys.executable} default_worker.py --temp-dir=/home/o'brien"
+    (like_here / "cmdline").write_bytes("\0".join(["/ray/raylet", "--node_id=ab", starts]).encode())
     assert raylets.nodes_like_here(["ab"]) == {}

@@ -53,24 +53,29 @@ class Rank(Worker):
 
 
 class Actor(Rank):
-    def exchange(self, channel):
+    def exchange(self, channel, there):
         given = torch.arange(1 << 20, device=self.torch_device)
         self.send(given, "rollout", 0)
         self.broadcast(given + 1, groups=MEMBERS, src=("actor", 0))
         channel.put(given + 2)
+        for number in range(20):
+            there.put({"state": given[::2] + number, "text": "beside"})
         self.publish_weights("policy", self.model.state_dict(), 1)
         return given.sum().item(), self.model.weight.double().sum().item()
 
 
 class Rollout(Rank):
-    def exchange(self, channel):
+    def exchange(self, channel, there):
         sent, cast, item = (
             self.recv("actor", 0),
             self.broadcast(groups=MEMBERS, src=("actor", 0)),
             channel.get(),
         )
         self.fetch_weights("policy", into=self.model, min_version=1, timeout_s=60)
-        all_there = all(each.device == self.torch_device for each in (sent, cast, item))
+        stayed = [there.get(timeout_s=60)["state"] for _ in range(20)]
+        all_there = all(each.device == self.torch_device for each in (sent, cast, item, *stayed))
+        half = torch.arange(1 << 20, device=self.torch_device)[::2]
+        all_there &= all(torch.equal(each, half + number) for number, each in enumerate(stayed))
         sums = [sent.sum().item(), (cast - 1).sum().item(), (item - 2).sum().item()]
         return sums, self.model.weight.double().sum().item(), all_there
 
@@ -83,8 +88,8 @@ def main():
         hidden = Rank.create_group().launch(cluster, NodePlacementStrategy([0]), name="hidden")
         whole = Rank.create_group().launch(cluster, first, name="whole", isolate_gpu=False)
         seen = [actor.setup().wait()[0], rollout.setup().wait()[0]]
-        channel = Channel.create("items")
-        exchanged = [actor.exchange(channel), rollout.exchange(channel)]
+        channel, there = Channel.create("items"), Channel.create("there", device_items=True)
+        exchanged = [actor.exchange(channel, there), rollout.exchange(channel, there)]
         exchanged = [result.wait(timeout_s=120)[0] for result in exchanged]
         turns = [group.take_turns(3) for group in (actor, rollout)]
         turns = [result.wait(timeout_s=120)[0] for result in turns]

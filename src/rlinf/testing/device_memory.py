@@ -47,6 +47,15 @@ class PretendDevice:
         """See `DeviceDriver`."""
         return self._uuid if tensor.is_cpu else ""
 
+    def devices(self) -> list[str]:
+        """See `DeviceDriver`."""
+        return [self._uuid]
+
+    def empty(self, device: str, size_bytes: int) -> Any:
+        """See `DeviceDriver`."""
+        torch = sys.modules["torch"]
+        return torch.empty(size_bytes, dtype=torch.uint8)
+
     def free_bytes(self, device: str) -> tuple[int, int]:
         """See `DeviceDriver`."""
         return self._total_bytes - self.used_bytes, self._total_bytes

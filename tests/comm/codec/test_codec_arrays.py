@@ -88,6 +88,15 @@ def test_objects_within_an_object_array_travel_beside_the_pickle(through):
     assert received[1] == "text"
 
 
+@pytest.mark.parametrize("size", [1, 31, 32, 4000])
+def test_of_objects_no_address_in_this_process_travels(through, size):
+    sent = np.empty(size, object)
+    sent[:] = [[number] for number in range(size)]
+    received = through(sent)
+    assert_same(received, sent)
+    assert not any(one is other for one, other in zip(received, sent, strict=True))
+
+
 class Named(np.ndarray):
     name = None
 

@@ -57,7 +57,7 @@ class ChannelAccess:
         if operation.trace is None:
             operation.trace = own_trace()
         connection = self._connection()
-        encoded = encode(item)
+        encoded = encode(item, connection.device_of)
         if not async_op:
             connection.run(operation, encoded)
             if operation.held is not None:
@@ -124,7 +124,7 @@ def copies(items: Delivery) -> Delivery:
     """Give what came in messages memory of its own; what lies in shared memory has it."""
     for place, item in enumerate(items):
         if item.lease is None:
-            items[place] = Arrived([bytearray(frame) for frame in item.frames()])
+            items[place] = item.copied()
     return items
 
 

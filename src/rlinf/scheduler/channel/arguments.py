@@ -228,6 +228,25 @@ def checked_durable(channel: str, durable: Any, survives: Any, own_process: Any)
     return {"durable": folder, "survives": survives, "channel_id": number}
 
 
+def checked_device_items(channel: str, device_items: Any, *, durable: bool) -> bool:
+    """Return whether items stay on devices."""
+    if not isinstance(device_items, bool):
+        raise ChannelArgumentError(channel, f"device_items is True or False, not {device_items!r}")
+    if device_items and durable:
+        raise ChannelArgumentError(
+            channel,
+            "what lies on a device goes with its producer: a durable channel has no device_items",
+        )
+    return device_items
+
+
+def check_host_items(channel: str, device_items: bool, what: str) -> None:
+    """Make sure that a channel's process has all that its items are."""
+    if device_items:
+        problem = f"its items may lie on their producers' devices (device_items=True), and {what}"
+        raise ChannelArgumentError(channel, problem)
+
+
 def checked_optional_count(channel: str, what: str, number: Any) -> int:
     """Return a bound as a whole number; 0 for none."""
     return 0 if number is None else checked_count(channel, what, number)

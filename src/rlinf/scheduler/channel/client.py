@@ -11,6 +11,7 @@ from rlinf.scheduler.channel.admitting import Admitting
 from rlinf.scheduler.channel.answering import Answering
 from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
+    checked_device_items,
     checked_durable,
     checked_group,
     checked_holds,
@@ -109,6 +110,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         durable: str | os.PathLike[str] | None = None,
         survives: Survives = "machine",
         stall_after_s: float | None = None,
+        device_items: bool = False,
     ) -> Channel:
         """Make a channel, whose address is `name:0`.
 
@@ -146,6 +148,11 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
                 "process": when the operating system has it, which is faster, and lost with the machine's power.
             stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits, and why; None:
                 never.
+            device_items: whether tensors on a device stay there, for getters that have the same device: an item with
+                at least 64 KiB of them is copied on the device by `put`, and by `get`, and never through host memory.
+                Such items are lost with the end of the process that put them (`ItemsLost`). Getters elsewhere get them
+                through host memory. All items of a producer do that while what it has put keeps too much of the device
+                (`RLINF_DEVICE_POOL_MIB`), or where the channel's process is on another machine.
 
         A worker that took the place of one that died gets the channel that that one created, as it is now.
 
@@ -167,6 +174,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             restore=file_to_restore(restore, name),
             holds=checked_holds(name, holds, durable=durable is not None),
             stall_after_s=checked_stall(name, stall_after_s),
+            device_items=checked_device_items(name, device_items, durable=durable is not None),
             **checked_durable(name, durable, survives, own_process),
         )
         session = current_session()

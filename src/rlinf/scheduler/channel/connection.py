@@ -38,7 +38,10 @@ from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
+from rlinf.scheduler.comm.device.landing import land
+from rlinf.scheduler.comm.device.records import is_staged
 from rlinf.scheduler.comm.framing import Buffer, flat
+from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
@@ -101,6 +104,7 @@ class ChannelConnection:
         self._messenger = messenger = session.messenger
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
+        self._on_devices = self._shell.on_devices
         self._hurry = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
@@ -115,6 +119,11 @@ class ChannelConnection:
     def held_by(self) -> str:
         """The name of the process that holds the channel, as far as it is known here."""
         return self._messenger.peer_name(self.ref.endpoint.process_id)
+
+    @property
+    def device_of(self) -> Callable[[Any], str] | None:
+        """Says which tensors of items may stay on their device; None: none may."""
+        return None if self._on_devices is None else self._on_devices.devices.device_of
 
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
@@ -239,6 +248,10 @@ class ChannelConnection:
             encoded: the item.
             blocks: its caller may wait for room in shared memory, up to its deadline.
         """
+        if self._on_devices is not None:
+            operation.parcel = self._on_devices.stage(encoded, operation.left_s)
+            if operation.parcel is not None:
+                return
         room_s = 0.0
         if blocks and operation.wait:
             left_s = operation.left_s
@@ -307,11 +320,16 @@ class ChannelConnection:
         return answer.result(0)
 
     def read_dead(self, number: int) -> Any:
-        """The reply that has the item of a dead letter in its frames; raises as `ask`."""
+        """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
         ask = partial(self._shell.ask, wire.ReadDead(number), wire.Done, "dead_letters", ANSWER_S)
         self._hand_over(ask, answer)
-        return self.answer_to(answer, "dead_letters")
+        reply, there = self.answer_to(answer, "dead_letters"), self._on_devices
+        if there is None or not is_staged(reply.frames):
+            return reply
+        # Nothing here holds what it is a copy of: so it comes through host memory.
+        landed = land(self._messenger, there.devices, there.what, Arrived(reply.frames))
+        return Reply(reply.head, landed.frames())
 
     def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
         """Say what became of items on lease, the last ones perhaps; the reply is to come."""
@@ -397,7 +415,8 @@ class ChannelConnection:
         return call
 
     def _frames(self, operation: Operation, encoded: Encoded) -> list[Buffer] | None:
-        if encoded.size_bytes <= DIRECT_BYTES:
+        stays = self._on_devices is not None and self._on_devices.devices.is_worth_it(encoded)
+        if encoded.size_bytes <= DIRECT_BYTES and not stays:
             return [flat(frame) for frame in encoded.frames()]
         self._pack(operation, encoded, blocks=True)
         parcel = operation.parcel

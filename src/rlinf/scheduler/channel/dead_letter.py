@@ -40,6 +40,7 @@ class DeadLetter:
             ChannelError: it was put back, or discarded.
             ChannelUnanswered: the channel's process did not answer within 5 s.
             CodecError: it cannot be read here.
+            CommError: it lies on a device, whose process cannot be reached.
         """
         reply = self._connection.read_dead(self._number)
         self._check(reply.head)

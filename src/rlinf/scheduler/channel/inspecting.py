@@ -7,7 +7,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.access import ChannelAccess
-from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE, checked_optional_count
+from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE, check_host_items, checked_optional_count
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.report import ChannelReport
@@ -103,6 +103,11 @@ class Inspecting(ChannelAccess):
             ChannelArgumentError: there is such a file already, or there can be none.
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
+        if payload and path is not None:
+            spec = self._ref.spec
+            check_host_items(
+                self._name, spec.device_items, "are recorded without their bytes (payload=False)"
+            )
         where = "" if path is None else os.path.abspath(path)
         limit = checked_optional_count(self._name, "max_bytes", max_bytes)
         done: wire.Done = self._connection().ask(wire.Record(where, payload, limit), wire.Done)
@@ -118,5 +123,5 @@ class Inspecting(ChannelAccess):
 
 
 def _load_copy(items: list[Arrived]) -> Any:
-    item = Arrived([bytearray(frame) for frame in items[0].frames()]).load()
+    item = items[0].copied().load()
     return item.item if type(item) is Question else item

@@ -22,6 +22,7 @@ from rlinf.scheduler.tape.tape import Note
 from rlinf.scheduler.tape.work import current_step
 
 if TYPE_CHECKING:
+    from rlinf.scheduler.channel.device_items import DeviceParcel
     from rlinf.scheduler.channel.holding import HeldParcel
     from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 
@@ -141,7 +142,7 @@ class Operation:
         self.held: Promise[Any] | None = None
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
-        self.parcel: Parcel | HeldParcel | None = None
+        self.parcel: Parcel | HeldParcel | DeviceParcel | None = None
         self.step = current_step()
         self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()

@@ -1,4 +1,7 @@
-"""From what a channel's server delivers to items: from its message, or fetched from where they are held. I/O thread."""
+"""From what a channel's server delivers to items: from its message, or from where they are held, or lie on a device.
+
+Everything is on the I/O thread.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ from functools import partial
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
+from rlinf.scheduler.channel.device_items import DeviceItems
 from rlinf.scheduler.channel.fetching import Fetching
 from rlinf.scheduler.channel.held import HeldAt
 from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.comm.device.landing import Landing
+from rlinf.scheduler.comm.device.records import is_staged
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.reports import Reporter
@@ -18,6 +24,9 @@ from rlinf.scheduler.comm.shm.parcel import Arrived, is_here
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)
+
+# Items whose producer cannot be reached are asked for again after so long.
+ASK_AGAIN_S = 0.05
 
 
 class Receiving:
@@ -30,6 +39,7 @@ class Receiving:
         on_items: called with the ticket of an operation whose items were fetched.
         resend: asks for the items of an operation once more, by way of the channel's process.
         flush: sends what has gathered.
+        on_devices: of a channel whose items may lie on devices.
     """
 
     def __init__(
@@ -40,6 +50,7 @@ class Receiving:
         on_items: Callable[[int, Delivery], None],
         resend: Callable[[int], None],
         flush: Callable[[], None],
+        on_devices: DeviceItems | None = None,
     ) -> None:
         self._messenger = messenger
         self._channel = channel
@@ -47,7 +58,8 @@ class Receiving:
         self._on_items = on_items
         self._resend = resend
         self._flush = flush
-        self._fetches: dict[int, Fetching] = {}
+        self._on_devices = on_devices
+        self._fetches: dict[int, Fetching | Landing] = {}
 
     def receive(
         self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]
@@ -58,16 +70,16 @@ class Receiving:
 
         Returns: the items; None if they come later: then `on_items` is called.
         """
-        if len(parts) == 1 and is_here(parts[0]):  # as mostly
+        if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
             return Delivery(answer, (Arrived(parts[0]),))
         if all(map(is_here, parts)):
-            return Delivery(answer, map(Arrived, parts))
+            return self._landed(operation, Delivery(answer, map(Arrived, parts)))
         try:
             held = [HeldAt.from_frames(part) or part for part in parts]
             if held != parts:  # an element that is the same object is not looked into
                 self._fetch(operation, answer, held)
                 return None
-            return Delivery(answer, map(self._messenger.parcels.receive, parts))
+            return self._landed(operation, Delivery(answer, map(self._messenger.parcels.receive, parts)))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
             self._resend(operation.ticket)
@@ -78,7 +90,7 @@ class Receiving:
         """Whether items are on their way from where they are held."""
         return bool(self._fetches)
 
-    def stop(self, ticket: int) -> Fetching | None:
+    def stop(self, ticket: int) -> Fetching | Landing | None:
         """Nobody wants the items of an operation any more; what was fetched of them until now."""
         fetch = self._fetches.pop(ticket, None)
         if fetch is not None:
@@ -96,7 +108,19 @@ class Receiving:
         self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
     ) -> None:
         """Items of a delivery are still where their producers wrote them."""
-        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, operation.ticket, answer))
+        fetching = Fetching(self._messenger, parts, partial(self._on_fetched, operation, answer))
+        self._begin(operation, answer, fetching)
+
+    def _landed(self, operation: Operation, items: Delivery) -> Delivery | None:
+        """The items, if none of them lies on a device; the others come later."""
+        there = self._on_devices
+        if there is None or not any(is_staged(item.frames()) for item in items):
+            return items
+        done = partial(self._on_landed, operation.ticket, items.told)
+        self._begin(operation, items.told, Landing(self._messenger, there.devices, there.what, items, done))
+        return None
+
+    def _begin(self, operation: Operation, answer: wire.Delivered, fetching: Fetching | Landing) -> None:
         self.stop(operation.ticket)
         self._fetches[operation.ticket] = fetching
         if operation.lease is not None:
@@ -105,13 +129,35 @@ class Receiving:
         fetching.begin()
 
     def _on_fetched(
-        self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: Exception | None
+        self,
+        operation: Operation,
+        answer: wire.Delivered,
+        items: list[Arrived] | None,
+        error: Exception | None,
     ) -> None:
         if items is None:
             logger.warning(
                 "channel '%s': %s; its items are asked for by way of the channel", self._channel, error
             )
-            self._resend(ticket)
+            self._resend(operation.ticket)
         else:
-            self._on_items(ticket, Delivery(answer, items))
+            delivery = self._landed(operation, Delivery(answer, items))
+            if delivery is not None:
+                self._on_items(operation.ticket, delivery)
         self._flush()
+
+    def _on_landed(
+        self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
+    ) -> None:
+        if items is not None:
+            self._on_items(ticket, Delivery(answer, items))
+            self._flush()
+            return
+        # The channel's process knows, or will soon, whether the producer is gone: then it says that they are lost.
+        logger.warning("channel '%s': items on a device cannot be had now: %s", self._channel, error)
+        self._messenger.call_later(ASK_AGAIN_S, partial(self._ask_again, ticket))
+
+    def _ask_again(self, ticket: int) -> None:
+        if ticket in self._fetches:
+            self._resend(ticket)
+            self._flush()

@@ -47,9 +47,11 @@ class ReplayedConnection:
     Attributes:
         ref: see above.
         lost: a recording is always there.
+        device_of: nothing of it is on a device.
     """
 
     lost = None
+    device_of = None
 
     def __init__(self, player: Player, ref: ChannelRef) -> None:
         self.ref = ref

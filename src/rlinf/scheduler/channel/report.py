@@ -120,7 +120,7 @@ class ChannelReport:
         producers: who still has something to put; "" where producers are not counted.
         queues: those that hold something or are waited for, and the subscriptions.
         peers: the processes that use it.
-        num_lost: items lost with the nodes that held their bytes.
+        num_lost: items lost with the nodes, or the producers' devices, that held their bytes.
         elsewhere: which other nodes hold items, and how much, in phrases.
     """
 
@@ -179,7 +179,7 @@ class ChannelReport:
             f"{counted(self.num_items, 'item')} in {counted(len(queues), 'queue')}",
             f"read by {counted(num_subscriptions, 'subscription')}" if num_subscriptions else "",
             f"{num_leased} more on lease" if num_leased else "",
-            f"{self.num_lost} lost with their nodes" if self.num_lost else "",
+            f"{self.num_lost} lost with their nodes or devices" if self.num_lost else "",
             f"{size_text(self.held_bytes)}{bound}",
             f"{self.puts_per_s:.3g} puts and {self.gets_per_s:.3g} gets a second",
             f"held by '{self.held_by}'",

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.access import ChannelAccess
-from rlinf.scheduler.channel.arguments import checked_timeout, or_forever
+from rlinf.scheduler.channel.arguments import check_host_items, checked_timeout, or_forever
 from rlinf.scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.lease import Lease
@@ -62,6 +62,7 @@ class Saving(ChannelAccess):
         """
         leases = _leases(acknowledge)
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
+        _check_savable(self._connection())
         message = wire.Save("", _done(leases, self._connection()), os.path.abspath(path))
         saved: wire.Saved = self._connection().ask(message, wire.Saved, limit_s)
         _check(saved, self._connection(), os.path.abspath(path), leases)
@@ -174,6 +175,11 @@ def _done(leases: Iterable[Lease], connection: ChannelConnection) -> list[int]:
     return [lease.generation for lease in leases if lease.is_of(connection)]
 
 
+def _check_savable(connection: ChannelConnection) -> None:
+    spec = connection.ref.spec
+    check_host_items(spec.name, spec.device_items, "it cannot be saved")
+
+
 def _connections_to(
     path: str | os.PathLike[str], channels: Iterable[ChannelAccess], leases: Iterable[Lease]
 ) -> list[ChannelConnection]:
@@ -193,6 +199,7 @@ def _connections_to(
                 os.path.abspath(path), f"{channel!r} is no channel, and only channels are saved"
             )
         connections.append(channel._connection())
+        _check_savable(connections[-1])
     names = [connection.ref.spec.name for connection in connections]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

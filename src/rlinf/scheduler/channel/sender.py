@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.device_items import DeviceParcel
 from rlinf.scheduler.channel.holding import HeldParcel
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import Operation
@@ -133,7 +134,7 @@ class OperationSender:
         )
 
 
-def _travels(parcel: Parcel | HeldParcel) -> bool:
+def _travels(parcel: Parcel | HeldParcel | DeviceParcel) -> bool:
     """Whether an item travels as bytes."""
     return type(parcel) is Parcel and not parcel.in_shared_memory
 

@@ -19,6 +19,7 @@ from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
 from rlinf.scheduler.channel.byte_bound import ByteBound
 from rlinf.scheduler.channel.checkpoint import SavedChannel
 from rlinf.scheduler.channel.counting import ClientCounts, channel_vitals
+from rlinf.scheduler.channel.device_items import why_gone
 from rlinf.scheduler.channel.explaining import Explainer
 from rlinf.scheduler.channel.heap import Heap
 from rlinf.scheduler.channel.held import HeldAt
@@ -709,11 +710,15 @@ class ChannelServer:
     # -- ends ------------------------------------------------------------------------------------
 
     def _on_lost_items(self, why: Callable[[object], str]) -> None:
-        """The process that held some items on their node is gone."""
+        """The process that held some items, on their node or its device, is gone."""
         gone: dict[int, str] = {}
         num_before = self._state.num_lost
         out = self._state.lose_items(partial(_noted, why, gone))
-        num_lost = self._state.num_lost - num_before
+        if gone:
+            self._say_lost(gone, self._state.num_lost - num_before)
+        self._carry_out(out)
+
+    def _say_lost(self, gone: dict[int, str], num_lost: int) -> None:
         told = "; ".join(f"{counted(count, 'item')} {each}" for each, count in Counter(gone.values()).items())
         rest = len(gone) - num_lost
         others = f", {rest} with consumers or subscriptions, or dead letters" if rest else ""
@@ -724,7 +729,6 @@ class ChannelServer:
             num_lost,
             others,
         )
-        self._carry_out(out)
 
     def _lose(self, process_id: str) -> None:
         known = self._clients.pop(process_id, None)
@@ -736,6 +740,9 @@ class ChannelServer:
             # It had these, and may have written into them, and did not come to say so.
             taken = {ticket for ticket, items in deliveries if is_marked(item.payload for item in items)}
             self._carry_out(self._state.lose(process_id, taken))
+            if self.spec.device_items:
+                # It looks into shared memory, which may fail: the rest is done all the same.
+                run_guarded(self._on_lost_items, partial(why_gone, process_id, known.name))
             self._records.lose(process_id)
             self._producers.lose(process_id)
             self._subscriptions.lose(process_id)

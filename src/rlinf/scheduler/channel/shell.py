@@ -12,6 +12,7 @@ from weakref import WeakSet
 from rlinf.scheduler.channel import wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import Deliveries
+from rlinf.scheduler.channel.device_items import DeviceItems, DeviceParcel
 from rlinf.scheduler.channel.holding import HeldParcel, Holding
 from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf.scheduler.channel.line import ServerLine
@@ -46,6 +47,7 @@ from rlinf.scheduler.queueing import (
     SendRecall,
 )
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.shared_devices import open_devices
 
 logger = Reporter(__name__)
 
@@ -70,6 +72,7 @@ class ClientShell:
         direct: gets that users' threads send by shortcuts.
         deliveries: the operations whose items are here.
         hands_over: large items stay on this node, in the hands of its holder.
+        on_devices: puts items into the memory of devices; None: the channel has none there.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class ClientShell:
         messenger = session.messenger
         elsewhere = messenger.endpoint.machine_id != ref.endpoint.machine_id
         self.hands_over = elsewhere and ref.spec.holds == HOLDS_NODE
+        self.on_devices = _on_devices(session, ref)
         self._session = session
         # Puts whose bytes this node's holder is about to take.
         self._handing: set[int] = set()
@@ -102,7 +106,13 @@ class ClientShell:
         self._after_puts: list[tuple[list[Operation], Promise[None]]] = []
         self._leases = LeaseKeeper(messenger, self.tell)
         self._receiving = Receiving(
-            messenger, ref.spec.name, self._leases, self._on_items, self._resend, self._flush
+            messenger,
+            ref.spec.name,
+            self._leases,
+            self._on_items,
+            self._resend,
+            self._flush,
+            self.on_devices,
         )
         self.deliveries = Deliveries(
             messenger.call_later, self._sender, self._look_at, self._catch_up, self._flush
@@ -421,11 +431,33 @@ class ClientShell:
             elif kind is Confirm:
                 self._sender.confirmed.append(instruction.ticket)
             elif kind is SendItem:
-                self._sender.fill(self._operations[instruction.ticket])
+                self._fill(self._operations[instruction.ticket])
             elif kind is SendRecall:
                 self._outbox.append((wire.Recall(instruction.ticket), []))
             else:
                 self._outbox.append((wire.Withdraw(instruction.ticket), []))
+
+    def _fill(self, operation: Operation) -> None:
+        """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
+        if isinstance(operation.parcel, DeviceParcel):
+            operation.parcel.bring(partial(self._on_brought, operation))
+        else:
+            self._sender.fill(operation)
+
+    def _on_brought(self, operation: Operation, copied: Parcel | BaseException) -> None:
+        if operation.ticket not in self._operations or operation.parcel is None:
+            return
+        if isinstance(copied, BaseException):
+            self._refuse(operation.ticket, f"its item cannot be copied off its device: {copied!r}")
+        else:
+            operation.parcel = copied
+            self._sender.fill(operation)
+        self._flush()
+
+    def _refuse(self, ticket: int, problem: str) -> None:
+        """End an operation by this side's own fault."""
+        self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, problem)))
+        self._outbox.append((wire.Withdraw(ticket), []))
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
@@ -563,8 +595,7 @@ class ClientShell:
             items = self._receiving.receive(operation, told, parts)
         except Exception as error:  # the other answers in this message are not to wait in vain
             logger.exception("channel '%s': a delivery cannot be received", self._ref.spec.name)
-            self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, repr(error))))
-            self._outbox.append((wire.Withdraw(ticket), []))
+            self._refuse(ticket, repr(error))
             return
         if items is not None:
             # Its caller may have them before anything goes wrong here: then they are not given to another one.
@@ -647,3 +678,9 @@ class ClientShell:
         """The error of an operation that nobody has answered."""
         name = self._ref.spec.name
         return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, why)
+
+
+def _on_devices(session: Session, ref: ChannelRef) -> DeviceItems | None:
+    if not ref.spec.device_items:
+        return None
+    return DeviceItems(session.messenger, session.service(open_devices), ref.spec.name, ref.endpoint)

@@ -21,7 +21,16 @@ from rlinf.scheduler.session import Session
 KIND = "channel"
 HOLDS_NODE, HOLDS_CHANNEL = HOLDS = ("node", "channel")
 # What is said at the creation, and holds for the whole life of a channel, whichever process holds it.
-_FOR_LIFE = ("name", "maxsize", "max_bytes", "producers", "successor_s", "max_attempts", "max_leased")
+_FOR_LIFE = (
+    "name",
+    "maxsize",
+    "max_bytes",
+    "producers",
+    "successor_s",
+    "max_attempts",
+    "max_leased",
+    "device_items",
+)
 
 
 class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -42,6 +51,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
         channel_id: tells this channel from others of the same name, before and after it.
         creator: the name of the process that created it, and the id of that process.
         stall_after_s: after how many seconds an operation that waits is told of; 0: never.
+        device_items: tensors on a device stay there, for getters that have the same device.
     """
 
     name: str
@@ -58,6 +68,7 @@ class ChannelSpec(msgspec.Struct, frozen=True, array_like=True):
     channel_id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     creator: tuple[str, str] = ("", "")
     stall_after_s: float = 0
+    device_items: bool = False
 
     def made_by(self, name: str, process_id: str) -> ChannelSpec:
         """The same channel, created by that process."""
@@ -123,7 +134,7 @@ class ChannelStats:
         num_items: items that its queues hold now.
         num_leased: items on lease, and those that come back after a delay.
         num_dead: dead letters.
-        num_lost: items lost with the nodes that held their bytes.
+        num_lost: items lost with the nodes, or the producers' devices, that held their bytes.
         bytes_in: size of all accepted items.
         bytes_out: of those, the size of items that left.
         size_bytes: size of the items that its queues hold now.

@@ -101,15 +101,16 @@ def nodes_like_here(node_ids: Collection[str]) -> dict[str, Mapping[str, str]]:
     Args:
         node_ids: Ray's ids of the nodes in question.
     """
-    own = _surroundings(Path("/proc/self"))
     found: dict[str, Mapping[str, str]] = {}
     for raylet in _raylets():
         for node_id in set(node_ids).intersection(raylet.values(_NODE_OPTION)):
-            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            # It has ended, or is somebody else's; or the kernel does not say what is asked of it (gVisor, say), or an
+            # apostrophe in some path keeps its command from being taken apart: a process there can still be asked.
+            with contextlib.suppress(OSError, ValueError):
                 if (
                     raylet.uid == os.getuid()
                     and raylet.runs_this_python()
-                    and _surroundings(raylet.folder) == own
+                    and _surroundings(raylet.folder) == _surroundings(_PROC / "self")
                 ):
                     found[node_id] = variables_of(raylet.folder)
     return found

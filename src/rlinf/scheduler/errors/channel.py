@@ -185,7 +185,7 @@ class ChannelJournalError(ChannelError):
 
 
 class ItemsLost(QueueError):
-    """Items were lost with the node that held their bytes, or with the process that held them there.
+    """Items were lost with the node that held their bytes, with the process that held them there or on its device.
 
     Of items in a queue one getter is told, once, and all of them are named; the next get goes on with what is left. A
     put is told of its own item, which its queue never had. `problem` says how many, who had put them, and where they

@@ -201,7 +201,7 @@ class Fetch(Transfer):
         if key is not None and arrived is not None:
             if is_staged(arrived.frames()):
                 opened = partial(self._opened, key, arrived)
-                self._devices.open(f"weights '{self._name}'", self._from.process_id, arrived, opened)
+                self._devices.open(f"weights '{self._name}'", arrived, opened)
             else:
                 self._arrived(key, arrived, None)
         elif isinstance(error, PeerDied):

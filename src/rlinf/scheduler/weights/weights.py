@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.device import Devices, Staged
-from rlinf.scheduler.comm.device.cuda_driver import cuda_driver, no_driver
+from rlinf.scheduler.comm.device.cuda_driver import cuda_driver
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S, DirectoryClient
 from rlinf.scheduler.comm.finder import Finder
 from rlinf.scheduler.comm.handle import AsyncHandle
@@ -29,6 +29,7 @@ from rlinf.scheduler.observe.measuring import VitalSigns
 from rlinf.scheduler.observe.notes import Doing
 from rlinf.scheduler.observe.vitals import PublishedVersion, Vitals
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.tape.shared_devices import open_devices
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape, tape_of
 from rlinf.scheduler.weights.fetch import Fetch, FetchedWeights, entry_of
 from rlinf.scheduler.weights.records import NO_VERSION, SERVICE
@@ -53,7 +54,7 @@ class Weights:
     Args:
         messenger: this process's messenger.
         directory: where publishers are found, as "weights/<name>".
-        tape: notes what is published and fetched; it has to see the bytes, so nothing stays on a device.
+        tape: notes what is published and fetched.
         devices: what this process shares on devices; None: those that torch has initialised.
     """
 
@@ -65,7 +66,7 @@ class Weights:
         devices: Devices | None = None,
     ) -> None:
         self._tape = tape
-        self._devices = devices or Devices(messenger, no_driver if tape.is_recording else cuda_driver)
+        self._devices = devices or Devices(messenger, cuda_driver)
         self._messenger = messenger
         self._directory = directory
         self._transfers = Transfers(messenger, Finder(messenger, directory, remembers=False))
@@ -209,7 +210,8 @@ class Weights:
 
 def open_weights(session: Session) -> Weights:
     """What publishes and fetches weights for a session; `session.service(open_weights)` is always the same."""
-    weights = Weights(session.messenger, session.directory, tape_of(session))
+    devices = session.service(open_devices)
+    weights = Weights(session.messenger, session.directory, tape_of(session), devices)
     session.service(Doings).add(weights.add_to)
     session.service(VitalSigns).add(weights.add_vitals)
     return weights

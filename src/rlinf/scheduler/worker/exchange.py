@@ -430,6 +430,7 @@ class Exchange:
         durable: str | os.PathLike[str] | None = None,
         survives: Survives = "machine",
         stall_after_s: float | None = None,
+        device_items: bool = False,
     ) -> Channel:
         """Create a channel and return this process's end of it.
 
@@ -450,6 +451,8 @@ class Exchange:
             durable: a folder on the node that holds it, for the journal by which it survives the end of its process.
             survives: what it is to survive, the end of its "process" or of its "machine".
             stall_after_s: after how many seconds the event `Stalled` tells of an operation that waits; None: never.
+            device_items: whether tensors on a device stay there, for getters that have the same one; such items are
+                lost with the process that put them.
 
         Raises:
             ChannelExists: a channel of that name is there already.
@@ -473,6 +476,7 @@ class Exchange:
             durable=durable,
             survives=survives,
             stall_after_s=stall_after_s,
+            device_items=device_items,
         )
 
     @classmethod

@@ -123,8 +123,9 @@ def memory_order(shape: Sequence[int], strides: Strides) -> list[int]:
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether its name says all of it."""
-    return dtype.num < _NUM_BUILTIN_TYPES and dtype.names is None and dtype.metadata is None
+    """Whether its name says all of it, and its memory all of a value: that of objects holds their addresses here."""
+    builtin = dtype.num < _NUM_BUILTIN_TYPES and not dtype.hasobject
+    return builtin and dtype.names is None and dtype.metadata is None
 
 
 @lru_cache(maxsize=256)

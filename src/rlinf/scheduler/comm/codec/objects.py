@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from types import FunctionType, NoneType
@@ -108,12 +108,17 @@ class Encoded:
         return [self.head, *map(copied, self.parts)]
 
 
-def encode(obj: object) -> Encoded:
+def encode(obj: object, device_of: Callable[[Any], str] | None = None) -> Encoded:
     """`obj` as bytes.
 
     Arrays of numpy and tensors of torch (of every dtype) are not copied unless they lie in memory with gaps,
     or on a GPU. Classes and functions of the user's script, and those that have no importable name, are sent
     by value.
+
+    Args:
+        obj: any picklable object.
+        device_of: says which tensors are on a device that processes share: these stay parts of their own, whatever they
+            are.
 
     Raises:
         CodecError: something in it cannot be pickled.
@@ -126,13 +131,13 @@ def encode(obj: object) -> Encoded:
     if kind is np.ndarray and (layout := layout_of(obj)) is not None:  # type: ignore[arg-type]
         return Encoded(_head_of(*layout), [memory_of(obj)])  # type: ignore[arg-type]
     try:
-        return _encode_with(_Pickler, obj)
+        return _encode_with(_Pickler, obj, device_of)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
     # If by value does not work either, its error is the one to show.
     try:
-        return _encode_with(_by_value_pickler(), obj)
+        return _encode_with(_by_value_pickler(), obj, device_of)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
@@ -145,11 +150,18 @@ def _head_of(shape: tuple[int, ...], dtype: str) -> bytes:
     return _encode_with(_Pickler, _Layout(shape, dtype)).head
 
 
-def decode(head: Buffer | Bytes, buffers: Sequence[Buffer | Bytes]) -> Any:
+def decode(
+    head: Buffer | Bytes, buffers: Sequence[Buffer | Bytes], on_device: Mapping[int, Any] | None = None
+) -> Any:
     """The object that `encode` was given.
 
     Arrays and tensors are writable and lie in `buffers`. They keep them: an array of bytes itself, or what a
     memoryview is a view of. Memory that cannot be written is copied.
+
+    Args:
+        head: the first frame.
+        buffers: the others.
+        on_device: tensors of bytes, on devices, that stand for some of the buffers, by their places.
 
     Raises:
         CodecError: the bytes are no object, or its class cannot be had here.
@@ -163,14 +175,16 @@ def decode(head: Buffer | Bytes, buffers: Sequence[Buffer | Bytes]) -> Any:
             return buffers[0] if type(buffers[0]) is bytes else bytes(buffers[0])
         if form == _BYTEARRAY:
             return bytearray(buffers[0])
-        return _decode_with_table(view, buffers)
+        return _decode_with_table(view, buffers, on_device)
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
         raise CodecError(f"the bytes received cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _decode_with_table(head: memoryview, buffers: Sequence[Buffer | Bytes]) -> Any:
+def _decode_with_table(
+    head: memoryview, buffers: Sequence[Buffer | Bytes], on_device: Mapping[int, Any] | None
+) -> Any:
     if head[0] not in (_TABLE, _APART) or len(head) < _BODY:
         message = f"format {head[0]} is unknown"
         raise CodecError(message)
@@ -187,7 +201,7 @@ def _decode_with_table(head: memoryview, buffers: Sequence[Buffer | Bytes]) -> A
     if not table_bytes:
         return pickle.loads(body, buffers=ready)
     order, rows = _read_table(body[:table_bytes])
-    tensors = TensorReader(ready)
+    tensors = TensorReader(ready, on_device)
     taken = [ready[number] if number >= 0 else tensors.tensor(rows[~number]) for number in order]
     return pickle.loads(body[table_bytes:], buffers=taken)
 
@@ -229,8 +243,9 @@ class _Reducer:
 
     by_reference = True
 
-    def begin(self, asked: list[Any]) -> None:
+    def begin(self, asked: list[Any], device_of: Callable[[Any], str] | None) -> None:
         self.asked = asked
+        self.device_of = device_of
         # What each mark in the pickle stands for: bytes, or the number of a tensor.
         self.sent: list[BytePart | int] = []
         self.tensors: TensorTable | None = None
@@ -273,7 +288,7 @@ class _Reducer:
 
     def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
         if self.tensors is None:
-            self.tensors = TensorTable(torch)
+            self.tensors = TensorTable(torch, self.device_of)
         if type(tensor) is torch.Tensor and tensor.is_quantized and not tensor.__dict__:
             self.sent.append(self.tensors.add_storage(tensor))
             return quantised, (MARK, *quantisation(tensor))
@@ -312,11 +327,13 @@ def _by_value_pickler() -> type[Any]:
 _by_value: type[Any] | None = None
 
 
-def _encode_with(pickler_type: Callable[..., Any], obj: object) -> Encoded:
+def _encode_with(
+    pickler_type: Callable[..., Any], obj: object, device_of: Callable[[Any], str] | None = None
+) -> Encoded:
     chunks = _Chunks()
     asked: list[Any] = []
     pickler = pickler_type(chunks, 5, buffer_callback=asked.append)
-    pickler.begin(asked)
+    pickler.begin(asked, device_of)
     pickler.dump(obj)
     table, parts = pickler.finish()
     if len(table) + sum(map(len, chunks)) > HEAD_BYTES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -28,13 +28,16 @@ class TensorReader:
 
     Args:
         buffers: those of the message, writable; tensors lie in them, and keep them.
+        on_device: tensors of bytes that stand for some of them, by their places.
     """
 
-    def __init__(self, buffers: Sequence[memoryview]) -> None:
+    def __init__(self, buffers: Sequence[memoryview], on_device: Mapping[int, Any] | None = None) -> None:
         self._torch: Any = sys.modules.get("torch") or import_module("torch")
         self._dtypes = dtypes(self._torch)
         self._buffers = buffers
-        self._whole: dict[tuple[int, str], Any] = {}
+        self._whole: dict[tuple[int, str], Any] = {
+            (part, whole.device.type): whole for part, whole in (on_device or {}).items()
+        }
 
     def tensor(self, row: TensorRow) -> Any:
         """The tensor that `row` tells of.

@@ -5,7 +5,7 @@ torch is touched only where it is loaded already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -122,10 +122,12 @@ class TensorTable:
 
     Args:
         torch: the module.
+        device_of: says which tensors are on a device that processes share.
     """
 
-    def __init__(self, torch: ModuleType) -> None:
+    def __init__(self, torch: ModuleType, device_of: Callable[[Any], str] | None = None) -> None:
         self._torch: Any = torch
+        self._device_of = device_of
         self._dtypes = dtypes(torch)
         self.rows: list[TensorRow] = []
         self._parts: list[BytePart | None] = []
@@ -176,6 +178,8 @@ class TensorTable:
         kind = self._dtypes.get(tensor.dtype)
         if kind is None:
             return None
+        if self._is_shared(tensor):
+            return self._add_unusual(tensor, kind, flags)
         try:
             array = tensor.numpy() if kind.carrier is None else tensor.view(kind.carrier).numpy()
         except (RuntimeError, TypeError):
@@ -220,9 +224,17 @@ class TensorTable:
             return self.add(tensor.conj(), flags | CONJUGATED)
         if tensor.is_neg():
             return self.add(torch._neg_view(tensor), flags | NEGATED)
-        return None if tensor.is_cpu else self._add_on_device(tensor, kind, flags)
+        if tensor.is_cpu and not self._is_shared(tensor):
+            return None
+        return self._add_on_device(tensor, kind, flags)
+
+    def _is_shared(self, tensor: Any) -> bool:
+        return self._device_of is not None and bool(self._device_of(tensor))
 
     def _add_on_device(self, tensor: Any, kind: Dtype, flags: int) -> int:
+        if tensor.is_cpu:
+            # Its part may be no buffer: it is read as one that others lie in.
+            flags |= SHARED
         row = TensorRow(kind.name, tuple(tensor.shape), flags=flags, device=tensor.device.type)
         if not tensor.numel():
             return self._append(row, tensor, None, 0)
@@ -260,7 +272,8 @@ class TensorTable:
         flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[
             begin - base : end - base
         ]
-        parts.append(memory_of(flat.numpy()) if flat.is_cpu else StridedTensor(torch, flat))
+        plain = flat.is_cpu and not self._is_shared(flat)
+        parts.append(memory_of(flat.numpy()) if plain else StridedTensor(torch, flat))
 
     def _place_apart(self, group: list[int], parts: list[BytePart]) -> None:
         """One part each, but for views that are the same."""

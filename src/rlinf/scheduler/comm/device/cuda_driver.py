@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,6 +57,16 @@ class CudaDriver:
     def device_of(self, tensor: Any) -> str:
         """See `DeviceDriver`."""
         return self._uuid(tensor.device.index) if tensor.is_cuda else ""
+
+    def devices(self) -> Sequence[str]:
+        """See `DeviceDriver`."""
+        there = (self._uuid(index) for index in range(self._torch.cuda.device_count()))
+        return [device for device in there if device]
+
+    def empty(self, device: str, size_bytes: int) -> Any:
+        """See `DeviceDriver`. It is memory of the calling thread's stream there."""
+        torch = self._torch
+        return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{self._index(device)}")
 
     def free_bytes(self, device: str) -> tuple[int, int]:
         """See `DeviceDriver`."""
@@ -193,6 +203,10 @@ class NoDevices:
     def device_of(self, _tensor: Any) -> str:
         """See `DeviceDriver`."""
         return ""
+
+    def devices(self) -> Sequence[str]:
+        """See `DeviceDriver`."""
+        return ()
 
     def __getattr__(self, name: str) -> Any:
         raise DeviceUnusable(f"the CUDA driver cannot be called ({name})")

@@ -14,7 +14,16 @@ from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.imports import BucketImports, BucketUse
 from rlinf.scheduler.comm.device.limit import pool_limit_bytes
 from rlinf.scheduler.comm.device.open_buckets import BucketKey
-from rlinf.scheduler.comm.device.records import RETIRE, OnDevice, Retire
+from rlinf.scheduler.comm.device.records import (
+    OPENED,
+    READ,
+    RETIRE,
+    BucketOpened,
+    OnDevice,
+    ReadOut,
+    ReadStaged,
+    Retire,
+)
 from rlinf.scheduler.comm.device.staging import Staged, Staging
 from rlinf.scheduler.comm.device.thread import DeviceThread
 from rlinf.scheduler.comm.messenger import Messenger
@@ -59,11 +68,13 @@ class Devices:
         self._driver: DeviceDriver | None = None
         self._thread = DeviceThread()
         self._staging = Staging(messenger, self._thread, self._limit_bytes)
-        self._imports = BucketImports(messenger.parcels, self._thread)
+        self._imports = BucketImports(messenger, self._thread)
         # Whose buckets could not be opened here, and until when that is not tried again.
         self._barred: dict[str, float] = {}
         self._said: set[str] = set()
         messenger.serve(RETIRE, self._on_retire, Retire)
+        messenger.serve(OPENED, self._on_opened, BucketOpened)
+        messenger.serve(READ, self._on_read, ReadStaged)
         messenger.on_peer_lost(self._on_peer_lost)
         messenger.at_end(self._on_end)
 
@@ -77,6 +88,10 @@ class Devices:
     def of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
         """The devices that tensors are on."""
         return tuple(sorted({self.device_of(tensor) for tensor in tensors} - {""}))
+
+    def is_worth_it(self, encoded: Encoded) -> bool:
+        """Whether so much of an object is on one device that it is put into a bucket."""
+        return bool(self._main_device(encoded))
 
     def stage(self, what: str, encoded: Encoded) -> Staged | None:
         """Put what an object has on one device into a bucket there; None if that is not worth it, or cannot be.
@@ -127,6 +142,26 @@ class Devices:
 
         self._wait(what, use.memory.device, read)
 
+    def copies(self, what: str, use: BucketUse) -> list[Any]:
+        """The parts of an object in a bucket, as new tensors of bytes on the same device.
+
+        Raises:
+            CommError, CommTimeout: as of `read`.
+        """
+        driver = self._found()
+        places = [place for place in use.places if place is not None]
+        if driver is None:
+            raise CommError(f"{what}: its device is none of this process's any more")
+        # Made in this thread, whose they are: torch hands their memory on in the order of this thread's stream.
+        new = [driver.empty(use.memory.device, size) for _, size in places]
+
+        def copy() -> None:
+            for (begin, size), target in zip(places, new, strict=True):
+                target.copy_(use.memory.bytes[begin : begin + size], non_blocking=True)
+
+        self.read(what, use, copy)
+        return new
+
     def _wait(self, what: str, device: str, step: Callable[[], T]) -> T:
         if self._messenger.why_closed:
             raise CommError(self._messenger.why_closed)
@@ -158,28 +193,38 @@ class Devices:
         """Those of some devices on which this process can read what another one has staged."""
         return () if time.monotonic() < self._barred.get(process_id, 0.0) else devices
 
-    def open(
-        self, what: str, owner_id: str, arrived: Arrived, then: Callable[[BucketUse | None], None]
-    ) -> None:
+    def has(self, device: str) -> bool:
+        """Whether this process has a device, and uses it."""
+        driver = self._found()
+        return driver is not None and device in driver.devices()
+
+    def readable_here(self, where: OnDevice) -> bool:
+        """Whether this process has the device of an object, and can open what its owner shares there."""
+        here = (where.device,) if self.has(where.device) else ()
+        return bool(self.readable_from(where.owner.process_id, here))
+
+    def open(self, what: str, arrived: Arrived, then: Callable[[BucketUse | None], None]) -> None:
         """Open the bucket in which an object lies.
 
         Args:
             what: the object, for messages.
-            owner_id: whose bucket it is.
             arrived: what was sent.
             then: called on the I/O thread with the bucket, or with None if it cannot be opened here.
         """
+        where = OnDevice.from_frame(arrived.frames()[0])
 
         def done(answer: Promise[BucketUse]) -> None:
             error = answer.exception()
             if error is not None:
-                self._barred[owner_id] = time.monotonic() + BARRED_S
-                peer = self._messenger.peer_name(owner_id)
-                self._say(f"open {peer}", "%s of '%s' comes through host memory: %s", what, peer, error)
+                self._barred[where.owner.process_id] = time.monotonic() + BARRED_S
+                peer = where.owner_name
+                # Its text: what keeps a record of it is not to keep what the error's traceback refers to.
+                why = str(error)
+                self._say(f"open {peer}", "%s of '%s' comes through host memory: %s", what, peer, why)
             use = None if error is not None else answer.result()
             self._messenger.submit(lambda: then(use))
 
-        self._thread.ask(partial(self._open, arrived, owner_id)).add_done_callback(done)
+        self._thread.ask(partial(self._open, arrived, where)).add_done_callback(done)
 
     def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
         """Copy an object to host memory.
@@ -204,6 +249,38 @@ class Devices:
         key = BucketKey(notice.peer_id, notice.head.index, notice.head.generation)
         self._thread.put(partial(self._imports.retire, key))
 
+    def _on_opened(self, notice: Request) -> None:
+        opened: BucketOpened = notice.head
+        notice.check_claim(opened.reader.process_id, "it has a bucket open")
+        self._thread.put(partial(self._staging.opened, opened))
+
+    def _on_read(self, request: Request) -> None:
+        asked: ReadStaged = request.head
+        request.check_claim(asked.reader.process_id, "it reads for itself")
+
+        def done(answer: Promise[Parcel | None]) -> None:
+            error = answer.exception()
+            copied = None if error is not None else answer.result()
+            self._messenger.submit(lambda: give(copied, error))
+
+        def give(copied: Parcel | None, error: BaseException | None) -> None:
+            if copied is None:
+                problem = "it is not there any more" if error is None else f"it cannot be copied: {error!r}"
+                request.reply(ReadOut(problem))
+                return
+            frames = copied.bytes_frames() if asked.as_bytes else copied.frames_for(asked.reader)
+            # The parcel stays until the reader has it.
+            request.reply(ReadOut(), frames, snapshot=False, settled=partial(_settled, copied))
+
+        device = asked.where.device
+        if not asked.has_device:
+            told = "what lies on %s is read by '%s', which has not that device: it goes through host memory"
+            self._say(f"read {device}", told, device, request.peer_name)
+        self._messenger.parcels.when_ready(
+            asked.reader,
+            lambda: self._thread.ask(partial(self._read_parts, asked.where)).add_done_callback(done),
+        )
+
     def _on_peer_lost(self, process_id: str) -> None:
         self._barred.pop(process_id, None)
         if self._driver is not None:
@@ -216,11 +293,11 @@ class Devices:
 
     # -- the device thread -----------------------------------------------------------------------
 
-    def _open(self, arrived: Arrived, owner_id: str) -> BucketUse:
-        driver, where = self._driver, OnDevice.from_frame(arrived.frames()[0])
+    def _open(self, arrived: Arrived, where: OnDevice) -> BucketUse:
+        driver = self._driver
         if driver is None:
             raise DeviceUnusable("this process uses no device")
-        if owner_id != self._messenger.endpoint.process_id:
+        if where.owner.process_id != self._messenger.endpoint.process_id:
             use = self._imports.use(driver, where)
         else:
             memory = self._staging.memory_of(where)
@@ -237,6 +314,13 @@ class Devices:
         with driver.copying(staged.device):
             return self._messenger.parcels.pack(staged.elsewhere(), None, snapshot=True, wait_s=WAIT_S)
 
+    def _read_parts(self, where: OnDevice) -> Parcel | None:
+        encoded, driver = self._staging.parts_of(where), self._driver
+        if encoded is None or driver is None:
+            return None
+        with driver.copying(where.device):
+            return self._messenger.parcels.pack(encoded, None, snapshot=True, wait_s=WAIT_S)
+
     def _end(self, driver: DeviceDriver) -> None:
         self._staging.close(driver)
         if self._imports.close():
@@ -246,3 +330,7 @@ class Devices:
         if key not in self._said:
             self._said.add(key)
             logger.warning(text, *args)
+
+
+def _settled(_parcel: Parcel, _taken: bool) -> None:
+    """Refers to a parcel until somebody has taken it, or never will."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,13 +28,19 @@ class BucketMemory:
 
 
 class DeviceDriver(Protocol):
-    """Devices of one kind. Everything but `device_of` and `mark` is on one thread.
+    """Devices of one kind. Everything but `device_of`, `devices`, `empty` and `mark` is on one thread.
 
     Tensors on its devices are copied by torch, with `copy_`, in the block of `copying`.
     """
 
     def device_of(self, tensor: Any) -> str:
         """The UUID of the device that a tensor is on; "" if it is none of these, or cannot share memory."""
+
+    def devices(self) -> Sequence[str]:
+        """The UUIDs of the devices that this process sees and can share memory of; from any thread."""
+
+    def empty(self, device: str, size_bytes: int) -> Any:
+        """A new `torch.Tensor` of uint8 on a device, of torch's own memory; in the thread that is to use it."""
 
     def free_bytes(self, device: str) -> tuple[int, int]:
         """How much memory a device has free, and in all."""

@@ -11,12 +11,12 @@ import msgspec
 
 from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.open_buckets import BucketKey, OpenBuckets
-from rlinf.scheduler.comm.device.records import BucketRecord, OnDevice
+from rlinf.scheduler.comm.device.records import OPENED, BucketOpened, BucketRecord, OnDevice
 from rlinf.scheduler.comm.device.thread import DeviceThread
 from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import Wake
 from rlinf.scheduler.comm.shm.parcel import Arrived, Descriptor
-from rlinf.scheduler.comm.shm.parcels import Parcels
 from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 
@@ -60,12 +60,13 @@ class BucketImports:
     """Opens the buckets of others, once each, and closes them.
 
     Args:
-        parcels: this process's.
+        messenger: this process's.
         thread: the device thread.
     """
 
-    def __init__(self, parcels: Parcels, thread: DeviceThread) -> None:
-        self._parcels = parcels
+    def __init__(self, messenger: Messenger, thread: DeviceThread) -> None:
+        self._messenger = messenger
+        self._parcels = messenger.parcels
         self._thread = thread
         self._buckets = OpenBuckets()
         # With what holds the block that stands for the bucket.
@@ -85,6 +86,9 @@ class BucketImports:
         if key not in self._buckets:
             self._open[key] = self._opened(driver, where)
             self._buckets.opened(key)
+            # So each hears of the other's end, too.
+            told = BucketOpened(at.index, at.generation, self._messenger.endpoint)
+            self._messenger.notify(where.owner, OPENED, told)
         self._buckets.begin(key)
         use = BucketUse(self._open[key][1], where, Wake(self._on_drop))
         ref = UseRef(use, self._dropped.append)
@@ -112,6 +116,9 @@ class BucketImports:
 
     def sweep(self) -> None:
         """Close what was kept only for those who have dropped it."""
+        if self._dropped:
+            # What they had read, too: its owner can fill its bucket again at once.
+            self._parcels.release_dropped_soon()
         while self._dropped:
             ref = self._dropped.popleft()
             if isinstance(ref, UseRef):

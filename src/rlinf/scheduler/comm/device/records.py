@@ -13,11 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer
 
 STAGED = 254
 _PREFIX = bytes([STAGED])
 RETIRE = "buckets.retire"
+OPENED = "buckets.opened"
+READ = "buckets.read"
 
 
 class OnDevice(msgspec.Struct, array_like=True, frozen=True):
@@ -28,11 +31,17 @@ class OnDevice(msgspec.Struct, array_like=True, frozen=True):
         bucket: the descriptor of the bucket's block.
         places: for each part of the object where it begins in the bucket, and how long it is, in bytes; None for one
             that lies with the other frames.
+        number: which of all objects that its owner has staged.
+        owner: the process whose bucket it is,
+        owner_name: and its name.
     """
 
     device: str
     bucket: bytes
     places: tuple[tuple[int, int] | None, ...]
+    number: int
+    owner: Endpoint
+    owner_name: str
 
     def to_frame(self) -> bytes:
         """It as a frame."""
@@ -71,6 +80,42 @@ class BucketRecord(msgspec.Struct, array_like=True, frozen=True):
     device: str
     size_bytes: int
     handle: bytes
+
+
+class BucketOpened(msgspec.Struct, array_like=True, frozen=True):
+    """A notice to a bucket's owner: the sender has it open, and is to be told when it is given up.
+
+    Attributes:
+        index: the number of its block,
+        generation: and which of those that lie there one after the other.
+        reader: the sender.
+    """
+
+    index: int
+    generation: int
+    reader: Endpoint
+
+
+class ReadStaged(msgspec.Struct, array_like=True, frozen=True):
+    """A question to a bucket's owner: the parts of an object on its device, in host memory -> `ReadOut` and the parts.
+
+    Attributes:
+        where: the object; somebody vouches who holds it.
+        reader: the sender.
+        has_device: it could read it there another time.
+        as_bytes: it cannot read shared memory.
+    """
+
+    where: OnDevice
+    reader: Endpoint
+    has_device: bool
+    as_bytes: bool
+
+
+class ReadOut(msgspec.Struct, array_like=True, frozen=True):
+    """The parts are there, after a frame that is none; or why they cannot be had."""
+
+    problem: str = ""
 
 
 class Retire(msgspec.Struct, array_like=True, frozen=True):

@@ -7,7 +7,9 @@ is dead.
 
 from __future__ import annotations
 
+import itertools
 import operator
+import sys
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +21,7 @@ from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedTensor
 from rlinf.scheduler.comm.device.driver import BucketMemory, DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.pool import BucketPool, bucket_bytes
-from rlinf.scheduler.comm.device.records import RETIRE, BucketRecord, OnDevice, Retire
+from rlinf.scheduler.comm.device.records import RETIRE, BucketOpened, BucketRecord, OnDevice, Retire
 from rlinf.scheduler.comm.device.thread import DeviceThread
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.messenger import Messenger
@@ -40,13 +42,17 @@ class DeviceBucket:
         parcel: the block that stands for it; None once it is given up.
         readers: who was told of it, and still lives.
         was_given: whether anybody was ever told of it, and may have it open.
+        at: where its block is.
+        number: of the object in it; 0: none.
     """
 
-    __slots__ = ("memory", "parcel", "readers", "was_given")
+    __slots__ = ("at", "memory", "number", "parcel", "readers", "was_given")
 
     def __init__(self, memory: BucketMemory, parcel: Parcel) -> None:
         self.memory = memory
         self.parcel: Parcel | None = parcel
+        self.at = parcel.descriptor
+        self.number = 0
         self.readers: dict[str, Endpoint] = {}
         self.was_given = False
 
@@ -79,6 +85,10 @@ class Staged:
         self._bucket.was_given = True
         self._bucket.readers[reader.process_id] = reader
 
+    def passed_on(self) -> None:
+        """Whoever is told of it may tell others."""
+        self._bucket.was_given = True
+
     def elsewhere(self) -> Encoded:
         """The object, to be copied to where processes without this device can read it."""
         others = iter(self.parcel.bytes_frames()[1:])
@@ -107,6 +117,7 @@ class Staging:
         self._pools: dict[str, BucketPool] = {}
         self._buckets: dict[_Number, DeviceBucket] = {}
         self._trimmed: set[str] = set()
+        self._next_number = itertools.count(1).__next__
         # Said by the I/O thread: what nobody reads any more, and what nobody has open any more.
         self._unread: deque[_Number] = deque()
         self._unopened: deque[_Number] = deque()
@@ -129,15 +140,21 @@ class Staging:
         number = self._take(driver, device, size_bytes)
         bucket = self._buckets[number]
         places = iter(zip(offsets, map(len, there), strict=True))
+        bucket.number = self._next_number()
         where = OnDevice(
-            device, _descriptor(bucket), tuple(next(places) if each else None for each in is_there)
+            device,
+            _descriptor(bucket),
+            tuple(next(places) if each else None for each in is_there),
+            bucket.number,
+            self._messenger.endpoint,
+            self._messenger.name,
         )
         try:
             _copy(driver, bucket.memory, there, offsets, mark)
             others = [encoded.head, *compress(encoded.parts, map(operator.not_, is_there))]
             parcel = self._in_arena(Encoded(where.to_frame(), others))
         except BaseException:
-            self._pools[device].give_back(number[1])
+            self._idle(number)
             raise
         parcel.when_free(partial(self._unread.append, number))
         return Staged(bucket, parcel, where, encoded)
@@ -147,6 +164,24 @@ class Staging:
         return next(
             (each.memory for each in self._buckets.values() if _descriptor(each) == where.bucket), None
         )
+
+    def parts_of(self, where: OnDevice) -> Encoded | None:
+        """What an object has in a bucket, after a head that says nothing; None if it is not there any more."""
+        bucket = next((each for each in self._buckets.values() if each.number == where.number), None)
+        if bucket is None:
+            return None
+        data, torch = bucket.memory.bytes, sys.modules["torch"]
+        places = [place for place in where.places if place is not None]
+        return Encoded(b"", [StridedTensor(torch, data[at : at + size]) for at, size in places])
+
+    def opened(self, reader: BucketOpened) -> None:
+        """A process has a bucket open."""
+        for bucket in self._buckets.values():
+            at = bucket.at
+            if at is not None and (at.index, at.generation) == (reader.index, reader.generation):
+                bucket.readers[reader.reader.process_id] = reader.reader
+                if bucket.parcel is None:
+                    self._messenger.notify(reader.reader, RETIRE, Retire(reader.index, reader.generation))
 
     def close(self, driver: DeviceDriver) -> None:
         """Give back what nobody else has open; the rest goes with this process: others may not have closed it."""
@@ -164,13 +199,17 @@ class Staging:
     def settle(self, driver: DeviceDriver) -> None:
         """See which buckets are idle now, and give back those that nobody has open any more."""
         while self._unread:
-            device, number = self._unread.popleft()
-            if (device, number) in self._buckets:
-                self._pools[device].give_back(number)
+            number = self._unread.popleft()
+            if number in self._buckets:
+                self._idle(number)
         while self._unopened:
-            device, number = self._unopened.popleft()
-            self._pools[device].gone(number)
-            self._free(driver, (device, number))
+            number = self._unopened.popleft()
+            self._pools[number[0]].gone(number[1])
+            self._free(driver, number)
+
+    def _idle(self, number: _Number) -> None:
+        self._buckets[number].number = 0
+        self._pools[number[0]].give_back(number[1])
 
     def _take(self, driver: DeviceDriver, device: str, size_bytes: int) -> _Number:
         self._messenger.parcels.see_released_now()

@@ -246,5 +246,17 @@ class Arrived:
             CodecError: the bytes are no object, or its class cannot be had here.
             OSError: shared memory cannot be mapped here.
         """
-        frames = self._frames if self.lease is None else frames_of(self.lease.to_load(), self.sizes)
+        frames = self.to_load()
         return decode(frames[0], frames[1:])
+
+    def to_load(self) -> list[Buffer]:
+        """Its frames, for its taker to write into.
+
+        Raises:
+            OSError: shared memory cannot be mapped here.
+        """
+        return self._frames if self.lease is None else frames_of(self.lease.to_load(), self.sizes)
+
+    def copied(self) -> Arrived:
+        """The same in memory of its own."""
+        return Arrived([bytearray(frame) for frame in self.frames()])

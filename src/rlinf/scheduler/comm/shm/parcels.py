@@ -248,6 +248,10 @@ class Parcels:
         """Release what was dropped here: then its owners have warm memory for what comes next."""
         self._open.serve()
 
+    def release_dropped_soon(self) -> None:
+        """The same, from any thread."""
+        self._messenger.submit(self._open.serve)
+
     def see_released(self) -> None:
         """See what others have released: then this process has warm memory for what comes next."""
         if self.arena is not None:
