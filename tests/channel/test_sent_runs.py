@@ -1,5 +1,7 @@
 """Operations that are alike travel as runs, in the order in which they were asked for."""
 
+import threading
+
 import pytest
 
 from rlinf.scheduler.channel import Channel, wire
@@ -118,3 +120,25 @@ def test_items_come_as_they_were_put_whatever_stands_between_them():
         for put in puts:
             put.wait(DEADLINE_S)
         assert [get.wait(DEADLINE_S) for get in gets] == items
+
+
+def test_what_is_put_by_who_hears_of_an_end_stands_behind_what_waited_for_credit():
+    with LocalRuntime() as runtime:
+        channel = Channel.create("items", maxsize=100)
+        other = channel.get("nothing comes here", async_op=True)
+        held, last = threading.Event(), []
+
+        def put_one_more(_first):
+            last.append(channel.put("last", async_op=True))
+            other.cancel()  # on the I/O thread this does all that was handed over
+
+        runtime.messenger.submit(lambda: held.wait(DEADLINE_S))
+        puts = [channel.put(bytes([n]) * (60 << 10), async_op=True) for n in range(8)]  # credit is for four
+        puts[0].settled.add_done_callback(put_one_more)
+        held.set()
+        for put in puts:
+            put.wait(DEADLINE_S)
+        last[0].wait(DEADLINE_S)
+        assert [channel.get(timeout_s=DEADLINE_S)[:1] for _ in range(9)] == [bytes([n]) for n in range(8)] + [
+            "l"
+        ]

@@ -49,7 +49,16 @@ def test_puts_stay_behind_one_that_is_held_back_though_they_need_no_credit():
     client.put(2, Q, 80)
     assert client.put(3, Q, 0) == []
     assert client.put(4, "another queue", 0) == [Send(4)]
-    assert client.accepted(1) == [End(1, Ending.ACCEPTED), Send(2), Send(3)]
+    assert client.accepted(1) == [Send(2), Send(3), End(1, Ending.ACCEPTED)]
+
+
+def test_all_that_may_leave_goes_before_anybody_is_told_of_an_end():
+    client = ClientState(credit_bytes=100)
+    for ticket in (1, 2):
+        client.put(ticket, Q, 50)
+    assert [client.put(ticket, Q, 50) for ticket in (3, 4)] == [[], []]
+    ends = [End(ticket, Ending.ACCEPTED) for ticket in (1, 2)]
+    assert client.accepted_run([1, 2]) == [Send(3), Send(4), *ends]
 
 
 def test_a_put_that_is_held_back_ends_at_once_when_it_is_given_up():

@@ -22,7 +22,7 @@ def test_one_that_is_given_up_lets_the_next_leave(credit_bytes):
     client = ClientState(credit_bytes)
     client.put(1, "q", 0, is_ready=False)
     client.put(2, "q", 10)
-    ended, sent = client.cancel(1)
+    sent, ended = client.cancel(1)
     assert (ended.ticket, ended.ending, sent) == (1, Ending.CANCELLED, Send(2))
     assert client.ready(1, 0) == []
     assert client.accepted(2) == [End(2, Ending.ACCEPTED)]
@@ -34,7 +34,7 @@ def test_one_that_goes_as_bytes_after_all_needs_credit():
     client.put(1, "q", 80)
     client.put(2, "q", 0, is_ready=False)
     assert client.ready(2, 80) == []
-    assert client.accepted(1) == [End(1, Ending.ACCEPTED), Send(2)]
+    assert client.accepted(1) == [Send(2), End(1, Ending.ACCEPTED)]
 
 
 def test_where_credit_has_no_end_nothing_is_kept_of_a_line_that_is_over():

@@ -130,7 +130,7 @@ class ClientState:
     >>> client.put(1, "default", 80), client.put(2, "default", 80)
     ([Send(ticket=1)], [])
     >>> client.accepted(1)
-    [End(ticket=1, ending=<Ending.ACCEPTED: 'accepted'>, detail=None), Send(ticket=2)]
+    [Send(ticket=2), End(ticket=1, ending=<Ending.ACCEPTED: 'accepted'>, detail=None)]
     """
 
     def __init__(self, credit_bytes: int = 0) -> None:
@@ -253,9 +253,11 @@ class ClientState:
     def accepted_run(self, tickets: Iterable[int]) -> list[ClientInstruction]:
         """The queues hold the items of several puts: as `accepted` of each, one after the other."""
         out: list[ClientInstruction] = []
+        ends: list[ClientInstruction] = []
         for ticket in tickets:
-            self._end(ticket, Ending.ACCEPTED, None, out)
-        return out
+            self._end(ticket, Ending.ACCEPTED, None, out, ends)
+        # What leaves goes first: who is told of an end may put what is to stand behind it.
+        return out + ends if out else ends
 
     def granted(self, ticket: int, *, as_bytes: bool = False) -> list[ClientInstruction]:
         """The server has room for the bytes of a put."""
@@ -277,9 +279,7 @@ class ClientState:
         operation = self._operations.get(ticket)
         if operation is None:
             return []
-        out: list[ClientInstruction] = []
-        self._end(ticket, operation.ending if withdrawn else Ending.REFUSED, detail, out)
-        return out
+        return self._ended(ticket, operation.ending if withdrawn else Ending.REFUSED, detail)
 
     def lose(self) -> list[ClientInstruction]:
         """The server is gone."""
@@ -309,9 +309,7 @@ class ClientState:
         if operation.phase is _Phase.HELD:
             del self._credits[operation.queue_name].line[ticket]
             operation.inline_bytes = 0  # it has used no credit
-            out: list[ClientInstruction] = []
-            self._end(ticket, ending, "it has not left this process", out)
-            return out
+            return self._ended(ticket, ending, "it has not left this process")
         if operation.phase is _Phase.DELIVERED:
             del self._operations[ticket]
             return [SendWithdraw(ticket)]
@@ -320,12 +318,26 @@ class ClientState:
         operation.ending = ending
         return [SendRecall(ticket) if direct else SendWithdraw(ticket)]
 
-    def _end(self, ticket: int, ending: Ending, detail: Any, out: list[ClientInstruction]) -> None:
+    def _ended(self, ticket: int, ending: Ending, detail: Any) -> list[ClientInstruction]:
+        out: list[ClientInstruction] = []
+        ends: list[ClientInstruction] = []
+        self._end(ticket, ending, detail, out, ends)
+        return out + ends
+
+    def _end(
+        self,
+        ticket: int,
+        ending: Ending,
+        detail: Any,
+        out: list[ClientInstruction],
+        ends: list[ClientInstruction],
+    ) -> None:
+        """End an operation: what may leave now is added to `out`, its end to `ends`."""
         operation = self._operations.pop(ticket, None)
         if operation is None:
             return
         if not operation.is_over:
-            out.append(_ended((ticket, ending, detail)))
+            ends.append(_ended((ticket, ending, detail)))
         credit = self._credits.get(operation.queue_name)
         if credit is not None:
             credit.used_bytes -= operation.inline_bytes
