@@ -380,7 +380,7 @@ class ChannelServer:
             Exception
         ) as error:  # it fails alone: those before it are done, and those behind it are not tried yet
             logger.exception("channel '%s': an operation failed", self.spec.name)
-            told = {each.ticket for each in out if each.client == client}
+            told = {each.ticket for each in out if not isinstance(each, Bury) and each.client == client}
             left = [each for each in tickets if each not in told and not self._state.knows(client, each)]
             self._refuse(client, left[:1], error)
             left = left[1:]
