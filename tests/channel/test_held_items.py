@@ -20,6 +20,7 @@ from held_roles import (
 from job_processes import DEADLINE_S, THERE, Job
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, ChannelTimeout, ItemsLost, PeerDied
+from waits import wait_until
 
 
 @pytest.fixture
@@ -203,7 +204,8 @@ def test_the_bound_in_bytes_counts_what_is_elsewhere(job, holder):
     channel = Channel.create("items", max_bytes=2 * LARGE + 4096)
     peer = job.start(put, "items", [1, 2, 3], where=THERE)
     until_held(holder, 3)
-    assert channel.explain().queues[0].depth.num_putters == 1
+    # The holder has it before the channel's process hears of it.
+    wait_until(lambda: [each.depth.num_putters for each in channel.explain().queues] == [1])
     assert [number_in(channel.get(timeout_s=DEADLINE_S)) for _ in range(3)] == [1, 2, 3]
     assert peer.receive() == "put"
     until_held(holder, 0)
