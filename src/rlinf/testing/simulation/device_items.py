@@ -8,258 +8,40 @@ machines of `buckets.py`. In the end each accepted item was taken by one, or nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from rlinf.scheduler.comm.device.open_buckets import BucketKey
-from rlinf.scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.named_queue import Getter, Putter
 from rlinf.testing.simulation.buckets import MAX_COPY_US, MIB, Block, BucketOwner, BucketReader, Retire
 from rlinf.testing.simulation.cluster import Cluster, Part
+from rlinf.testing.simulation.device_item_server import ItemBook, ItemServer
+from rlinf.testing.simulation.device_item_wire import (
+    DEVICE_ITEMS,
+    PUTS_FROM,
+    Confirm,
+    Get,
+    GetOver,
+    Here,
+    ItemAt,
+    Opened,
+    Put,
+    PutOver,
+    Read,
+    ReadOut,
+    Resend,
+    Withdraw,
+)
 from rlinf.testing.simulation.host import Host
-from rlinf.testing.simulation.script import Call, Script
+from rlinf.testing.simulation.script import Script
 from rlinf.testing.simulation.world import Violation
 
-DEVICE_ITEMS = "device items"
 EVERY, WHICH = 16, 9
 """Of so many stories this one is about such items: what is said there shifts all else."""
-QUEUE = "default"
 NUM_PUTS, NUM_GETS = 10, 9
 TELLING_US = 3_000_000
 MAX_WAIT_US, MAX_KEEP_US = 1_000_000, 600_000
 ASK_AGAIN_US = 50_000
 # Who cannot reach a producer for so long, and whom the channel's process does not hold for gone, gives its item back.
 MAX_ASKED_AGAIN = 200
-
-
-class ItemAt(NamedTuple):
-    """An item: who put it, its block, and its bucket."""
-
-    number: int
-    producer: str
-    device: str
-    block: int
-    generation: int
-    bucket: int
-    key: BucketKey
-
-
-class Put(NamedTuple):
-    """A producer has filled a bucket."""
-
-    item: ItemAt
-
-
-class PutOver(NamedTuple):
-    """The item of a put was accepted, or never will be."""
-
-    number: int
-
-
-class Get(NamedTuple):
-    """A consumer wants an item."""
-
-    ticket: int
-
-
-class Here(NamedTuple):
-    """It has one."""
-
-    ticket: int
-    item: ItemAt
-
-
-class GetOver(NamedTuple):
-    """It gets none."""
-
-    ticket: int
-
-
-class Confirm(NamedTuple):
-    """It has taken what it got."""
-
-    ticket: int
-
-
-class Withdraw(NamedTuple):
-    """It does not want any more."""
-
-    ticket: int
-
-
-class Resend(NamedTuple):
-    """What was delivered cannot be had."""
-
-    ticket: int
-
-
-class Opened(NamedTuple):
-    """A bucket is open at the sender's."""
-
-    bucket: int
-
-
-class Read(NamedTuple):
-    """Who has not the device asks the item's producer for its bytes."""
-
-    ticket: int
-    item: ItemAt
-
-
-class ReadOut(NamedTuple):
-    """These are they; or there is something else in its place."""
-
-    ticket: int
-    is_there: bool
-
-
-@dataclass
-class ItemBook:
-    """What became of each item.
-
-    Attributes:
-        accepted: the channel has had them.
-        marked: taken, as their blocks say, by whom.
-        named: lost, and somebody was told.
-        given_up: the processes that the channel's holds for gone.
-    """
-
-    accepted: set[int] = field(default_factory=set)
-    marked: dict[int, str] = field(default_factory=dict)
-    named: set[int] = field(default_factory=set)
-    given_up: set[str] = field(default_factory=set)
-
-    def take(self, item: int, by: str) -> None:
-        """Somebody takes an item.
-
-        Raises:
-            Violation: somebody else has it.
-        """
-        before = self.marked.get(item)
-        if before is not None and not {before, by} & self.given_up:
-            raise Violation(f"{by} takes item {item}, which {before} has", (item, by, before))
-        if by not in self.given_up:
-            self.marked[item] = by
-
-    def name(self, items: set[int]) -> None:
-        """Somebody is told that items are lost.
-
-        Raises:
-            Violation: somebody was told before.
-        """
-        if items & self.named:
-            raise Violation(f"items {sorted(items & self.named)} are lost twice", items)
-        self.named |= items
-
-    def check_end(self) -> None:
-        """Check, when all was taken, that no item went without a word."""
-        left = self.accepted - self.marked.keys() - self.named
-        if left:
-            raise Violation(f"items {sorted(left)} of devices are lost, and nobody was told", left)
-
-
-class ItemServer:
-    """The process that holds the channel; it has no device."""
-
-    def __init__(self, host: Host, reader: BucketReader, cluster: Cluster, book: ItemBook) -> None:
-        self.host = host
-        self.reader = reader
-        self.state = cluster.machines.server(0, 0, 0)
-        self._owners = cluster.hosts
-        self._book = book
-        self._held: dict[int, ItemAt] = {}
-        host.serve(DEVICE_ITEMS, self)
-
-    def receive(self, sender: str, message: Any) -> None:
-        """See `Service`."""
-        state = self.state
-        self.host.world.note(self.host.name, "hears", sender, type(message).__name__, message[0])
-        match message:
-            case Put(item):
-                self._hold(item)
-                self._carry_out(state.put(sender, item.number, QUEUE, item))
-            case Get(ticket):
-                self._carry_out(state.get(sender, ticket, QUEUE))
-            case Confirm(ticket):
-                self._carry_out(state.confirm(sender, ticket))
-            case Withdraw(ticket):
-                self._carry_out(state.withdraw(sender, ticket))
-            case Resend(ticket):
-                self._carry_out(state.deliver_again(sender, ticket))
-
-    def lost(self, peer: str) -> None:
-        """See `Service`."""
-        self._book.given_up.add(peer)
-        taken = {
-            ticket
-            for ticket, items in self.state.deliveries(peer)
-            if any(self._book.marked.get(item.payload.number) == peer for item in items)
-        }
-        self._carry_out(self.state.lose(peer, taken))
-        self._carry_out(self.state.lose_items(lambda item: str(item.number) if item.producer == peer else ""))
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._carry_out(self.state.close())
-
-    def drain(self) -> None:
-        """Take all that is left."""
-        ticket, outcome = 0, ""
-        while outcome not in ("empty", "closed"):
-            ticket += 1
-            (told,) = out = self.state.get(self.host.name, ticket, QUEUE, wait=False)
-            if isinstance(told, Refuse):
-                outcome = told.reason.value
-            else:
-                self._book.take(out[0].items[0].payload.number, self.host.name)
-                out = self.state.confirm(self.host.name, ticket)
-            self._carry_out(out)
-
-    def _hold(self, item: ItemAt) -> None:
-        self._held[item.number] = item
-        if not self.reader.hold(item.producer, item.block, item.generation):
-            if self._owners[item.producer].alive and item.producer not in self._book.given_up:
-                raise Violation(f"item {item.number} is put, and its block is gone", (item.number,))
-
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        for each in instructions:
-            if isinstance(each, Refuse) and each.reason is Reason.LOST:
-                # How an item was lost is said by its number here; each stands alone, after how many there are of it.
-                lost = {int(told.split()[-1]) for told in each.state.split("; ") if "its item" not in told}
-                self._book.name(lost)
-            self._tell(each)
-        self._let_go()
-
-    def _tell(self, each: Instruction) -> None:
-        is_put = not isinstance(each, Deliver) and each.ticket >= PUTS_FROM
-        match each:
-            case Accept(client, number):
-                self._book.accepted.add(number)
-                self.host.send(client, DEVICE_ITEMS, PutOver(number))
-            case Deliver(client, ticket, items) if client != self.host.name:
-                self.host.send(client, DEVICE_ITEMS, Here(ticket, items[0].payload))
-            case Refuse(client, ticket) if client != self.host.name:
-                self.host.send(client, DEVICE_ITEMS, PutOver(ticket) if is_put else GetOver(ticket))
-
-    def _let_go(self) -> None:
-        """Release what is not needed any more."""
-        state, needed = self.state, set[int]()
-        for queue in state._queues.values():
-            needed.update(item.payload.number for item in queue.items())
-        for client in state._clients.values():
-            for operation in client.operations.values():
-                items = (operation.item,) if isinstance(operation, Putter) else ()
-                if isinstance(operation, Getter):
-                    items = tuple(operation.items or ())
-                needed.update(item.payload.number for item in items)
-        for number in self._held.keys() - needed:
-            item = self._held.pop(number)
-            self.reader.release(item.producer, item.block)
-
-
-PUTS_FROM = 1_000_000
-"""The numbers of items, which are the tickets of their puts, begin here: those of gets stay below."""
 
 
 class ItemUser:
@@ -386,7 +168,9 @@ class ItemUser:
             self._gets[ticket] = item
             is_there = self.reader.hold(item.producer, item.block, item.generation)
             if not is_there and self._server.alive and self.host.name not in self._book.given_up:
-                raise Violation(f"{self.host.name} is given item {item.number}, which is gone", (item.number,))
+                raise Violation(
+                    f"{self.host.name} is given item {item.number}, which is gone", (item.number,)
+                )
             if not is_there:  # this process will hear of its own end, or of the channel's
                 self.reader.release(item.producer, item.block)
                 self._gets[ticket] = None
@@ -456,7 +240,9 @@ class ItemUser:
             return
         self._book.take(item.number, self.host.name)
         self.host.world.note(self.host.name, "takes", item.number)
-        self.host.send(self._server.name, DEVICE_ITEMS, Confirm(ticket))
+        # It says so with what it says next; what is marked until then counts as taken.
+        said_us = self._draw.choice((0, 2_000, 200_000))
+        self.host.later(said_us, self.host.send, self._server.name, DEVICE_ITEMS, Confirm(ticket))
         self._over(ticket)
 
     def _over(self, ticket: int) -> None:

@@ -120,7 +120,9 @@ class DeviceReader:
         match message:
             case Here(ticket, version, block, generation, number, key):
                 if not self.reader.hold(sender, block, generation) and self._is_known():
-                    raise Violation(f"{self.host.name} is given block {block}, which is gone", (self.host.name,))
+                    raise Violation(
+                        f"{self.host.name} is given block {block}, which is gone", (self.host.name,)
+                    )
                 self.host.send(sender, DEVICE, Taken(ticket))
                 self.reader.open(key, number)
                 self.reader.buckets.begin(key)
