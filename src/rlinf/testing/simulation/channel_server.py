@@ -25,7 +25,7 @@ from rlinf.scheduler.queueing import (
     StopClock,
     Tapped,
 )
-from rlinf.scheduler.queueing.named_queue import Getter
+from rlinf.scheduler.queueing.operations import Getter
 from rlinf.testing.simulation.channel_wire import (
     CHANNEL,
     Again,
