@@ -14,6 +14,8 @@
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
 - `lease_keeper.py`: what a process does for the leases that it has
 - `report.py`: what goes on in a channel, for people
+- `operation_desk.py`, `run_desk.py`: what the server does with operations, alone and in a row; `news_desk.py`: what it
+  tells its clients; `known_client.py`: what it keeps of each
 - `producer_desk.py`, `lease_desk.py`, `arrival_watch.py`, `byte_bound.py`: what the server does besides
 - `explaining.py`: what it says of itself; `heap.py`: its memory after a peak
 - `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's

@@ -85,6 +85,7 @@ from rlinf.scheduler.queueing.records import (
     as_name,
 )
 from rlinf.scheduler.queueing.report import QueueSnapshot, Unfinished
+from rlinf.scheduler.queueing.serving import NOTHING
 from rlinf.scheduler.queueing.sharding import POLICIES, Part, ShardPlan
 from rlinf.scheduler.queueing.snapshot import Snapshot, merged, with_rest
 from rlinf.scheduler.queueing.state import ChannelState
@@ -94,6 +95,7 @@ from rlinf.scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
+    "NOTHING",
     "NO_LIMITS",
     "POLICIES",
     "Accept",
