@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, receiving, run_desk, wire
+from rlinf.scheduler.channel import Channel, control_wire, receiving, run_desk, wire
 from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.channel.shortcut import MIN_OPERATIONS
@@ -145,7 +145,7 @@ def test_a_run_of_which_bytes_are_missing_says_which_were_not_put():
         stranger.serve(wire.service(ref.spec.channel_id, wire.NEWS), hear, wire.News)
         to = runtime.messenger.endpoint
         opened = stranger.request(
-            to, wire.service(ref.spec.channel_id, wire.CONTROL), wire.Open(stranger.endpoint)
+            to, wire.service(ref.spec.channel_id, wire.CONTROL), control_wire.Open(stranger.endpoint)
         )
         opened.result(DEADLINE_S)
         run = wire.Puts("default", 1, [1, 2, 3], [0, 0, 0])
@@ -213,10 +213,12 @@ def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):
         service = wire.service(channel._ref.spec.channel_id, wire.CONTROL)
         for _ in range(3):
             opened = stranger.request(
-                runtime.messenger.endpoint, service, wire.Open(runtime.messenger.endpoint)
+                runtime.messenger.endpoint, service, control_wire.Open(runtime.messenger.endpoint)
             )
             with pytest.raises(CommError, match=r"'stranger' says that .* another process"):
                 opened.result(DEADLINE_S)
         assert len([record for record in caplog.records if "another process" in record.message]) == 1
-        stranger.request(runtime.messenger.endpoint, service, wire.Open(stranger.endpoint)).result(DEADLINE_S)
+        stranger.request(runtime.messenger.endpoint, service, control_wire.Open(stranger.endpoint)).result(
+            DEADLINE_S
+        )
         stranger.close()

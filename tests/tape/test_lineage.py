@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.comm import encode
 from rlinf.scheduler.errors import ChannelArgumentError, RecordingError
@@ -453,7 +453,7 @@ def test_the_file_is_of_its_user_alone(channels, tmp_path):
 
 
 def test_a_recording_for_which_nobody_waits_any_more_is_not_begun(tmp_path):
-    answers, wanted = [], wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
+    answers, wanted = [], control_wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
     desk = RecordDesk("items", lambda step: step())
     desk.answer(SimpleNamespace(head=wanted, is_cancelled=True, reply=answers.append))
     wait_until(lambda: answers)

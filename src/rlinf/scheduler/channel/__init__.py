@@ -20,7 +20,7 @@
 - `explaining.py`: what it says of itself; `heap.py`: its memory after a peak
 - `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's
 - `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
-- `wire.py`: what the two say to each other
+- `wire.py`: what the two say to each other of operations; `control_wire.py`: of everything else
 - `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise
 - `starting.py`: how the process that holds one is started
 """

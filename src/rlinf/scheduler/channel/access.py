@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.arguments import checked_queue_name, checked_weight
 from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.connection import ChannelConnection
@@ -45,9 +45,11 @@ class ChannelAccess:
         """The queue that is meant by two names of one argument."""
         return checked_queue_name(self._name, queue_name, key)
 
-    def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
+    def _query(self, queue_name: Any, key: Any) -> control_wire.QueueState:
         queue = self._queue(queue_name, key)
-        state: wire.QueueState = self._connection().ask(wire.Query(queue), wire.QueueState)
+        state: control_wire.QueueState = self._connection().ask(
+            control_wire.Query(queue), control_wire.QueueState
+        )
         return state
 
     def _put(

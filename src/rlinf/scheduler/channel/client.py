@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any, Literal, overload
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.admitting import Admitting
 from rlinf.scheduler.channel.answering import Answering
 from rlinf.scheduler.channel.arguments import (
@@ -370,7 +370,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
         connection.finish_puts("end", checked_timeout(self._name, timeout_s))
-        connection.ask(wire.EndQueue(queue))
+        connection.ask(control_wire.EndQueue(queue))
 
     def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
         """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
@@ -381,7 +381,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
         connection.finish_puts("flush", ANSWER_S)
-        connection.ask(wire.Flush(queue))
+        connection.ask(control_wire.Flush(queue))
 
     def producer(self) -> Producer:
         """Be one of the channel's `producers` for the time of a `with` block.
@@ -447,7 +447,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
         """
-        self._connection().ask(wire.Close())
+        self._connection().ask(control_wire.Close())
 
     def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
         """Close the channel, drop what it holds, end its process and free its name.
@@ -462,7 +462,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelUnanswered: the channel's process did not answer in time.
         """
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
-        self._connection().ask(wire.Delete(), timeout_s=limit_s)
+        self._connection().ask(control_wire.Delete(), timeout_s=limit_s)
 
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
 from rlinf.scheduler.channel.holding import HELD_BYTES
@@ -287,7 +287,9 @@ class ChannelConnection:
         if not deliveries.looks_soon:
             self._hand_over(deliveries.touch, operation)
 
-    def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
         """Ask the server something, after all operations that were started before; wait for the answer.
 
         Raises:
@@ -297,7 +299,9 @@ class ChannelConnection:
         answer = self.begin_to_ask(message, kind, timeout_s)
         return self.answer_to(answer, type(message).__name__.lower(), timeout_s).head
 
-    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
         """As `ask`, and return at once; the reply is to come."""
         answer: Promise[Any] = Promise()
         what = type(message).__name__.lower()
@@ -322,7 +326,9 @@ class ChannelConnection:
     def read_dead(self, number: int) -> Any:
         """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
-        ask = partial(self._shell.ask, wire.ReadDead(number), wire.Done, "dead_letters", ANSWER_S)
+        ask = partial(
+            self._shell.ask, control_wire.ReadDead(number), control_wire.Done, "dead_letters", ANSWER_S
+        )
         self._hand_over(ask, answer)
         reply, there = self.answer_to(answer, "dead_letters"), self._on_devices
         if there is None or not is_staged(reply.frames):
@@ -331,13 +337,13 @@ class ChannelConnection:
         landed = land(self._messenger, there.devices, there.what, Arrived(reply.frames))
         return Reply(reply.head, landed.frames())
 
-    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
         """Say what became of items on lease, the last ones perhaps; the reply is to come."""
         answer: Promise[Any] = Promise()
         self._hand_over(self._shell.settle, (operation, message, is_last, answer))
         return answer
 
-    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
         """Let items be on lease for longer; the reply is to come."""
         answer: Promise[Any] = Promise()
         self._hand_over(self._shell.extend, (operation, message, answer))
@@ -359,7 +365,7 @@ class ChannelConnection:
         self._hand_over(drop, operation)
         given.wait(ANSWER_S)
 
-    def tell(self, message: wire.Control) -> None:
+    def tell(self, message: control_wire.Control) -> None:
         """Send the server something without waiting for its answer."""
         self._hand_over(self._shell.tell, message)
 
@@ -380,7 +386,7 @@ class ChannelConnection:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
         if self._shell.holds_puts():
             with contextlib.suppress(ChannelError):
-                self.ask(wire.Query(""), wire.QueueState, timeout_s)
+                self.ask(control_wire.Query(""), control_wire.QueueState, timeout_s)
 
     # -- shortcuts -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.arrival_watch import ArrivalWatch
 from rlinf.scheduler.channel.byte_bound import ByteBound
 from rlinf.scheduler.channel.checkpoint import SavedChannel
@@ -167,7 +167,7 @@ class ChannelServer:
             self._resume(image)
         messenger.on_peer_lost(self._lose)
         messenger.serve(wire.service(spec.channel_id, wire.OPERATIONS), self._on_operations, wire.Operations)
-        messenger.serve(wire.service(spec.channel_id, wire.CONTROL), self._on_control, wire.Control)
+        messenger.serve(wire.service(spec.channel_id, wire.CONTROL), self._on_control, control_wire.Control)
 
     def _resume(self, image: ReadImage) -> None:
         """Go on with what another server knew."""
@@ -368,51 +368,62 @@ class ChannelServer:
 
     def _on_control(self, request: Request) -> None:
         match request.head:
-            case wire.Open(endpoint):
+            case control_wire.Open(endpoint):
                 request.check_claim(endpoint.process_id, f"it is the client '{endpoint.process_id}'")
                 self._door.drop(request.peer_id)
                 self._clients[request.peer_id] = KnownClient(request.peer_id, endpoint, request.peer_name)
                 request.reply(None)
-            case wire.Close():
+            case control_wire.Close():
                 self._arrivals.begin()
                 self._carry_out(self._state.close())
                 request.reply(None)
-            case wire.EndQueue() | wire.Flush() | wire.Retract():
+            case control_wire.EndQueue() | control_wire.Flush() | control_wire.Retract():
                 self._carry_out(self._change(request.peer_id, request.head))
                 request.reply(None)
-            case wire.Join() | wire.Leave() | wire.Subscribe() | wire.Unsubscribe():
+            case (
+                control_wire.Join()
+                | control_wire.Leave()
+                | control_wire.Subscribe()
+                | control_wire.Unsubscribe()
+            ):
                 request.reply(self._be_member(request.peer_id, request.head))
-            case _ if isinstance(request.head, wire.OfLeases):
+            case _ if isinstance(request.head, control_wire.OfLeases):
                 self._leases.answer(request)
-            case _ if isinstance(request.head, wire.OfSaves):
+            case _ if isinstance(request.head, control_wire.OfSaves):
                 self._saves.answer(request)
-            case wire.Delete():
+            case control_wire.Delete():
                 self._delete(request)
-            case _ if isinstance(request.head, wire.OfReports):
+            case _ if isinstance(request.head, control_wire.OfReports):
                 self._report(request)
-            case wire.Invite():
+            case control_wire.Invite():
                 known = request.peer_id in self._clients
-                request.reply(self._door.invite(request.peer_id) if known else wire.Invitation("", b""))
+                request.reply(
+                    self._door.invite(request.peer_id) if known else control_wire.Invitation("", b"")
+                )
 
     def _report(self, request: Request) -> None:
-        if isinstance(request.head, wire.Record):
+        if isinstance(request.head, control_wire.Record):
             self._records.answer(request)
         else:
             names = {client: known.name for client, known in self._clients.items()}
             request.reply(self._explainer.answer(request.head, names))
 
     def _be_member(
-        self, client: str, message: wire.Join | wire.Leave | wire.Subscribe | wire.Unsubscribe
-    ) -> wire.Joined | None:
-        if isinstance(message, wire.Join | wire.Leave):
+        self,
+        client: str,
+        message: control_wire.Join | control_wire.Leave | control_wire.Subscribe | control_wire.Unsubscribe,
+    ) -> control_wire.Joined | None:
+        if isinstance(message, control_wire.Join | control_wire.Leave):
             return self._producers.answer(client, message)
         return self._subscriptions.answer(client, message)
 
-    def _change(self, client: str, message: wire.EndQueue | wire.Flush | wire.Retract) -> list[Instruction]:
+    def _change(
+        self, client: str, message: control_wire.EndQueue | control_wire.Flush | control_wire.Retract
+    ) -> list[Instruction]:
         queue = wire.as_name(message.queue)
-        if isinstance(message, wire.Retract):
+        if isinstance(message, control_wire.Retract):
             return self._state.retract(client, queue, message.number)
-        if isinstance(message, wire.Flush):
+        if isinstance(message, control_wire.Flush):
             return self._state.flush(queue)
         self._arrivals.begin()
         return self._state.end(queue)

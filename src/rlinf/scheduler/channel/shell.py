@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.channel.device_items import DeviceItems, DeviceParcel
@@ -206,7 +206,7 @@ class ClientShell:
             return
         self._is_open = True
         self._line.begin(self._on_news, self.lose)
-        opened = self._line.ask(wire.Open(self._messenger.endpoint))
+        opened = self._line.ask(control_wire.Open(self._messenger.endpoint))
         opened.add_done_callback(self._on_opened)
 
     def _on_opened(self, opened: Any) -> None:
@@ -215,7 +215,7 @@ class ClientShell:
             self.lose(self.why_lost(error))
 
     def ask(
-        self, message: wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
     ) -> None:
         """Send a request after all operations that began before; `what` it is, for messages."""
         self._open()
@@ -229,12 +229,12 @@ class ClientShell:
             if error is None:
                 answer.set_result(reply.result())
             else:
-                queue = message.queue if isinstance(message, wire.Query) else None
+                queue = message.queue if isinstance(message, control_wire.Query) else None
                 answer.set_exception(self._why_unanswered(error, what, queue))
 
         asked.add_done_callback(answered)
 
-    def tell(self, message: wire.Control) -> None:
+    def tell(self, message: control_wire.Control) -> None:
         """Send what nobody waits for the answer of."""
         self.ask(message, None, "", ANSWER_S, Promise())
 
@@ -255,19 +255,19 @@ class ClientShell:
         failure.__cause__ = error
         return failure
 
-    def settle(self, what: tuple[Operation, wire.Settle, bool, Promise[Any]]) -> None:
+    def settle(self, what: tuple[Operation, control_wire.Settle, bool, Promise[Any]]) -> None:
         """Say what became of items on lease; after the last ones nothing is to follow."""
         operation, message, is_last, answer = what
         if is_last:
             self._state.settled(operation.ticket)
             self._settle(operation)
-        self.ask(message, wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
+        self.ask(message, control_wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
 
-    def extend(self, what: tuple[Operation, wire.Extend, Promise[Any]]) -> None:
+    def extend(self, what: tuple[Operation, control_wire.Extend, Promise[Any]]) -> None:
         """Let items be on lease for longer."""
         operation, message, answer = what
         self._leases.extend(operation.ticket, message.for_s or 0.0)
-        self.ask(message, wire.Done, "extend", ANSWER_S, answer)
+        self.ask(message, control_wire.Done, "extend", ANSWER_S, answer)
 
     def tell_after_puts(self, over: Promise[None]) -> None:
         """Complete a promise when every put that has begun here is over."""
@@ -325,7 +325,7 @@ class ClientShell:
     def open_shortcut(self, request: ShortcutRequest) -> None:
         """Get a shortcut for a thread."""
         self._open()
-        asked = self._line.ask(wire.Invite(), None, wire.Invitation)
+        asked = self._line.ask(control_wire.Invite(), None, control_wire.Invitation)
 
         def invited(reply: Any) -> None:
             if reply.exception() is None and self.lost is None and reply.result().head.path:
