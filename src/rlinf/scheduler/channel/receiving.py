@@ -71,15 +71,17 @@ class Receiving:
         Returns: the items; None if they come later: then `on_items` is called.
         """
         if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
-            return Delivery(answer, (Arrived(parts[0]),))
+            items = Delivery((Arrived(parts[0]),))
+            items.told = answer
+            return items
         if all(map(is_here, parts)):
-            return self._landed(operation, Delivery(answer, map(Arrived, parts)))
+            return self._landed(operation, Delivery.of(answer, map(Arrived, parts)))
         try:
             held = [HeldAt.from_frames(part) or part for part in parts]
             if held != parts:  # an element that is the same object is not looked into
                 self._fetch(operation, answer, held)
                 return None
-            return self._landed(operation, Delivery(answer, map(self._messenger.parcels.receive, parts)))
+            return self._landed(operation, Delivery.of(answer, map(self._messenger.parcels.receive, parts)))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
             self._resend(operation.ticket)
@@ -125,7 +127,7 @@ class Receiving:
         self._fetches[operation.ticket] = fetching
         if operation.lease is not None:
             # What is on its way is kept alive, too.
-            self._leases.begin(operation, Delivery(answer, ()))
+            self._leases.begin(operation, Delivery.of(answer, ()))
         fetching.begin()
 
     def _on_fetched(
@@ -141,7 +143,7 @@ class Receiving:
             )
             self._resend(operation.ticket)
         else:
-            delivery = self._landed(operation, Delivery(answer, items))
+            delivery = self._landed(operation, Delivery.of(answer, items))
             if delivery is not None:
                 self._on_items(operation.ticket, delivery)
         self._flush()
@@ -150,7 +152,7 @@ class Receiving:
         self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
     ) -> None:
         if items is not None:
-            self._on_items(ticket, Delivery(answer, items))
+            self._on_items(ticket, Delivery.of(answer, items))
             self._flush()
             return
         # The channel's process knows, or will soon, whether the producer is gone: then it says that they are lost.
