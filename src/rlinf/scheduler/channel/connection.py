@@ -64,6 +64,8 @@ DELETE_TIMEOUT_S = 60.0
 IO_THREAD_S = 5.0
 # What has no deadline of its own waits so long for another process to hold a durable channel.
 RESTART_S = 60.0
+# A process that leaves waits so long to hear what it holds.
+LOOK_S = 5.0
 _STUCK = "this process's I/O thread does not answer"
 
 
@@ -379,14 +381,18 @@ class ChannelConnection:
         """
         self._check_may_block()
         over: Promise[None] = Promise()
-        self._hand_over(self._shell.tell_after_puts, over)
+        self._hand_over(self._shell.puts.tell_after, over)
         if not over.wait(timeout_s):
             state = "puts of this process still wait for room"
             raise ChannelTimeout(self.ref.spec.name, None, operation, timeout_s or 0.0, state)
 
     def settle_puts(self, timeout_s: float) -> None:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
-        if self._shell.holds_puts():
+        held: Promise[bool] = Promise()
+        # Behind the puts that were handed over and have not begun.
+        self._shell.inbox.append((self._shell.puts.say_held, held))
+        self._messenger.submit(self._drain)
+        if not held.wait(LOOK_S) or held.result(0):
             with contextlib.suppress(ChannelError):
                 self.ask(control_wire.Query(""), control_wire.QueueState, timeout_s)
 
@@ -494,7 +500,7 @@ class ChannelConnection:
         own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
-            self._hand_over(self._shell.open_shortcut, request)
+            self._hand_over(self._shell.shortcuts.begin, request)
         return None
 
     def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:
