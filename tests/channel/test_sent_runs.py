@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.sender import RUN_OPERATIONS, OperationSender
-from rlinf.scheduler.channel.small_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.comm.codec import decode, encode
 from rlinf.testing.local import LocalRuntime
 

@@ -19,6 +19,7 @@ from typing import Any
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
+from rlinf.scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
@@ -34,7 +35,6 @@ from rlinf.scheduler.channel.shortcut import (
     ShortcutRequest,
     encode_call,
 )
-from rlinf.scheduler.channel.small_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded

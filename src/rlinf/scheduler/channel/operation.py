@@ -23,8 +23,8 @@ from rlinf.scheduler.tape.work import current_step
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.device_items import DeviceParcel
+    from rlinf.scheduler.channel.fixed_parcel import SmallParcel
     from rlinf.scheduler.channel.holding import HeldParcel
-    from rlinf.scheduler.channel.small_parcel import SmallParcel
     from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.fixed_parcel import SmallParcel
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import Operation
-from rlinf.scheduler.channel.small_parcel import SmallParcel
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from rlinf.scheduler.queueing.bounded import BoundedQueue
-from rlinf.scheduler.queueing.instructions import Accept, Grant, Instruction, Reason, Refuse
+from rlinf.scheduler.queueing.instructions import Grant, Instruction, Reason, Refuse, accepted
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.operations import AnyClient, AnyGetter, AnyPutter
-
-# As the class makes it, without a call of Python code.
-_accept = partial(tuple.__new__, Accept)
 
 
 class EnteringQueue(BoundedQueue):
@@ -117,7 +113,7 @@ class EnteringQueue(BoundedQueue):
             for tap in self.taps:
                 tap.see(item)
             self.touch_taps()
-        out.append(_accept((client.name, ticket)))
+        out.append(accepted((client.name, ticket)))
 
     def _note_entered(self, item: Item) -> None:
         tally = self.tally

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import islice
 
-from rlinf.scheduler.queueing.instructions import Accept, Instruction
+from rlinf.scheduler.queueing.instructions import Instruction, accepted
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.operations import AnyClient, Getter, Putter
 from rlinf.scheduler.queueing.serving import ServingQueue
-
-# As the class makes it, without a call of Python code.
-_accept = partial(tuple.__new__, Accept)
 
 
 class RunQueue(ServingQueue):
@@ -58,7 +54,7 @@ class RunQueue(ServingQueue):
             del getters[getter]
             self.fifo.pass_by(item)
             self._note_entered(item)
-            out.append(_accept((client.name, ticket)))
+            out.append(accepted((client.name, ticket)))
             self._deliver_one(getter, item, out)
             count += 1
         return count
@@ -73,7 +69,7 @@ class RunQueue(ServingQueue):
                 break
             self.fifo.push(item)
             self._note_entered(item)
-            out.append(_accept((client.name, ticket)))
+            out.append(accepted((client.name, ticket)))
             count += 1
         return count
 

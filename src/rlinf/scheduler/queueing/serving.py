@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from itertools import takewhile
 
 from rlinf.scheduler.queueing.admission import Admission
-from rlinf.scheduler.queueing.instructions import Bury, Deliver, Instruction, Reason, Refuse, Ripen
+from rlinf.scheduler.queueing.instructions import Bury, Deliver, Instruction, Reason, Refuse, Ripen, delivered
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.matching import MatchingQueue
 from rlinf.scheduler.queueing.operations import AnyClient, AnyGetter
@@ -17,8 +16,6 @@ from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.scheduler.queueing.weights import rounded
 from rlinf.scheduler.wording import counted
 
-# As the class makes it, without a call of Python code.
-_deliver = partial(tuple.__new__, Deliver)
 # The part, the lease, the group and the slot of a delivery that has none of them.
 NOTHING = (None, None, None, None)
 
@@ -128,7 +125,7 @@ class ServingQueue(MatchingQueue):
         getter.items = items = [item]
         self.delivering += 1
         self.on_the_way += 1
-        out.append(_deliver((getter.client.name, getter.ticket, items, True, *NOTHING, self.name)))
+        out.append(delivered((getter.client.name, getter.ticket, items, True, *NOTHING, self.name)))
 
     def _let_ripen(self, getter: AnyGetter, out: list[Instruction]) -> None:
         """Let the time run that a batch waits for more than the least of it."""

@@ -1,4 +1,4 @@
-"""A small item, as it is put."""
+"""Items as they are put, that go as the same frames whoever gets them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from rlinf.scheduler.comm.framing import Buffer
 SMALL_BYTES = 16 << 10
 
 
-class SmallParcel:
-    """An item that always travels as its bytes.
+class FixedParcel:
+    """An item whose frames say where it is.
 
     Attributes:
         frames: they.
-        size_bytes: how large it is.
+        size_bytes: how large the item is.
     """
 
     __slots__ = ("frames", "size_bytes")
+    is_elsewhere = True
 
     def __init__(self, frames: list[Buffer], size_bytes: int) -> None:
         self.frames = frames
@@ -25,12 +26,19 @@ class SmallParcel:
 
     def goes_as_descriptor(self, _peer: Endpoint) -> bool:
         """Whether `frames_for` gives something else than the bytes."""
-        return False
+        return self.is_elsewhere
 
     def frames_for(self, _peer: Endpoint) -> list[Buffer]:
-        """What to send."""
+        """What to send to the channel's server."""
         return self.frames
 
     def bytes_frames(self) -> list[Buffer]:
-        """The same."""
+        """What to send to one that could not read that."""
         return self.frames
+
+
+class SmallParcel(FixedParcel):
+    """An item that always travels as its bytes: these are its frames."""
+
+    __slots__ = ()
+    is_elsewhere = False
