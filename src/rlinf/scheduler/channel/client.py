@@ -300,16 +300,14 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
-        if priority != 0:
-            operation.priority = checked_priority(self._name, priority)
-        if group is not None:
-            operation.group = checked_group(self._name, group)
-        if version is not None:
-            operation.version = checked_version(self._name, version)
-        if slot is not None:
-            self._use(slot, operation)
-        if sources is not None:
-            operation.trace = trace_of(self._name, sources)
+        if (
+            priority != 0
+            or group is not None
+            or version is not None
+            or slot is not None
+            or sources is not None
+        ):
+            self._say(operation, priority, group, version, slot, sources)
         return self._put(item, weight, operation, async_op)
 
     def put_nowait(
@@ -334,6 +332,19 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, None, wait=False)
+        self._say(operation, priority, group, version, slot, sources)
+        self._put(item, weight, operation, False)
+
+    def _say(
+        self,
+        operation: Operation,
+        priority: int,
+        group: GroupName | None,
+        version: int | None,
+        slot: Slot | None,
+        sources: Any,
+    ) -> None:
+        """Say of a put what its item is, where its caller has."""
         operation.priority = checked_priority(self._name, priority)
         if group is not None:
             operation.group = checked_group(self._name, group)
@@ -343,7 +354,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             self._use(slot, operation)
         if sources is not None:
             operation.trace = trace_of(self._name, sources)
-        self._put(item, weight, operation, False)
 
     def end(
         self,
