@@ -67,7 +67,7 @@ def keep(clock, ttl_s=30.0, keep_s=1e9):
     operation = Operation("lease", "default", None)
     operation.lease = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s
-    keeper.begin(operation, Delivery(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
+    keeper.begin(operation, Delivery.of(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
     return keeper, operation.ticket
 
 

@@ -34,6 +34,7 @@ from rlinf.scheduler.channel.shortcut import (
     ShortcutRequest,
     encode_call,
 )
+from rlinf.scheduler.channel.small_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec import Encoded
@@ -90,6 +91,9 @@ class ChannelConnection:
         ref: the channel.
         line: leads to its server.
         on_lost: called with it on the I/O thread when its server is gone.
+
+    Attributes:
+        device_of: says which tensors of items may stay on their device; None: none may.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class ChannelConnection:
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
         self._on_devices = self._shell.on_devices
+        self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
         self._hurry = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
@@ -119,11 +124,6 @@ class ChannelConnection:
     def held_by(self) -> str:
         """The name of the process that holds the channel, as far as it is known here."""
         return self._messenger.peer_name(self.ref.endpoint.process_id)
-
-    @property
-    def device_of(self) -> Callable[[Any], str] | None:
-        """Says which tensors of items may stay on their device; None: none may."""
-        return None if self._on_devices is None else self._on_devices.devices.device_of
 
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
@@ -157,10 +157,9 @@ class ChannelConnection:
         """
         self._check_may_block()
         self._messenger.check_process()
-        promise: Promise[Any] = Promise()
-        operation.promise_to(promise)
+        operation.promise_to(Promise())
         operation.blocks = True
-        give_up, fate = self._shell.drop, promise.fate
+        give_up = self._shell.drop
         try:
             shortcut = self._take_shortcut(operation)
             call = None if shortcut is None else self._call(shortcut, operation, encoded)
@@ -176,17 +175,17 @@ class ChannelConnection:
                 value = load(items)
             # Stores and a return: nothing can come in between. Before them, the items go back; after them, they are
             # the caller's.
-            fate.mark[0] = 1
-            fate.taken = True
+            operation.mark[0] = 1
+            operation.taken = True
             return value  # noqa: TRY300 - see above
         except _BeginAnew:
             return self.run(operation.renewed(), encoded, load)
         except CodecError:
             # Back in the queue it would stand in everybody's way.
-            fate.taken = True
+            operation.taken = True
             raise
         except BaseException as error:
-            if not fate.taken:
+            if not operation.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
             self.explain(error, operation.timeout_s, operation.waited_s)
@@ -252,6 +251,9 @@ class ChannelConnection:
             operation.parcel = self._on_devices.stage(encoded, operation.left_s)
             if operation.parcel is not None:
                 return
+        if encoded.size_bytes <= SMALL_BYTES:  # as most are
+            operation.parcel = SmallParcel(encoded.snapshot(), encoded.size_bytes)
+            return
         room_s = 0.0
         if blocks and operation.wait:
             left_s = operation.left_s
@@ -456,13 +458,13 @@ class ChannelConnection:
                     self._hand_over(shell.deliveries.hurry, None)
                 frames = iter(answer.frames)
                 arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
-                return Delivery(delivered, arrived)
+                return Delivery.of(delivered, arrived)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
-                operation.fate.taken = True
+                operation.taken = True
                 raise ending_error(self.ref.spec.name, operation, Ending.REFUSED, (reason, state))
             case wire.Again(_, problem):
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)

@@ -170,7 +170,7 @@ class Lease:
             self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON)
         )
         self._connection.settle(self._operation, message, True)
-        self._operation.fate.taken = True
+        self._operation.taken = True
         self._left.clear()
 
     def _places(self, only: int | Collection[int] | None) -> list[int]:
@@ -195,7 +195,7 @@ class Lease:
             TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
         if is_last:
             # Said: that nobody keeps it any more says nothing.
-            self._operation.fate.taken = True
+            self._operation.taken = True
         if async_op:
             text = f"{what} on channel '{self._name}', queue {self._operation.queue_name!r}"
             return AsyncHandle(answer, self._check, text)

@@ -11,9 +11,12 @@ from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.remote_items import RemoteItem
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.queueing import Deliver, Tapped, rounded
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
+
+logger = Reporter(__name__)
 
 # Larger items are recorded without their bytes: they would be copied here, where all others wait.
 PAYLOAD_BYTES = 64 << 10
@@ -124,7 +127,14 @@ class RecordDesk:
         self._is_closed = True
         if self._log is not None:
             self._log.close()
-            self._log.ended.wait(CLOSE_S)
+            if not self._log.ended.wait(CLOSE_S):
+                logger.warning(
+                    "channel '%s': its recording '%s' is not all on disk after %g s, and is still being written; if "
+                    "this process ends before that, the last deliveries are missing there",
+                    self._channel,
+                    self._log.path,
+                    CLOSE_S,
+                )
             self._log = None
 
     def _item(self, item: Item, frames: list[Buffer]) -> tuple[Any, ...]:

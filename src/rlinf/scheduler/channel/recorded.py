@@ -22,7 +22,7 @@ from rlinf.scheduler.tape.tape import Note, Tape
 def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
     """A delivery as it was noted: what was told of it, field by field, and all its items' frames."""
     delivered, left = wire.Delivered(*told), iter(frames)
-    return Delivery(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
+    return Delivery.of(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
 
 
 def what_of(operation: Operation, channel: str) -> tuple[str, str]:

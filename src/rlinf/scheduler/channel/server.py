@@ -289,6 +289,7 @@ class ChannelServer:
     def _refuse(self, client: str, tickets: Iterable[int], error: Exception) -> None:
         known = self._clients[client]
         for ticket in tickets:
+            self._records.forget(client, ticket)
             refused = wire.Refused(ticket, wire.INVALID, str(error) or repr(error))
             self._news.tell(known, refused, known.direct.end(ticket))
 

@@ -38,7 +38,6 @@ from rlinf.scheduler.errors import (
 from rlinf.scheduler.queueing import (
     ClientInstruction,
     ClientState,
-    Confirm,
     End,
     Ending,
     Reason,
@@ -166,7 +165,8 @@ class ClientShell:
             self.deliveries.look_at_all()
             self._carry_out(self._state.say(ticket, operation.queue_name))
         elif operation.parcel is None:
-            self._carry_out(self._state.get(ticket, operation.queue_name))
+            self._state.know_get(ticket, operation.queue_name)
+            self._sender.begin(operation)
         else:
             self._begin_put(operation)
         # Most have no deadline.
@@ -177,10 +177,10 @@ class ClientShell:
         parcel, ticket = operation.parcel, operation.ticket
         is_ready = not (self.hands_over and isinstance(parcel, Parcel) and parcel.in_shared_memory)
         inline_bytes = self._sender.inline_bytes(operation) if is_ready else 0
-        instructions = self._state.put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready)
-        if not instructions:
+        if self._state.may_put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready):
+            self._sender.begin(operation)
+        else:
             self._held[ticket] = operation
-        self._carry_out(instructions)
         if isinstance(parcel, Parcel) and not is_ready:
             self._handing.add(ticket)
             holding = self._session.service(Holding)
@@ -304,7 +304,7 @@ class ClientShell:
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
-        if not operation.fate.taken:
+        if not operation.taken:
             self._receiving.stop(operation.ticket)
             self._stop_clock(operation)
             self._carry_out(self._state.drop(operation.ticket))
@@ -364,7 +364,7 @@ class ClientShell:
             self._finish(operation, Ending.LOST, None)
             return
         self._note_direct()
-        if operation.fate.taken:  # it came another way
+        if operation.taken:  # it came another way
             return
         if operation.recalled:
             self.drop(operation)
@@ -399,11 +399,12 @@ class ClientShell:
 
     def _look_at(self, operation: Operation) -> None:
         promise = operation.find_promise()
-        if operation.fate.taken:
+        if operation.taken:
             if promise is not None:
                 promise.forget()
             self._settle(operation)
-            self._carry_out(self._state.taken(operation.ticket))
+            if self._state.may_confirm(operation.ticket):
+                self._sender.confirmed.append(operation.ticket)
         elif promise is None or operation.dropped:
             self.drop(operation)
 
@@ -426,10 +427,7 @@ class ClientShell:
                 self._end(*instruction)
             elif kind is Send:
                 self._sender.begin(self._operations[instruction.ticket])
-                if self._held:
-                    self._held.pop(instruction.ticket, None)
-            elif kind is Confirm:
-                self._sender.confirmed.append(instruction.ticket)
+                self._held.pop(instruction.ticket, None)
             elif kind is SendItem:
                 self._fill(self._operations[instruction.ticket])
             elif kind is SendRecall:
@@ -461,10 +459,10 @@ class ClientShell:
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
-        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
-        if ending is Ending.DELIVERED:
-            self._deliver(operation, detail)
+        if ending is Ending.ACCEPTED:
+            self._accept(operation)
             return
+        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
         if ending is Ending.TIMED_OUT:
             if fetch is not None:
                 detail = fetch.describe()
@@ -477,13 +475,23 @@ class ClientShell:
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
-            operation.parcel = None
-            if operation.held is not None:
-                operation.held.fate.taken = operation.held.fate.taken or ending is Ending.ACCEPTED
-                operation.held = None
+            operation.parcel = operation.held = None
             if operation.lease is not None:
                 self._settle(operation)  # its time is over, perhaps after it came
         self._finish(operation, ending, detail)
+
+    def _accept(self, operation: Operation) -> None:
+        del self._operations[operation.ticket]
+        operation.parcel = None
+        if operation.held is not None:
+            operation.held.fate.taken = True
+            operation.held = None
+        if operation.timer is not None:
+            self._stop_clock(operation)
+        promise = operation.find_promise()
+        if promise is not None:
+            promise.set_result(None)
+            operation.let_go()
 
     def _deliver(self, operation: Operation, items: Delivery) -> None:
         if operation.timer is not None:
@@ -493,7 +501,7 @@ class ClientShell:
         if promise is None or operation.dropped:
             self.drop(operation)
             return
-        operation.fate.mark = mark_of(items)
+        operation.mark = mark_of(items)
         promise.by = items.told.by
         promise.set_result(items)
         if operation.lease is not None:
@@ -511,10 +519,7 @@ class ClientShell:
         promise = operation.find_promise()
         if promise is None:
             return
-        if ending is Ending.ACCEPTED:
-            promise.set_result(None)
-            operation.let_go()
-        elif ending is Ending.CANCELLED:
+        if ending is Ending.CANCELLED:
             promise.set_cancelled()
         elif ending is Ending.LOST:
             promise.set_exception(self.lost or self.gone(NO_ANSWER))
@@ -602,7 +607,10 @@ class ClientShell:
             run_guarded(self._on_items, ticket, items)
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
-        self._carry_out(self._state.delivered(ticket, items))
+        if self._state.may_take(ticket):
+            if self._receiving.is_fetching:
+                self._receiving.stop(ticket)
+            self._deliver(self._operations[ticket], items)
 
     def _resend(self, ticket: int) -> None:
         self._outbox.append((wire.Resend(ticket), []))
