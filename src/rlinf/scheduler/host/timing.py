@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from rlinf.scheduler.comm.timekeeping import CALL, PHASE, TIMES, OpenWork, Site, site
 from rlinf.scheduler.errors import ConfigError
@@ -38,15 +38,6 @@ class _Call:
 _call: ContextVar[_Call | None] = ContextVar("rlinf_call", default=None)
 
 
-class _Entered(NamedTuple):
-    """That a timer was entered: its phase, and from where to where it led."""
-
-    opened: weakref.ref[OpenWork]
-    began: float
-    outside: Site
-    inside: Site
-
-
 class Stopwatch:
     """Measures a block of code; blocks of one name in one call add up.
 
@@ -55,40 +46,40 @@ class Stopwatch:
         elapsed_s: how long the last block took, in seconds.
     """
 
-    __slots__ = ("_entered", "_kept", "elapsed_s", "name")
+    __slots__ = ("_entered", "elapsed_s", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name if type(name) is str and name.isascii() else plain_text(name)
         self.elapsed_s = 0.0
         # A list, for one timer may be entered again in a method that calls itself.
-        self._entered: list[_Entered] = []
-        # The phases outside of calls.
-        self._kept: list[OpenWork] = []
+        # The phase, itself only outside of calls; since when; from where to where.
+        self._entered: list[tuple[weakref.ref[OpenWork], OpenWork | None, float, Site, Site]] = []
 
     def __enter__(self) -> Stopwatch:
-        while self._entered and self._entered[-1].opened() is None:  # an interruption came before it was left
+        while self._entered and self._entered[-1][0]() is None:  # an interruption came before it was left
             self._entered.pop()
         outside, call = site.get(), _call.get()
         inside = _inside(outside, self.name)
         # Not the token of this: what is entered in a generator may be left in another context.
         site.set(inside)
-        opened = TIMES.begin(PHASE, time.monotonic(), inside.phase)
-        (self._kept if call is None else call.phases).append(opened)
-        self._entered.append(_Entered(weakref.ref(opened), opened.began, outside, inside))
+        began = time.monotonic()
+        opened = TIMES.begin(PHASE, began, inside.phase)
+        if call is not None:
+            call.phases.append(opened)
+        own = opened if call is None else None
+        self._entered.append((weakref.ref(opened), own, began, outside, inside))
         return self
 
     def __exit__(self, *_: object) -> None:
         ended = time.monotonic()
-        entered = self._entered.pop()
-        opened, call = entered.opened(), _call.get()
+        opened_ref, _own, began, outside, inside = self._entered.pop()
+        opened = opened_ref()
         if opened is not None:
             TIMES.end(opened)
-            for kept in (self._kept, [] if call is None else call.phases):
-                if opened in kept:
-                    kept.remove(opened)
-        self.elapsed_s = ended - entered.began
-        TIMES.note_phase(entered.inside, entered.began, ended)
-        site.set(entered.outside)
+            _forget(opened)
+        self.elapsed_s = ended - began
+        TIMES.note_phase(inside, began, ended)
+        site.set(outside)
         note_duration(self.name, self.elapsed_s)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -118,6 +109,15 @@ class Stopwatch:
                 return function(*args, **kwargs)
 
         return timed
+
+
+def _forget(opened: OpenWork) -> None:
+    call = _call.get()
+    phases = [] if call is None else call.phases
+    if phases and phases[-1] is opened:
+        phases.pop()
+    elif opened in phases:
+        phases.remove(opened)
 
 
 @functools.lru_cache(maxsize=1024)
