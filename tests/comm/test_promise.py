@@ -1,6 +1,7 @@
 import asyncio
 import concurrent.futures
 import signal
+import sys
 import threading
 
 import pytest
@@ -59,6 +60,36 @@ def test_callbacks_run_once_each_before_and_after_the_end():
     promise.set_result(None)
     promise.add_done_callback(lambda _: seen.append("after"))
     assert seen == ["before", "after"]
+
+
+def test_threads_that_come_first_while_it_ends_are_all_told_once():
+    number, told = 300, []
+    promises = [Promise() for _ in range(number)]
+    together = threading.Barrier(4)
+
+    def come(act):
+        together.wait(DEADLINE_S)
+        for promise in promises:
+            act(promise)
+
+    acts = [
+        lambda promise: promise.set_result("here"),
+        lambda promise: told.append(promise.result(DEADLINE_S)),
+        lambda promise: promise.add_done_callback(lambda _: told.append("called")),
+        lambda promise: promise.add_done_callback(lambda _: told.append("called")),
+    ]
+    threads = [threading.Thread(target=come, args=(act,)) for act in acts]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    finally:
+        sys.setswitchinterval(before)
+    assert told.count("here") == number
+    assert told.count("called") == 2 * number
 
 
 def test_it_can_be_awaited():
