@@ -3,6 +3,7 @@ import concurrent.futures
 import signal
 import sys
 import threading
+from itertools import count
 
 import pytest
 
@@ -62,34 +63,43 @@ def test_callbacks_run_once_each_before_and_after_the_end():
     assert seen == ["before", "after"]
 
 
-def test_threads_that_come_first_while_it_ends_are_all_told_once():
-    number, told = 300, []
-    promises = [Promise() for _ in range(number)]
-    together = threading.Barrier(4)
+def step_in(act, other):
+    """Do something, and another thing at each of its steps in turn; what both were done on, each time."""
+    number = 0
+    while True:
+        promise, told, num_steps = Promise(), [], count()
 
-    def come(act):
-        together.wait(DEADLINE_S)
-        for promise in promises:
-            act(promise)
+        def trace(frame, event, _arg, promise=promise, told=told, num_steps=num_steps, number=number):
+            frame.f_trace_opcodes = "comm/promise.py" in frame.f_code.co_filename
+            if event == "opcode" and next(num_steps) == number:
+                other(promise, told)
+            return trace
 
-    acts = [
-        lambda promise: promise.set_result("here"),
-        lambda promise: told.append(promise.result(DEADLINE_S)),
-        lambda promise: promise.add_done_callback(lambda _: told.append("called")),
-        lambda promise: promise.add_done_callback(lambda _: told.append("called")),
-    ]
-    threads = [threading.Thread(target=come, args=(act,)) for act in acts]
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-    finally:
-        sys.setswitchinterval(before)
-    assert told.count("here") == number
-    assert told.count("called") == 2 * number
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            act(promise, told)
+        finally:
+            sys.settrace(before)
+        if next(num_steps) <= number:  # it was over before
+            return
+        yield promise, told
+        number += 1
+
+
+def add_callback(promise, told):
+    promise.add_done_callback(lambda done: told.append(done.result(0)))
+
+
+@pytest.mark.parametrize("act", [add_callback, lambda promise, _: promise.set_result("here")])
+@pytest.mark.parametrize("other", [add_callback, lambda promise, _: promise.set_result("here")])
+def test_who_comes_to_it_at_whatever_step_is_told_once(act, other):
+    num_steps = 0
+    for promise, told in step_in(act, other):
+        num_steps += 1
+        promise.set_result("here")
+        assert told == ["here"] * [act, other].count(add_callback), f"step {num_steps}"
+    assert num_steps > 20
 
 
 def test_it_can_be_awaited():
