@@ -16,30 +16,15 @@ from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import Operation, mark_of
 from rlinf.scheduler.channel.puts_under_way import PutsUnderWay
 from rlinf.scheduler.channel.receiving import Receiving
-from rlinf.scheduler.channel.refusals import (
-    NO_ANSWER,
-    ending_error,
-    gone_error,
-)
+from rlinf.scheduler.channel.refusals import NO_ANSWER, ending_error, gone_error
 from rlinf.scheduler.channel.sender import OperationSender
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
 from rlinf.scheduler.comm.promise import PromiseRef
 from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import (
-    ChannelLost,
-    ChannelUnanswered,
-)
-from rlinf.scheduler.queueing import (
-    ClientInstruction,
-    ClientState,
-    End,
-    Ending,
-    Send,
-    SendItem,
-    SendRecall,
-)
+from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
+from rlinf.scheduler.queueing import ClientInstruction, ClientState, End, Ending, Send, SendItem, SendRecall
 
 
 class OperationEnds:

@@ -19,11 +19,7 @@ from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.operation_ends import OperationEnds
 from rlinf.scheduler.channel.puts_under_way import PutsUnderWay
 from rlinf.scheduler.channel.receiving import Receiving
-from rlinf.scheduler.channel.refusals import (
-    deleted_error,
-    lost_error,
-    request_error,
-)
+from rlinf.scheduler.channel.refusals import deleted_error, lost_error, request_error
 from rlinf.scheduler.channel.sender import OperationSender
 from rlinf.scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf.scheduler.channel.spec import HOLDS_NODE, ChannelRef
@@ -33,14 +29,8 @@ from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import (
-    ChannelLost,
-)
-from rlinf.scheduler.queueing import (
-    ClientState,
-    Ending,
-    Reason,
-)
+from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.queueing import ClientState, Ending, Reason
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.tape.shared_devices import open_devices
 
