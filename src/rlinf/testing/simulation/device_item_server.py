@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinf.scheduler.queueing import Accept, Deliver, Instruction, Reason, Refuse
-from rlinf.scheduler.queueing.named_queue import Putter
+from rlinf.scheduler.queueing.operations import Putter
 from rlinf.testing.simulation.buckets import BucketReader
 from rlinf.testing.simulation.cluster import Cluster
 from rlinf.testing.simulation.device_item_wire import (
