@@ -22,7 +22,7 @@ from rlinf.scheduler.engine.authentication import authentication_at, host_and_po
 from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
-from rlinf.scheduler.engine.node import copying
+from rlinf.scheduler.engine.node import copying, variables
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
@@ -105,7 +105,7 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
                     node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
                     env_vars={
                         **_SIMULATED_RAY_SETTINGS,
-                        **copying.of_a_node(os.environ),
+                        **variables.of_a_node(os.environ),
                         **simulated_environment(rank, node),
                     },
                     labels=copying.LABELS,
@@ -143,7 +143,7 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
             stack.enter_context(ray_errors(f"Ray did not start or join ({wanted})"))
             if wanted == LOCAL:
                 stack.enter_context(_private_folder())
-                stack.enter_context(_set_meanwhile(copying.of_a_node(os.environ)))
+                stack.enter_context(_set_meanwhile(variables.of_a_node(os.environ)))
                 engine.guard = Guard()
                 stack.enter_context(engine.guard.marking())
             engine.restore_token = use_own_token() if wanted == LOCAL else use_mode(mode)
