@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_node_ip_address
@@ -91,7 +91,14 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     try:
         what = f"Ray did not start {len(nodes)} simulated nodes"
         engine.guard = Guard()
-        with _QuietRay(), ray_errors(what), _private_folder(), unannounced(), engine.guard.marking():
+        with (
+            _QuietRay(),
+            ray_errors(what),
+            _private_folder(),
+            unannounced(),
+            _without_api_server(),
+            engine.guard.marking(),
+        ):
             engine.restore_token = use_fresh_token()
             engine.simulated = RayTestCluster()
             for rank, node in enumerate(nodes):
@@ -342,6 +349,20 @@ def _loopback_is_an_address() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _without_api_server() -> Iterator[None]:
+    """Have a Ray that is started inside start no server for statistics of its use, all that there is without dashboard.
+
+    To wait for it takes a second, most of one of a core.
+    """
+    before = services.start_api_server
+    services.start_api_server = lambda *_, **__: (None, None)
+    try:
+        yield
+    finally:
+        services.start_api_server = before
 
 
 @contextmanager
