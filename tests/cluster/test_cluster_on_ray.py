@@ -3,12 +3,14 @@
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from programs import Program
 from rlinf.scheduler import Channel, Cluster, errors
 from rlinf.scheduler.comm import ClusterSecret
+from rlinf.scheduler.engine.node.processes import living
 from rlinf.scheduler.events import WorkerLogged
 from rlinf.scheduler.session import EventBus, Session, current_or_none, current_session
 from rlinf.scheduler.session.session import _abandon_in_child
@@ -38,6 +40,14 @@ def test_the_simulated_nodes_have_their_accelerators_and_keep_their_order(ray_cl
     assert [node.num_accelerators for node in nodes] == [4, 4]
     assert len({node.node_id for node in nodes}) == 2
     assert (ray_cluster.num_nodes, ray_cluster.num_accelerators) == (2, 8)
+
+
+@pytest.mark.ray
+def test_simulated_nodes_start_no_server_of_rays_that_nobody_asks(ray_cluster):
+    started = [process for process, parent in living().items() if parent == os.getpid()]
+    commands = " ".join(Path(f"/proc/{process.pid}/cmdline").read_text() for process in started)
+    assert "/log_monitor.py" in commands
+    assert "/dashboard.py" not in commands
 
 
 @pytest.mark.ray

@@ -6,15 +6,11 @@ from collections.abc import Mapping
 
 from rlinf.scheduler.engine.node import copying
 
-# Ray starts an interpreter for each core with the first program that connects to a node, and lets that program wait for
-# them all: half a second of a core each. Ranks start theirs at a pace, and most of a node's cores have none.
+# Else Ray starts an interpreter for each core with the first program that connects to a node, and lets that program
+# wait for them all: half a second of a core each. Ranks are placed by devices: they do not use most of them.
 _PRESTART = "RAY_prestart_worker_first_driver"
 
 
 def of_a_node(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a node that is started with these variables is given more; what its user has set stays.
-
-    >>> of_a_node({})["RAY_prestart_worker_first_driver"]
-    '0'
-    """
+    """What a node that is started with these variables is given more; what its user has set stays."""
     return {**copying.of_a_node(environment), _PRESTART: environment.get(_PRESTART, "0")}
