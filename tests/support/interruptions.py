@@ -72,9 +72,10 @@ class Alarms:
 class Steps:
     """Interrupts each call two steps later than the one before: wherever the interpreter calls, or returns, something.
 
-    The steps between are tried after those, or first, as the seed says. What must not be interrupted lies between a
-    call and a return, and mostly between several: it is found at its second step as at its first. What a call does between two of its steps a signal cannot interrupt, but for waiting, which is what `Alarms` is
-    for. Otherwise the same.
+    The steps between are tried after those, or before, as the seed says. What a call does where it must not be
+    interrupted has mostly several steps, at least one call and its return: either half of them finds it. What it does
+    between two of its steps a signal cannot interrupt, but for waiting, which is what `Alarms` is for. Otherwise the
+    same.
     """
 
     def __init__(self, seed, on_signal=None):
