@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 from pathlib import Path
 
@@ -178,11 +179,13 @@ def start_driver(ray_address):
 )
 def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver, end, number, status):
     process, worker = start_driver(end)
+    descriptor = os.pidfd_open(worker)
     if number is not None:
         os.kill(process.pid, number)
     assert process.wait(240) == status
-    with pytest.raises(ProcessLookupError):
-        os.kill(worker, 0)
+    # Its end is another process's to see: on a busy machine that takes its time.
+    assert select.select([descriptor], [], [], 30)[0]
+    os.close(descriptor)
 
 
 def test_a_listener_that_fails_holds_up_no_other(caplog):
