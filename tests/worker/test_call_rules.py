@@ -43,10 +43,20 @@ class Ranks:
 
     # What a messenger does.
 
-    def request(self, endpoint, service, head, frames=(), **_options):
+    def prepare(self, endpoint, service, head, frames=(), **_options):
         answer = Future()
-        self.asked[endpoint.process_id].append((service, head, [bytes(frame) for frame in frames], answer))
-        return answer
+        asked = (service, head, [bytes(frame) for frame in frames], answer)
+        return SimpleNamespace(
+            endpoint=endpoint,
+            message=SimpleNamespace(is_written=False),
+            future=answer,
+            begin=lambda: self.asked[endpoint.process_id].append(asked),
+        )
+
+    def request(self, *asked, **_options):
+        prepared = self.prepare(*asked)
+        prepared.begin()
+        return prepared.future
 
     def notify(self, endpoint, service, head):
         assert service == protocol.CANCEL

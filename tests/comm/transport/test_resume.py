@@ -65,7 +65,7 @@ class Faulty:
             raise ConnectionResetError(104, "reset")
         self.left -= min(self.left, wanted)
 
-    def send(self, data):
+    def send(self, data, *_flags):
         data = memoryview(data)[: max(1, self.left)]
         self._spend(len(data))
         return self.connection.send(data)

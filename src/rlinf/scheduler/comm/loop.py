@@ -156,6 +156,33 @@ class IoLoop:
         else:
             callback()
 
+    def hand_over(self, callback: Callable[[], None], write: Callable[[], None]) -> None:
+        """`run_soon`, and let the caller `write` before the thread is woken, if that has nothing else to do first.
+
+        `write` runs while the thread sleeps and may read what belongs to it, for nothing changes before `callback`
+        runs. It may come too late all the same, for the thread may be woken at any time: so it changes nothing, but by
+        one step of which `callback` finds out first of all whether it was made.
+        """
+        if threading.get_ident() == self._ident:
+            self.run_soon(callback)
+            return
+        self._ready.append(callback)
+        try:
+            if self._sleeping and self._is_next(callback):
+                write()
+        finally:
+            # As `submit`.
+            if self._sleeping:
+                self._wake()
+            elif self._ended:
+                self._run_ready()
+
+    def _is_next(self, callback: Callable[[], None]) -> bool:
+        try:
+            return self._ready[0] is callback
+        except IndexError:  # the thread has taken it
+            return False
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the thread after `delay_s` seconds; from any thread."""
         return self._call_at(time.monotonic() + delay_s, callback)
@@ -242,17 +269,22 @@ class IoLoop:
         timeout_s = 0.0 if self._ready or self._closing else self._until_next_timer()
         ready = self._epoll.poll(timeout_s, 256)
         self._sleeping = False
+        # What was handed over during the sleep comes before what it may have brought about (see `hand_over`).
+        self._run_submitted()
         for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
                 run_guarded(handler, events)
         if self._timers:
             self._run_timers()
-        # Callbacks that callbacks submit wait for the next round, so that descriptors get their turn.
-        for _ in range(len(self._ready)):
-            run_guarded(self._ready.popleft())
+        self._run_submitted()
         for callback in self._before_sleep:
             run_guarded(callback)
+
+    def _run_submitted(self) -> None:
+        # Callbacks that callbacks submit wait for the next time, so that descriptors get their turn.
+        for _ in range(len(self._ready)):
+            run_guarded(self._ready.popleft())
 
     def _until_next_timer(self) -> float:
         if not self._timers:

@@ -174,7 +174,7 @@ class Peers:
         self.sockets.abandon()
 
     def _new_peer(self, process_id: str) -> Peer:
-        return Peer(process_id, self._loop.submit, self._loop.run_soon)
+        return Peer(process_id, self._loop.submit, self._loop.run_soon, self._loop.hand_over)
 
     def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerLine]:
         peer = self._new_peer(endpoint.process_id)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
+from rlinf.scheduler.comm.outgoing import Outgoing
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.timekeeping import Cause
@@ -59,8 +60,9 @@ class CallEnd(Promise[None]):
 class Call:
     """One call on several ranks.
 
-    Made by the calling thread, which hands it over to the I/O thread with `messenger.submit(call.start)`: so all of
-    its ranks are called or none is, wherever that thread is interrupted. From then on the I/O thread alone changes it.
+    Made by the calling thread, which hands it over to the I/O thread in one step: so all of its ranks are called or
+    none is, wherever that thread is interrupted. From then on the I/O thread alone changes it. A thread that finds the
+    I/O thread asleep writes the call to the ranks' connections before it wakes that.
 
     Args:
         messenger: this process's messenger.
@@ -111,6 +113,11 @@ class Call:
         self._is_cancelled = False
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
         self._parcels: list[Parcel] = self._packed(encoded)
+        # What each rank is to be sent first; none for one that has no process, or was sent it.
+        self._prepared: list[Outgoing | None] = [
+            None if target.endpoint is None else self._prepare(index, target.endpoint)
+            for index, target in enumerate(targets)
+        ]
 
     def _packed(self, encoded: Encoded | Sequence[Encoded]) -> list[Parcel]:
         """Write the arguments, once where they are the same; nobody waits here for room in shared memory."""
@@ -135,6 +142,24 @@ class Call:
         answers = (outcome for outcome in self.outcomes if outcome is not None)
         return self.aborted is not None or not all(isinstance(answer, Arrived) for answer in answers)
 
+    def _prepare(self, index: int, endpoint: Endpoint) -> Outgoing:
+        frames = self._parcels[index].frames_for(endpoint)
+        return self.messenger.prepare(
+            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
+        )
+
+    def write(self) -> None:
+        """See `IoLoop.hand_over`; by the calling thread."""
+        for prepared in self._prepared:
+            if prepared is not None:
+                prepared.write()
+
+    def settle(self) -> None:
+        """The first act of what was handed over."""
+        for prepared in self._prepared:
+            if prepared is not None:
+                prepared.message.settle()
+
     def start(self) -> None:
         """Send it to every rank."""
         # Released before the ranks hear of this call: then they find their memory warm.
@@ -144,7 +169,9 @@ class Call:
 
     def aim(self, index: int, target: Target) -> None:
         """Before it is started: a rank may have another process by now, or none."""
-        self._targets[index] = target
+        prepared = self._prepared[index]
+        if prepared is None or not prepared.message.is_written:
+            self._targets[index] = target
 
     def go_on(self, target: Target) -> None:
         """A rank for whose process it waited has one."""
@@ -210,11 +237,11 @@ class Call:
         if not self._parcels or endpoint is None:
             return
         self.sent_at[index] = time.monotonic()
-        frames = self._parcels[index].frames_for(endpoint)
-        answer = self.messenger.request(
-            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
-        )
-        answer.add_done_callback(partial(self._on_answer, index))
+        prepared, self._prepared[index] = self._prepared[index], None
+        if prepared is None or prepared.endpoint is not endpoint:
+            prepared = self._prepare(index, endpoint)
+        prepared.begin()
+        prepared.future.add_done_callback(partial(self._on_answer, index))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
 

@@ -1,0 +1,72 @@
+"""A request on its way out: prepared by any thread, begun by the I/O thread."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rlinf.scheduler.comm.endpoint import Endpoint
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.loop import IoLoop
+from rlinf.scheduler.comm.peer import RequestFuture
+from rlinf.scheduler.comm.peers import Peers
+from rlinf.scheduler.comm.transport.handed_message import HandedMessage
+from rlinf.scheduler.errors import CommError
+
+
+class Outgoing:
+    """One request to one process.
+
+    Args:
+        loop: the I/O thread.
+        peers: whom this process talks with.
+        endpoint: whom is asked.
+        ident: the request's number.
+        pieces: the message.
+        reply_type: what the answer's head is.
+
+    Attributes:
+        endpoint: see above.
+        future: its reply.
+        message: what is sent.
+    """
+
+    __slots__ = ("_ident", "_loop", "_peers", "endpoint", "future", "message")
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        peers: Peers,
+        endpoint: Endpoint,
+        ident: int,
+        pieces: list[Buffer],
+        reply_type: Any,
+    ) -> None:
+        self._loop = loop
+        self._peers = peers
+        self._ident = ident
+        self.endpoint = endpoint
+        self.message = HandedMessage(pieces)
+        self.future = RequestFuture(partial(loop.run_soon, self.withdraw), reply_type)
+
+    def write(self) -> None:
+        """See `IoLoop.hand_over`."""
+        peer = self._peers.by_id.get(self.endpoint.process_id)
+        if peer is not None and not self._peers.closed:
+            peer.write_handed(self.message)
+
+    def begin(self) -> None:
+        """Send it, unless that was done; the message is settled, and this is on the I/O thread."""
+        # Cancelled before it began: nobody is to hear of it.
+        if self.future.done() and not self.message.is_written:
+            return
+        if self._peers.closed:
+            self.future.set_exception(CommError(self._peers.closed))
+            return
+        self._peers.at(self.endpoint).ask(self._ident, self.message, self.future)
+
+    def withdraw(self, error: BaseException | None = None) -> None:
+        """Give it up, if it is still open; on the I/O thread."""
+        peer = self._peers.by_id.get(self.endpoint.process_id)
+        if peer is not None:
+            peer.withdraw(self._ident, error)
