@@ -204,13 +204,16 @@ class Call:
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""
+        if self._left == 0:  # every answer is here, and its end on its way
+            return
         if not self.settled.done():
             self.aborted = error
         self._end()
 
     def _end(self) -> None:
-        self.settled.set_result(None)
         self.complete.set_result(None)
+        # Last, for it wakes whoever waits.
+        self.settled.set_result(None)
 
     def cancel(self) -> None:
         """Give it up: nobody waits any more, and the ranks leave it where they wait."""
@@ -309,6 +312,7 @@ class Call:
         self._left -= 1
         if self._left == 0:
             self._parcels = []
-            self._end()
+            # Behind what else this answer brings: a thread that is woken at once waits for the interpreter anyhow.
+            self.messenger.submit(self._end)
         elif not isinstance(outcome, Arrived):
             self.settled.set_result(None)
