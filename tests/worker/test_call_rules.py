@@ -48,7 +48,7 @@ class Ranks:
         asked = (service, head, [bytes(frame) for frame in frames], answer)
         return SimpleNamespace(
             endpoint=endpoint,
-            message=SimpleNamespace(is_written=False),
+            message=SimpleNamespace(is_written=False, settle=lambda: None),
             future=answer,
             begin=lambda: self.asked[endpoint.process_id].append(asked),
         )

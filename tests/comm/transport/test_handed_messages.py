@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from interruptions import NUM_STEPS, SEED, Steps
+from line_ends import DEADLINE_S, line_between, on_thread, shut, until
 from rlinf.scheduler.comm.transport.handed_message import HandedMessage
-from test_resume import DEADLINE_S, line_between, on_thread, shut, until
+from rlinf.scheduler.errors import CommTimeout
 
 
 class Noting:
@@ -54,9 +55,9 @@ def test_whoever_is_first_writes_a_message(ends):
 def test_what_a_thread_could_not_write_is_left(ends):
     one, other = ends
     whole, part, none = (HandedMessage([b"x"]) for _ in range(3))
-    whole.write(Noting(), one, b"x" * 1000)
-    part.write(Noting(), one, b"x" * (8 << 20))
-    none.write(Noting(), one, b"x")
+    assert whole.write(Noting(), one, b"x" * 1000)
+    assert not part.write(Noting(), one, b"x" * (8 << 20))
+    assert not none.write(Noting(), one, b"x")
     assert bytes(whole.left()) == b""
     assert 0 < len(part.left()) < 8 << 20
     assert bytes(none.left()) == b"x"
@@ -133,7 +134,7 @@ def near(new_messenger):
 @pytest.fixture
 def unwoken(near, monkeypatch):
     """The same; nobody wakes the client's I/O thread but what comes from outside."""
-    client, server, heard = near
+    client, server, _ = near
     links = line_between(client, server).link, line_between(server, client).link
     # An acknowledgement would wake it, or be due there.
     until(lambda: not any(link._session.num_unacknowledged or link._ack_timer for link in links))
@@ -148,6 +149,13 @@ def test_a_request_needs_no_io_thread_to_be_sent(unwoken):
     client, server, heard = unwoken
     assert client.request(server.endpoint, "note", 1).result(DEADLINE_S).head == 1
     assert heard == ["first", 1]
+
+
+def test_who_waits_for_no_longer_than_a_time_wakes_the_io_thread(near):
+    client, server, _ = near
+    server.serve("never", lambda request: None)
+    with pytest.raises(CommTimeout):
+        client.request(server.endpoint, "never", 1, timeout_s=0.05).result(DEADLINE_S)
 
 
 def test_nothing_overtakes_what_was_handed_over_before(unwoken):
@@ -172,7 +180,7 @@ def test_what_waits_to_be_sent_late_goes_before_it(near):
 
 
 def test_a_large_request_goes_over_the_io_thread(unwoken):
-    client, server, heard = unwoken
+    client, server, _ = unwoken
     large = client.request(server.endpoint, "note", 1, [bytes(1 << 20)])
     assert not large.wait(0.05)
     server.notify(client.endpoint, "nothing", None)

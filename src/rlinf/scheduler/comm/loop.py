@@ -156,26 +156,34 @@ class IoLoop:
         else:
             callback()
 
-    def hand_over(self, callback: Callable[[], None], write: Callable[[], None]) -> None:
-        """`run_soon`, and let the caller `write` before the thread is woken, if that has nothing else to do first.
+    def hand_over(self, callback: Callable[[], None], write: Callable[[], bool], *, wake: bool) -> None:
+        """`run_soon`, and let the caller `write` by itself if the thread sleeps and has nothing else to do first.
 
-        `write` runs while the thread sleeps and may read what belongs to it, for nothing changes before `callback`
-        runs. It may come too late all the same, for the thread may be woken at any time: so it changes nothing, but by
-        one step of which `callback` finds out first of all whether it was made.
+        `write` may read what belongs to the thread, for nothing changes before `callback` runs. It may come too late
+        all the same, for the thread may be woken at any time: so it changes nothing, but by one step of which
+        `callback` finds out first of all whether it was made.
+
+        Args:
+            callback: what the thread is to do.
+            write: tells whether all of it was written.
+            wake: False: if it was, `callback` may wait until the thread is woken by something else.
         """
         if threading.get_ident() == self._ident:
             self.run_soon(callback)
             return
         self._ready.append(callback)
+        is_written = False
         try:
             if self._sleeping and self._is_next(callback):
-                write()
+                if wake:
+                    self._wake()
+                is_written = write()
         finally:
             # As `submit`.
-            if self._sleeping:
-                self._wake()
-            elif self._ended:
+            if self._ended:
                 self._run_ready()
+            elif self._sleeping and (wake or not is_written):
+                self._wake()
 
     def _is_next(self, callback: Callable[[], None]) -> bool:
         try:

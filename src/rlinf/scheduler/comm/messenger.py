@@ -260,7 +260,7 @@ class Messenger:
                     left_s, lambda: self._expire(asked, service, began)
                 )
 
-        self._loop.hand_over(begin, asked.write)
+        self._loop.hand_over(begin, asked.write, wake=timeout_s is not None)
         return asked.future
 
     def prepare(
@@ -372,9 +372,9 @@ class Messenger:
         """Run `callback` on the I/O thread soon."""
         self._loop.submit(callback)
 
-    def hand_over(self, callback: Callable[[], None], write: Callable[[], None]) -> None:
-        """Run `callback` on the I/O thread soon, and let the caller `write` before that is woken: see `IoLoop`."""
-        self._loop.hand_over(callback, write)
+    def hand_over(self, callback: Callable[[], None], write: Callable[[], bool], *, wake: bool) -> None:
+        """Run `callback` on the I/O thread, and let the caller `write` by itself: see `IoLoop`."""
+        self._loop.hand_over(callback, write, wake=wake)
 
     def submit_once(self, callback: Callable[[], None]) -> None:
         """The same, of what does everything that is there to be done: not again if it is the last in line."""

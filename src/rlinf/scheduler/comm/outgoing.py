@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -29,9 +30,10 @@ class Outgoing:
         endpoint: see above.
         future: its reply.
         message: what is sent.
+        written_at: when its thread wrote it, if it did, on the monotonic clock.
     """
 
-    __slots__ = ("_ident", "_loop", "_peers", "endpoint", "future", "message")
+    __slots__ = ("_ident", "_loop", "_peers", "endpoint", "future", "message", "written_at")
 
     def __init__(
         self,
@@ -47,13 +49,14 @@ class Outgoing:
         self._ident = ident
         self.endpoint = endpoint
         self.message = HandedMessage(pieces)
+        self.written_at = 0.0
         self.future = RequestFuture(partial(loop.run_soon, self.withdraw), reply_type)
 
-    def write(self) -> None:
+    def write(self) -> bool:
         """See `IoLoop.hand_over`."""
+        self.written_at = time.monotonic()
         peer = self._peers.by_id.get(self.endpoint.process_id)
-        if peer is not None and not self._peers.closed:
-            peer.write_handed(self.message)
+        return peer is not None and not self._peers.closed and peer.write_handed(self.message)
 
     def begin(self) -> None:
         """Send it, unless that was done; the message is settled, and this is on the I/O thread."""

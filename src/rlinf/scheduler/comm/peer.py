@@ -68,14 +68,21 @@ class Line(Protocol):
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Queue the pieces of one message; never blocks. `late`: it may wait a moment for others to go with."""
 
-    def write_handed(self, message: HandedMessage) -> None:
-        """Write a message by the thread that hands it over, if that can be done at once (see `IoLoop.hand_over`)."""
+    def write_handed(self, message: HandedMessage) -> bool:
+        """Write a message by the thread that hands it over (see `IoLoop.hand_over`); whether all of it was written."""
 
     def close(self) -> None:
         """Drop every connection."""
 
     def abandon(self) -> None:
         """Close every descriptor in a forked child."""
+
+
+class HandOver(Protocol):
+    """See `IoLoop.hand_over`."""
+
+    def __call__(self, callback: Callable[[], None], write: Callable[[], bool], *, wake: bool) -> None:
+        """Run `callback` on the I/O thread."""
 
 
 class Request:
@@ -159,7 +166,7 @@ class Request:
             snapshot: False if nobody will change `frames` any more; saves a copy of large ones.
             settled: called once, on the I/O thread: True when the sender's future has taken the answer, False
                 when it had been cancelled or the process died before. It costs one small message.
-            begun: called once, on the I/O thread and before `settled`.
+            begun: called once, on the I/O thread, soon and before `settled`.
 
         Returns:
             False if nobody waits for the answer (cancelled, dead, answered before); neither of the two is then
@@ -170,7 +177,11 @@ class Request:
         # Packed while the request is still open: a head that cannot be packed leaves it to `fail`.
         kind = framing.REPLY if settled is None else framing.REPLY_SETTLE
         message = HandedMessage(framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot))
-        self._peer.hand_over(lambda: self._answer(message, settled, begun), lambda: self._write(message))
+        self._peer.hand_over(
+            lambda: self._answer(message, settled, begun),
+            lambda: self._write(message),
+            wake=begun is not None,
+        )
         return True
 
     def fail(self, error: BaseException) -> bool:
@@ -181,9 +192,8 @@ class Request:
         self._peer.run_soon(lambda: self._answer(message, None, None))
         return True
 
-    def _write(self, message: HandedMessage) -> None:
-        if self._is_open:
-            self._peer.write_handed(message)
+    def _write(self, message: HandedMessage) -> bool:
+        return self._is_open and self._peer.write_handed(message)
 
     def _answer(
         self,
@@ -235,7 +245,7 @@ class Peer:
         process_id: str,
         submit: Callable[[Callable[[], None]], None],
         run_soon: Callable[[Callable[[], None]], None],
-        hand_over: Callable[[Callable[[], None], Callable[[], None]], None],
+        hand_over: HandOver,
     ) -> None:
         self.process_id = process_id
         self.name = ""
@@ -259,10 +269,9 @@ class Peer:
         if self.line is not None and not self.lost:
             self.line.send(pieces, late=late)
 
-    def write_handed(self, message: HandedMessage) -> None:
+    def write_handed(self, message: HandedMessage) -> bool:
         """See `Line`."""
-        if self.line is not None and not self.lost:
-            self.line.write_handed(message)
+        return self.line is not None and not self.lost and self.line.write_handed(message)
 
     def _send_handed(self, message: HandedMessage) -> None:
         if not message.is_written:

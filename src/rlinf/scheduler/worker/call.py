@@ -148,11 +148,16 @@ class Call:
             endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
         )
 
-    def write(self) -> None:
+    def write(self) -> bool:
         """See `IoLoop.hand_over`; by the calling thread."""
-        for prepared in self._prepared:
-            if prepared is not None:
-                prepared.write()
+        written = [prepared is not None and prepared.write() for prepared in self._prepared]
+        return all(written)
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether shared memory is lent to the ranks, or is to be released before they want some."""
+        is_lent = any(parcel.in_shared_memory for parcel in self._parcels)
+        return is_lent or self.messenger.parcels.has_dropped
 
     def settle(self) -> None:
         """The first act of what was handed over."""
@@ -239,10 +244,10 @@ class Call:
         endpoint = self._targets[index].endpoint
         if not self._parcels or endpoint is None:
             return
-        self.sent_at[index] = time.monotonic()
         prepared, self._prepared[index] = self._prepared[index], None
         if prepared is None or prepared.endpoint is not endpoint:
             prepared = self._prepare(index, endpoint)
+        self.sent_at[index] = prepared.written_at if prepared.message.is_written else time.monotonic()
         prepared.begin()
         prepared.future.add_done_callback(partial(self._on_answer, index))
         if self._is_cancelled:  # while the rank could not read its arguments

@@ -43,8 +43,8 @@ class HandedMessage:
         self._data = b""
         self._link: Writable | None = None
 
-    def write(self, link: Writable, connection: socket.socket, data: bytes) -> None:
-        """Write `data`, which ends with the message; by the thread that hands it over, once."""
+    def write(self, link: Writable, connection: socket.socket, data: bytes) -> bool:
+        """Write `data`, which ends with the message, by the thread that hands it over, once; whether it did, wholly."""
         self._link, self._data = link, data
         sent = map(connection.send, repeat(data, 1), iter(self._turns.pop, None))
         try:
@@ -55,6 +55,7 @@ class HandedMessage:
         except OSError as error:  # full, or broken: the I/O thread goes on with it
             if raised_by_signal_handler(error):
                 raise
+        return self._counts == [len(data)]
 
     def settle(self) -> None:
         """The first act of what was handed over: nobody else writes it from here on; on the I/O thread, once."""

@@ -96,11 +96,10 @@ class PeerLine:
             else:
                 self._sockets.flush_soon(self.link)
 
-    def write_handed(self, message: HandedMessage) -> None:
+    def write_handed(self, message: HandedMessage) -> bool:
         """See `Line`."""
         link = self.link
-        if link is not None and not self._leaving:
-            link.write_handed(message)
+        return link is not None and not self._leaving and link.write_handed(message)
 
     def leave(self, goodbye: list[Buffer]) -> None:
         """Send a last message; no connection is made any more."""

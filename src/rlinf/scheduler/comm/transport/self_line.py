@@ -35,8 +35,10 @@ class SelfLine:
             reader.feed(memoryview(piece), messages)
         self._submit(lambda: self._deliver(messages))
 
-    def write_handed(self, message: HandedMessage) -> None:
+    def write_handed(self, message: HandedMessage) -> bool:
         """There is nothing to write to."""
+        del message
+        return False
 
     def close(self) -> None:
         """Nothing is held."""

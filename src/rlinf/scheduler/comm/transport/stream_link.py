@@ -110,14 +110,15 @@ class StreamLink:
         """Whether everything taken from the session has been handed to the kernel."""
         return not self._pieces and not self._chunk and self._handed is None
 
-    def write_handed(self, message: HandedMessage) -> None:
-        """Write a small message, and what waits before it; by the thread that hands it over."""
+    def write_handed(self, message: HandedMessage) -> bool:
+        """See `Line`; only a small message, and what waits before it."""
         waiting = self._session.unsent()
         if waiting is None or self._closed or self._secure is not None or not self.idle:
-            return
+            return False
         pieces = [*chain.from_iterable(waiting), *message.pieces]
-        if sum(map(len, pieces)) <= HANDED_BYTES:
-            message.write(self, self.connection, b"".join(pieces))
+        if sum(map(len, pieces)) > HANDED_BYTES:
+            return False
+        return message.write(self, self.connection, b"".join(pieces))
 
     def note_written(self, message: HandedMessage) -> None:
         """See `Writable`."""
