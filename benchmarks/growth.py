@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from measure import KIB, Table, duration_text, ratio_text, stopwatch
-from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.channel import Channel, control_wire
 from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.session import Session
 from rlinf.testing import LocalRuntime
@@ -70,7 +70,9 @@ def _join(channel: Channel, size: int, address: LocalAddress) -> list[Session]:
     home = address.directory
     sessions = [Session(address.secret, f"client:{number}", home=home) for number in range(size)]
     for session in sessions:
-        session.service(ChannelConnections).to(channel._ref).ask(wire.Query("held"), wire.QueueState)
+        session.service(ChannelConnections).to(channel._ref).ask(
+            control_wire.Query("held"), control_wire.QueueState
+        )
     return sessions
 
 

@@ -9,7 +9,14 @@ import channel_roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel, arrival_watch, wire
+from rlinf.scheduler.channel import (
+    Channel,
+    ChannelRef,
+    ChannelSpec,
+    StartChannel,
+    arrival_watch,
+    control_wire,
+)
 from rlinf.scheduler.errors import ChannelLost, ChannelUnanswered
 from rlinf.testing.local import HeldHere
 
@@ -162,11 +169,11 @@ def test_a_query_whose_server_does_not_answer_names_the_queue_and_leaves_nothing
     server.stop()
     connection = channel._connection()
     with pytest.raises(ChannelUnanswered, match=r"queue \('q', 1\): query .*does not answer\)$"):
-        connection.ask(wire.Query(("q", 1)), wire.QueueState, timeout_s=0.05)
+        connection.ask(control_wire.Query(("q", 1)), control_wire.QueueState, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=rf"channel '{channel.name}': stats .*does not answer\)$"):
-        connection.ask(wire.Stats(), wire.ChannelCounts, timeout_s=0.05)
+        connection.ask(control_wire.Stats(), control_wire.ChannelCounts, timeout_s=0.05)
     with pytest.raises(ChannelUnanswered, match=r"close .*; whether it was done is not known"):
-        connection.ask(wire.Close(), timeout_s=0.05)
+        connection.ask(control_wire.Close(), timeout_s=0.05)
     server.signal(signal.SIGCONT)
 
 

@@ -9,7 +9,7 @@ import checkpoint_roles as roles
 import numpy as np
 import pytest
 
-from rlinf.scheduler.channel import Channel, Starter, load_job, save_job, wire
+from rlinf.scheduler.channel import Channel, Starter, control_wire, load_job, save_job
 from rlinf.scheduler.channel import save_desk as desk
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.comm.promise import Promise
@@ -556,7 +556,7 @@ def test_a_subscription_is_not_saved(in_process, tmp_path):
     assert not os.path.exists(tmp_path / "job")
 
 
-@pytest.mark.parametrize("failing", [wire.Look, wire.Save])
+@pytest.mark.parametrize("failing", [control_wire.Look, control_wire.Save])
 def test_when_one_channel_fails_the_others_keep_nothing_for_it(in_process, tmp_path, monkeypatch, failing):
     one, other = in_process.create(), Channel.create(in_process.name(), durable=tmp_path / "durable")
     begin_to_ask = ChannelConnection.begin_to_ask
@@ -585,7 +585,7 @@ def test_a_first_look_is_given_up_when_too_much_is_put_after_it(in_process, tmp_
     begin_to_ask = ChannelConnection.begin_to_ask
 
     def put_much_in_between(connection, message, *args):
-        if isinstance(message, wire.Save) and connection.ref.spec.name == one.name:
+        if isinstance(message, control_wire.Save) and connection.ref.spec.name == one.name:
             for number in range(num_items):
                 one.put(np.full(LARGE, number))
                 one.get(timeout_s=DEADLINE_S)
@@ -693,7 +693,7 @@ def test_what_moves_between_the_cuts_of_two_channels_is_in_one_of_them(
     def ask_and_move(connection, message, *args):
         answer = begin_to_ask(connection, message, *args)
         asked.append(message)
-        if isinstance(message, wire.Save) and len(asked) in (1, 3):
+        if isinstance(message, control_wire.Save) and len(asked) in (1, 3):
             with one.lease() as lease:
                 other.put(lease.item)
         return answer

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from rlinf.scheduler.channel import Channel, receiving, server, wire
+from rlinf.scheduler.channel import Channel, control_wire, receiving, run_desk, wire
 from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.channel.shortcut import MIN_OPERATIONS
@@ -36,7 +36,7 @@ def test_a_put_that_its_server_has_no_memory_for_does_not_take_those_in_the_same
     with LocalRuntime() as runtime:
         channel = Channel.create("items")
         channel.qsize()
-        monkeypatch.setattr(server, "Arrived", fails_at_third())
+        monkeypatch.setattr(run_desk, "Arrived", fails_at_third())
         puts = begin_together(
             runtime, lambda: [channel.put(n, async_op=True, timeout_s=DEADLINE_S) for n in range(8)]
         )
@@ -104,7 +104,7 @@ def test_a_batch_of_which_an_item_cannot_be_read_leaves_nothing_to_the_next_get(
         channel = Channel.create("items")
         for number in range(4):
             channel.put(number, weight=1)
-        fails_once(monkeypatch, server.Arrived, "frames", at=2)
+        fails_once(monkeypatch, Arrived, "frames", at=2)
         batch, get = begin_together(
             runtime,
             lambda: (
@@ -145,7 +145,7 @@ def test_a_run_of_which_bytes_are_missing_says_which_were_not_put():
         stranger.serve(wire.service(ref.spec.channel_id, wire.NEWS), hear, wire.News)
         to = runtime.messenger.endpoint
         opened = stranger.request(
-            to, wire.service(ref.spec.channel_id, wire.CONTROL), wire.Open(stranger.endpoint)
+            to, wire.service(ref.spec.channel_id, wire.CONTROL), control_wire.Open(stranger.endpoint)
         )
         opened.result(DEADLINE_S)
         run = wire.Puts("default", 1, [1, 2, 3], [0, 0, 0])
@@ -213,10 +213,12 @@ def test_a_client_that_says_that_it_is_another_process_is_refused(caplog):
         service = wire.service(channel._ref.spec.channel_id, wire.CONTROL)
         for _ in range(3):
             opened = stranger.request(
-                runtime.messenger.endpoint, service, wire.Open(runtime.messenger.endpoint)
+                runtime.messenger.endpoint, service, control_wire.Open(runtime.messenger.endpoint)
             )
             with pytest.raises(CommError, match=r"'stranger' says that .* another process"):
                 opened.result(DEADLINE_S)
         assert len([record for record in caplog.records if "another process" in record.message]) == 1
-        stranger.request(runtime.messenger.endpoint, service, wire.Open(stranger.endpoint)).result(DEADLINE_S)
+        stranger.request(runtime.messenger.endpoint, service, control_wire.Open(stranger.endpoint)).result(
+            DEADLINE_S
+        )
         stranger.close()

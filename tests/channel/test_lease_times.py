@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rlinf.scheduler.channel import lease_keeper, wire
+from rlinf.scheduler.channel import control_wire, lease_keeper, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.lease_desk import LeaseDesk
 from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
@@ -67,14 +67,18 @@ def keep(clock, ttl_s=30.0, keep_s=1e9):
     operation = Operation("lease", "default", None)
     operation.lease = wire.LeaseRequest(ttl_s, "consumer")
     operation.keep_s = keep_s
-    keeper.begin(operation, Delivery(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
+    keeper.begin(operation, Delivery.of(wire.Delivered(1, [], lease=wire.LeaseNote(7, [1])), []))
     return keeper, operation.ticket
 
 
 def test_a_lease_is_extended_at_every_third_of_its_time(clock):
     keep(clock)
     clock.run_until(35)
-    assert clock.told == [(10, wire.Extend(7)), (20, wire.Extend(7)), (30, wire.Extend(7))]
+    assert clock.told == [
+        (10, control_wire.Extend(7)),
+        (20, control_wire.Extend(7)),
+        (30, control_wire.Extend(7)),
+    ]
 
 
 def test_a_lease_that_is_over_is_not(clock):
@@ -83,14 +87,14 @@ def test_a_lease_that_is_over_is_not(clock):
     keeper.end(ticket)
     keeper.end(ticket)
     clock.run_until(100)
-    assert clock.told == [(10, wire.Extend(7))]
+    assert clock.told == [(10, control_wire.Extend(7))]
 
 
 def test_what_is_overdue_is_given_back_and_not_extended_any_more(clock):
     keep(clock, keep_s=12)
     clock.run_until(100)
     (first, extended), (last, settled) = clock.told
-    assert (first, extended, last) == (10, wire.Extend(7), 12)
+    assert (first, extended, last) == (10, control_wire.Extend(7), 12)
     assert (settled.generation, settled.places, settled.done) == (7, None, False)
     assert settled.reason == "its consumer did not come to an end in 12 s"
 
@@ -101,7 +105,7 @@ def test_more_time_is_more_time_and_never_less(clock):
     keeper.extend(ticket, 20)
     keeper.extend(ticket, 1)
     clock.run_until(24)
-    assert not any(isinstance(message, wire.Settle) for _, message in clock.told)
+    assert not any(isinstance(message, control_wire.Settle) for _, message in clock.told)
     clock.run_until(26)
     assert clock.told[-1][0] == 25
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from rlinf.scheduler.channel import Channel, wire
+from rlinf.scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.sender import RUN_OPERATIONS, OperationSender
 from rlinf.scheduler.comm.codec import decode, encode
@@ -42,7 +43,10 @@ def _sent(runtime, ref, operations):
     sender = OperationSender(line, ref)
     for operation, item in operations:
         if operation.kind == "put":
-            operation.parcel = runtime.messenger.parcels.pack(encode(item), ref.endpoint, snapshot=True)
+            encoded = encode(item)
+            operation.parcel = SmallParcel(encoded.snapshot(), encoded.size_bytes)
+            if encoded.size_bytes > SMALL_BYTES:
+                operation.parcel = runtime.messenger.parcels.pack(encoded, ref.endpoint, snapshot=True)
         sender.begin(operation)
     sender.send()
     return line

@@ -1,6 +1,6 @@
 """Who uses which queues of a channel, as told to whoever looks."""
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.users import MAX_SHOWN, MAX_USES, Users, channel_note
 
 NAMES = {"p": "rollout:0", "g": "actor:0"}
@@ -11,13 +11,19 @@ def put(queue):
 
 
 def queue_of(name, num_items=1, waiting=()):
-    return wire.ExplainedQueue(
-        wire.Depth(name, num_items, num_items, 0, 0, 0, 0, 0, 0, 0, []), 0.0, list(waiting), [], [], False, ""
+    return control_wire.ExplainedQueue(
+        control_wire.Depth(name, num_items, num_items, 0, 0, 0, 0, 0, 0, 0, []),
+        0.0,
+        list(waiting),
+        [],
+        [],
+        False,
+        "",
     )
 
 
 def explanation(*queues):
-    return wire.Explanation("driver", False, 0, 0, 0, 0, 0.0, 0.0, "", list(queues), [])
+    return control_wire.Explanation("driver", False, 0, 0, 0, 0, 0.0, 0.0, "", list(queues), [])
 
 
 def noted(users, *queues):
@@ -30,7 +36,7 @@ def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
     names = [f"q{number}" for number in range(2 * MAX_SHOWN)]
     for at, name in enumerate(names):
         users.note("p", [put(name)], now=float(at))
-    waiting = wire.WaitingNote("actor:0", "get", 5.0)
+    waiting = control_wire.WaitingNote("actor:0", "get", 5.0)
     waited = [queue_of(name, 0, [waiting]) for name in names[:MAX_SHOWN]]
     found = noted(users, *waited, queue_of("misspelt"))
     newest = [repr(name) for name in names[-MAX_SHOWN + 1 :]]

@@ -27,12 +27,14 @@ from rlinf.scheduler.queueing import (
     merged,
 )
 from rlinf.scheduler.queueing.admission import Admission
+from rlinf.scheduler.queueing.bounded import BoundedQueue
 from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import HeldItems, Leases
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, Tally
+from rlinf.scheduler.queueing.operations import Client, Getter, Putter
 from rlinf.scheduler.queueing.ranked import RankedItems
 from rlinf.scheduler.queueing.sharding import Sharding
+from rlinf.scheduler.queueing.tally import Tally
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 
 CLIENTS = st.sampled_from(["a", "b"])
@@ -484,7 +486,7 @@ def test_more_producers_that_were_done_than_there_are_to_be_are_an_error():
 
 # What each part of the queues keeps: in the records, or made anew from them.
 KEPT = {
-    NamedQueue: "name fifo flushed sharding admission ended getters parked putters streams",
+    BoundedQueue: "name fifo flushed sharding admission ended getters parked putters streams",
     TapQueue: "members num_dropped removed subscription terms vacancy",
     WeightedFifo: "_items _ranked _returned num_entered",
     RankedItems: "_items passes",
@@ -502,7 +504,7 @@ KEPT = {
     Producers: "num_places _num_done _names _vacant _last_vacancy _num_done_before",
 }
 MADE_ANEW = {
-    NamedQueue: "counted_bytes delivering leased_bytes leased_items max_bytes maxsize num_dead num_leases on_the_way"
+    BoundedQueue: "counted_bytes delivering leased_bytes leased_items max_bytes maxsize num_dead num_leases on_the_way"
     " reserved reserved_bytes tally taps",
     TapQueue: "_sources drops",
     WeightedFifo: "groups num_items size_bytes weight",
@@ -516,7 +518,7 @@ MADE_ANEW = {
     Sharding: "wanted",
 }
 # Of items that are lost, which are in no record; and of those who look at a channel twice.
-LEFT_OUT = {NamedQueue: "lost", WeightedFifo: "lost", Item: "lost", Tally: "has_losses watches"}
+LEFT_OUT = {BoundedQueue: "lost", WeightedFifo: "lost", Item: "lost", Tally: "has_losses watches"}
 WITH_ARGUMENTS = {Sharding: (ShardPlan(1),), Producers: (1,)}
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from feeding_mutants import with_queue
 
 from rlinf.scheduler.queueing import ChannelState
-from rlinf.scheduler.queueing.named_queue import Getter, NamedQueue
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Getter
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.testing.simulation import Machines
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler import Channel, Worker
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import Starter, control_wire, record_desk
 from rlinf.scheduler.channel.record_desk import RecordDesk
 from rlinf.scheduler.comm import encode
-from rlinf.scheduler.errors import ChannelArgumentError, RecordingError
+from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, RecordingError
+from rlinf.scheduler.session import current_session
 from rlinf.scheduler.tape import deliveries
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
 from rlinf.scheduler.tape.files import TapeFile, TapeReader
@@ -453,8 +454,36 @@ def test_the_file_is_of_its_user_alone(channels, tmp_path):
 
 
 def test_a_recording_for_which_nobody_waits_any_more_is_not_begun(tmp_path):
-    answers, wanted = [], wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
+    answers, wanted = [], control_wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
     desk = RecordDesk("items", lambda step: step())
     desk.answer(SimpleNamespace(head=wanted, is_cancelled=True, reply=answers.append))
     wait_until(lambda: answers)
     assert desk._log is None
+
+
+def test_the_step_of_a_get_that_is_refused_is_forgotten(channels):
+    prompts, _ = channels
+    prompts.set_version(1, "paced", batch_items=1)
+    desk = current_session().service(Starter)._servers["prompts"]._records
+    with Worker.at_step(3), pytest.raises(ChannelError, match="gives slots"):
+        prompts.get_group(2, "paced")
+    assert not desk._steps
+
+
+def test_a_recording_that_is_not_written_in_time_is_told_of(tmp_path, monkeypatch, caplog):
+    write, disk = os.pwritev, threading.Event()
+    answers, wanted = [], control_wire.Record(str(tmp_path / "items.rec"), False, 1 << 20)
+    desk = RecordDesk("items", lambda step: step())
+    desk.answer(SimpleNamespace(head=wanted, is_cancelled=False, reply=answers.append))
+    wait_until(lambda: answers)
+    log = desk._log
+    monkeypatch.setattr("rlinf.scheduler.tape.files.os.pwritev", lambda *args: disk.wait(60) and write(*args))
+    monkeypatch.setattr(record_desk, "CLOSE_S", 0.05)
+    log.add((0.0, "default", "actor:0", 1, [(("driver", "p", 1), None, None, 0, 5, 0)]), [], 10)
+    desk.close()
+    assert (
+        f"channel 'items': its recording '{tmp_path / 'items.rec'}' is not all on disk after 0.05 s"
+        in caplog.text
+    )
+    disk.set()
+    assert log.ended.wait(60)

@@ -66,6 +66,17 @@ def pages_in_memory(arena):
     return os.fstat(arena.fd).st_blocks * 512
 
 
+# -- where frames lie ----------------------------------------------------------------------------
+
+
+def test_large_frames_begin_at_a_page_and_others_follow_each_other_closely():
+    large = 4 * MIB
+    offsets, end = frame_offsets([100, 1000, large, 10, large + 1, large - 1])
+
+    assert offsets == [0, 128, 4096, 4096 + large, 8192 + large, 8192 + 2 * large + 64]
+    assert end == 8192 + 3 * large + 64
+
+
 # -- blocks --------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,8 @@
 
 - `client.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`, all
   of them by `access.py`; `arguments.py`: what they accept
-- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `refusals.py`: a process's side, operations under way
+- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `fixed_parcel.py`, `puts_under_way.py`,
+  `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
 - `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
 - `line.py`: what leads from the one to the other; `outside.py`: what a server needs of the world
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in
@@ -14,11 +15,13 @@
 - `question.py`, `asking.py`, `request.py`: items that are answered, straight to who asked
 - `lease_keeper.py`: what a process does for the leases that it has
 - `report.py`: what goes on in a channel, for people
+- `operation_desk.py`, `run_desk.py`: what the server does with operations, alone and in a row; `news_desk.py`: what it
+  tells its clients; `known_client.py`: what it keeps of each
 - `producer_desk.py`, `lease_desk.py`, `arrival_watch.py`, `byte_bound.py`: what the server does besides
 - `explaining.py`: what it says of itself; `heap.py`: its memory after a peak
 - `saving.py`, `save_desk.py`: checkpoints, of the user's side and the server's
 - `checkpoint.py`, `record_file.py`: as they lie on disk, in files of records
-- `wire.py`: what the two say to each other
+- `wire.py`: what the two say to each other of operations; `control_wire.py`: of everything else
 - `spec.py`: what a channel is, as data; `deadlines.py`: how long it waits where nobody says otherwise
 - `starting.py`: how the process that holds one is started
 """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.arguments import checked_queue_name, checked_weight
 from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.connection import ChannelConnection
@@ -45,14 +46,17 @@ class ChannelAccess:
         """The queue that is meant by two names of one argument."""
         return checked_queue_name(self._name, queue_name, key)
 
-    def _query(self, queue_name: Any, key: Any) -> wire.QueueState:
+    def _query(self, queue_name: Any, key: Any) -> control_wire.QueueState:
         queue = self._queue(queue_name, key)
-        state: wire.QueueState = self._connection().ask(wire.Query(queue), wire.QueueState)
+        state: control_wire.QueueState = self._connection().ask(
+            control_wire.Query(queue), control_wire.QueueState
+        )
         return state
 
     def _put(
         self, item: Any, weight: float, operation: Operation, async_op: bool
     ) -> AsyncHandle[None] | None:
+        operation.channel = self._name
         operation.weight = checked_weight(self._name, weight)
         if operation.trace is None:
             operation.trace = own_trace()
@@ -63,24 +67,17 @@ class ChannelAccess:
             if operation.held is not None:
                 operation.held.fate.taken = True  # by the channel
             return None
-        return AsyncHandle(connection.start(operation, encoded), None, self._what(operation))
+        return AsyncHandle(connection.start(operation, encoded), None, operation.describe)
 
     def _get(self, operation: Operation, async_op: bool) -> Any:
+        operation.channel = self._name
         load = self._load_batch if operation.is_batch else self._load_item
         connection = self._connection()
         if not async_op:
             return connection.run(operation, load=load)
 
-        def take(items: Delivery) -> Any:
-            connection.look_after(operation)
-            connection.note_moved(operation, items)  # of a rank that is recorded: into that, too
-            try:
-                return load(items)
-            except ChannelArgumentError:
-                connection.give_back(operation)  # a handle that fails takes what it has
-                raise
-
-        return AsyncHandle(connection.start(operation), take, self._what(operation))
+        take = partial(_take, connection, operation, load)
+        return AsyncHandle(connection.start(operation), take, operation.describe)
 
     def _load_item(self, items: list[Arrived]) -> Any:
         item = items[0].load()
@@ -104,9 +101,6 @@ class ChannelAccess:
             connection = self._cached = current_session().service(ChannelConnections).to(self._ref)
         return connection
 
-    def _what(self, operation: Operation) -> Callable[[], str]:
-        return lambda: f"{operation.kind} on channel '{self._name}', queue {operation.queue_name!r}"
-
     @property
     def _ref(self) -> ChannelRef:
         """How it is reached, once it has started."""
@@ -118,6 +112,19 @@ class ChannelAccess:
                 )
             self._where = where = ChannelRef(where.spec, wait_for_start(where.spec, where.started))
         return where
+
+
+def _take(
+    connection: ChannelConnection, operation: Operation, load: Callable[[Delivery], Any], items: Delivery
+) -> Any:
+    """Make of what a handle brings what its caller gets."""
+    connection.look_after(operation)
+    connection.note_moved(operation, items)  # of a rank that is recorded: into that, too
+    try:
+        return load(items)
+    except ChannelArgumentError:
+        connection.give_back(operation)  # a handle that fails takes what it has
+        raise
 
 
 def copies(items: Delivery) -> Delivery:

@@ -78,6 +78,7 @@ class Admitting(ChannelAccess):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("admit", queue, checked_timeout(self._name, timeout_s))
+        operation.channel = self._name
         operation.max_lag = checked_version(self._name, max_lag, "max_lag")
         connection = self._connection()
         if not async_op:
@@ -89,7 +90,7 @@ class Admitting(ChannelAccess):
         promise = connection.start(operation)
         # Waiting for it takes nothing: what is not kept goes back.
         return AsyncHandle(
-            promise, lambda _: Slot.granted(connection, operation, promise), self._what(operation), Fate()
+            promise, lambda _: Slot.granted(connection, operation, promise), operation.describe, Fate()
         )
 
     @overload
@@ -160,10 +161,11 @@ class Admitting(ChannelAccess):
         operation = Operation("set_version", queue, checked_timeout(self._name, timeout_s))
         operation.version = checked_version(self._name, version)
         operation.batch_items = checked_optional_count(self._name, "batch_items", batch_items)
+        operation.channel = self._name
         operation.begins = bool(begins)
         connection = self._connection()
         if async_op:
-            return AsyncHandle(connection.start(operation), None, self._what(operation))
+            return AsyncHandle(connection.start(operation), None, operation.describe)
         connection.run(operation)
         return None
 

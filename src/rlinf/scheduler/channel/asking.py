@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.connections import ChannelConnections
 from rlinf.scheduler.channel.question import (
@@ -178,7 +178,7 @@ class Asking:
         asked = self._forget(number)
         if asked is not None and asked.connection.lost is None:
             with suppress(ChannelError, CommError):
-                asked.connection.tell(wire.Retract(asked.queue, number))
+                asked.connection.tell(control_wire.Retract(asked.queue, number))
 
     def _find(self, number: int) -> Pending | None:
         asked = self._asked.get(number)

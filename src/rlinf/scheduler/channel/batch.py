@@ -91,16 +91,19 @@ class ShardBatch(Batch):
 class Delivery(list[Arrived]):
     """The items of a batch as they came.
 
-    Args:
+    Attributes:
         told: what the channel said of them.
-        items: they.
     """
 
     __slots__ = ("told",)
+    told: wire.Delivered
 
-    def __init__(self, told: wire.Delivered, items: Iterable[Arrived]) -> None:
-        super().__init__(items)
-        self.told = told
+    @classmethod
+    def of(cls, told: wire.Delivered, items: Iterable[Arrived]) -> Delivery:
+        """Items, of which that was said."""
+        delivery = cls(items)
+        delivery.told = told
+        return delivery
 
     def batch(self, values: list[Any]) -> Batch:
         """What its caller gets, of the values that the items are."""

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any, Literal, overload
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.admitting import Admitting
 from rlinf.scheduler.channel.answering import Answering
 from rlinf.scheduler.channel.arguments import (
@@ -300,16 +300,14 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
-        if priority != 0:
-            operation.priority = checked_priority(self._name, priority)
-        if group is not None:
-            operation.group = checked_group(self._name, group)
-        if version is not None:
-            operation.version = checked_version(self._name, version)
-        if slot is not None:
-            self._use(slot, operation)
-        if sources is not None:
-            operation.trace = trace_of(self._name, sources)
+        if (
+            priority != 0
+            or group is not None
+            or version is not None
+            or slot is not None
+            or sources is not None
+        ):
+            self._say(operation, priority, group, version, slot, sources)
         return self._put(item, weight, operation, async_op)
 
     def put_nowait(
@@ -334,6 +332,19 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         """
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, None, wait=False)
+        self._say(operation, priority, group, version, slot, sources)
+        self._put(item, weight, operation, False)
+
+    def _say(
+        self,
+        operation: Operation,
+        priority: int,
+        group: GroupName | None,
+        version: int | None,
+        slot: Slot | None,
+        sources: Any,
+    ) -> None:
+        """Say of a put what its item is, where its caller has."""
         operation.priority = checked_priority(self._name, priority)
         if group is not None:
             operation.group = checked_group(self._name, group)
@@ -343,7 +354,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             self._use(slot, operation)
         if sources is not None:
             operation.trace = trace_of(self._name, sources)
-        self._put(item, weight, operation, False)
 
     def end(
         self,
@@ -370,7 +380,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
         connection.finish_puts("end", checked_timeout(self._name, timeout_s))
-        connection.ask(wire.EndQueue(queue))
+        connection.ask(control_wire.EndQueue(queue))
 
     def flush(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> None:
         """Let batches take what a queue holds now, whether it reaches their weight or not; an incomplete one, then.
@@ -381,7 +391,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         queue = checked_queue_name(self._name, queue_name, key)
         connection = self._connection()
         connection.finish_puts("flush", ANSWER_S)
-        connection.ask(wire.Flush(queue))
+        connection.ask(control_wire.Flush(queue))
 
     def producer(self) -> Producer:
         """Be one of the channel's `producers` for the time of a `with` block.
@@ -447,7 +457,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s; it may be closed or not.
         """
-        self._connection().ask(wire.Close())
+        self._connection().ask(control_wire.Close())
 
     def delete(self, timeout_s: float | None = DELETE_TIMEOUT_S) -> None:
         """Close the channel, drop what it holds, end its process and free its name.
@@ -462,7 +472,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelUnanswered: the channel's process did not answer in time.
         """
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
-        self._connection().ask(wire.Delete(), timeout_s=limit_s)
+        self._connection().ask(control_wire.Delete(), timeout_s=limit_s)
 
     def __reduce__(self) -> tuple[type[Channel], tuple[ChannelRef]]:
         return Channel, (self._ref,)

@@ -16,9 +16,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import CONFIRM_DELAY_S
+from rlinf.scheduler.channel.fixed_parcel import SMALL_BYTES, SmallParcel
 from rlinf.scheduler.channel.holding import HELD_BYTES
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
@@ -63,6 +64,8 @@ DELETE_TIMEOUT_S = 60.0
 IO_THREAD_S = 5.0
 # What has no deadline of its own waits so long for another process to hold a durable channel.
 RESTART_S = 60.0
+# A process that leaves waits so long to hear what it holds.
+LOOK_S = 5.0
 _STUCK = "this process's I/O thread does not answer"
 
 
@@ -90,6 +93,9 @@ class ChannelConnection:
         ref: the channel.
         line: leads to its server.
         on_lost: called with it on the I/O thread when its server is gone.
+
+    Attributes:
+        device_of: says which tensors of items may stay on their device; None: none may.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class ChannelConnection:
         self._shell = ClientShell(session, ref, line, lambda: on_lost(self))
         self._drain = self._shell.drain
         self._on_devices = self._shell.on_devices
+        self.device_of = None if self._on_devices is None else self._on_devices.devices.device_of
         self._hurry = partial(messenger.submit_once, self._drain)
         # Each thread's shortcut, or what it has done about one.
         self._own = threading.local()
@@ -119,11 +126,6 @@ class ChannelConnection:
     def held_by(self) -> str:
         """The name of the process that holds the channel, as far as it is known here."""
         return self._messenger.peer_name(self.ref.endpoint.process_id)
-
-    @property
-    def device_of(self) -> Callable[[Any], str] | None:
-        """Says which tensors of items may stay on their device; None: none may."""
-        return None if self._on_devices is None else self._on_devices.devices.device_of
 
     def awaits(self, operation: Operation) -> Wait:
         """What whoever waits for the end of an operation waits for; from any thread."""
@@ -157,10 +159,9 @@ class ChannelConnection:
         """
         self._check_may_block()
         self._messenger.check_process()
-        promise: Promise[Any] = Promise()
-        operation.promise_to(promise)
+        operation.promise_to(Promise())
         operation.blocks = True
-        give_up, fate = self._shell.drop, promise.fate
+        give_up = self._shell.drop
         try:
             shortcut = self._take_shortcut(operation)
             call = None if shortcut is None else self._call(shortcut, operation, encoded)
@@ -176,17 +177,17 @@ class ChannelConnection:
                 value = load(items)
             # Stores and a return: nothing can come in between. Before them, the items go back; after them, they are
             # the caller's.
-            fate.mark[0] = 1
-            fate.taken = True
+            operation.mark[0] = 1
+            operation.taken = True
             return value  # noqa: TRY300 - see above
         except _BeginAnew:
             return self.run(operation.renewed(), encoded, load)
         except CodecError:
             # Back in the queue it would stand in everybody's way.
-            fate.taken = True
+            operation.taken = True
             raise
         except BaseException as error:
-            if not fate.taken:
+            if not operation.taken:
                 operation.dropped = True
                 self._hand_over(give_up, operation)
             self.explain(error, operation.timeout_s, operation.waited_s)
@@ -252,6 +253,9 @@ class ChannelConnection:
             operation.parcel = self._on_devices.stage(encoded, operation.left_s)
             if operation.parcel is not None:
                 return
+        if encoded.size_bytes <= SMALL_BYTES:  # as most are
+            operation.parcel = SmallParcel(encoded.snapshot(), encoded.size_bytes)
+            return
         room_s = 0.0
         if blocks and operation.wait:
             left_s = operation.left_s
@@ -287,7 +291,9 @@ class ChannelConnection:
         if not deliveries.looks_soon:
             self._hand_over(deliveries.touch, operation)
 
-    def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
         """Ask the server something, after all operations that were started before; wait for the answer.
 
         Raises:
@@ -297,7 +303,9 @@ class ChannelConnection:
         answer = self.begin_to_ask(message, kind, timeout_s)
         return self.answer_to(answer, type(message).__name__.lower(), timeout_s).head
 
-    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
         """As `ask`, and return at once; the reply is to come."""
         answer: Promise[Any] = Promise()
         what = type(message).__name__.lower()
@@ -322,7 +330,9 @@ class ChannelConnection:
     def read_dead(self, number: int) -> Any:
         """The reply that has the item of a dead letter in its frames; raises as `ask`, and as `land`."""
         answer: Promise[Any] = Promise()
-        ask = partial(self._shell.ask, wire.ReadDead(number), wire.Done, "dead_letters", ANSWER_S)
+        ask = partial(
+            self._shell.ask, control_wire.ReadDead(number), control_wire.Done, "dead_letters", ANSWER_S
+        )
         self._hand_over(ask, answer)
         reply, there = self.answer_to(answer, "dead_letters"), self._on_devices
         if there is None or not is_staged(reply.frames):
@@ -331,13 +341,13 @@ class ChannelConnection:
         landed = land(self._messenger, there.devices, there.what, Arrived(reply.frames))
         return Reply(reply.head, landed.frames())
 
-    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
         """Say what became of items on lease, the last ones perhaps; the reply is to come."""
         answer: Promise[Any] = Promise()
         self._hand_over(self._shell.settle, (operation, message, is_last, answer))
         return answer
 
-    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
         """Let items be on lease for longer; the reply is to come."""
         answer: Promise[Any] = Promise()
         self._hand_over(self._shell.extend, (operation, message, answer))
@@ -359,7 +369,7 @@ class ChannelConnection:
         self._hand_over(drop, operation)
         given.wait(ANSWER_S)
 
-    def tell(self, message: wire.Control) -> None:
+    def tell(self, message: control_wire.Control) -> None:
         """Send the server something without waiting for its answer."""
         self._hand_over(self._shell.tell, message)
 
@@ -371,16 +381,20 @@ class ChannelConnection:
         """
         self._check_may_block()
         over: Promise[None] = Promise()
-        self._hand_over(self._shell.tell_after_puts, over)
+        self._hand_over(self._shell.puts.tell_after, over)
         if not over.wait(timeout_s):
             state = "puts of this process still wait for room"
             raise ChannelTimeout(self.ref.spec.name, None, operation, timeout_s or 0.0, state)
 
     def settle_puts(self, timeout_s: float) -> None:
         """Wait until the server has all that was put, before this process goes and takes its shared memory with it."""
-        if self._shell.holds_puts():
+        held: Promise[bool] = Promise()
+        # Behind the puts that were handed over and have not begun.
+        self._shell.inbox.append((self._shell.puts.say_held, held))
+        self._messenger.submit(self._drain)
+        if not held.wait(LOOK_S) or held.result(0):
             with contextlib.suppress(ChannelError):
-                self.ask(wire.Query(""), wire.QueueState, timeout_s)
+                self.ask(control_wire.Query(""), control_wire.QueueState, timeout_s)
 
     # -- shortcuts -------------------------------------------------------------------------------
 
@@ -450,13 +464,13 @@ class ChannelConnection:
                     self._hand_over(shell.deliveries.hurry, None)
                 frames = iter(answer.frames)
                 arrived = [Arrived(list(islice(frames, count))) for count in delivered.num_frames]
-                return Delivery(delivered, arrived)
+                return Delivery.of(delivered, arrived)
             case wire.Elsewhere():
                 shortcut.skips = NUM_SKIPPED
                 self._hand_over(shell.expect, operation)
                 return self._wait(operation)
             case wire.Refused(_, reason, state):
-                operation.fate.taken = True
+                operation.taken = True
                 raise ending_error(self.ref.spec.name, operation, Ending.REFUSED, (reason, state))
             case wire.Again(_, problem):
                 self._messenger.parcels.distrust(self.ref.endpoint.process_id, problem)
@@ -486,7 +500,7 @@ class ChannelConnection:
         own["request"] = request
         request.num_operations += 1
         if request.num_operations == MIN_OPERATIONS:
-            self._hand_over(self._shell.open_shortcut, request)
+            self._hand_over(self._shell.shortcuts.begin, request)
         return None
 
     def _hand_over(self, step: Callable[[Any], None], what: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelError
@@ -23,7 +23,7 @@ class DeadLetter:
         last_consumer: who made it, as `rollout:3`.
     """
 
-    def __init__(self, connection: ChannelConnection, letter: wire.DeadNote) -> None:
+    def __init__(self, connection: ChannelConnection, letter: control_wire.DeadNote) -> None:
         self.queue_name: QueueName = wire.as_name(letter.queue)
         self.size_bytes = letter.size_bytes
         self.attempts = letter.attempts
@@ -52,7 +52,7 @@ class DeadLetter:
         Raises:
             ChannelError, ChannelUnanswered: as of `item`; or it would be older than it may be (see `Channel.admit`).
         """
-        self._check(self._connection.ask(wire.MoveDead(self._number, True), wire.Done))
+        self._check(self._connection.ask(control_wire.MoveDead(self._number, True), control_wire.Done))
 
     def discard(self) -> None:
         """Drop the item for good.
@@ -60,9 +60,9 @@ class DeadLetter:
         Raises:
             ChannelError, ChannelUnanswered: as of `item`.
         """
-        self._check(self._connection.ask(wire.MoveDead(self._number, False), wire.Done))
+        self._check(self._connection.ask(control_wire.MoveDead(self._number, False), control_wire.Done))
 
-    def _check(self, done: wire.Done) -> None:
+    def _check(self, done: control_wire.Done) -> None:
         if done.problem:
             name = self._connection.ref.spec.name
             raise ChannelError(name, f"a dead letter of queue {self.queue_name!r}: {done.problem}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlinf.scheduler.channel.fixed_parcel import FixedParcel
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.device import Devices, Staged
 from rlinf.scheduler.comm.device.records import OnDevice, is_staged
@@ -20,29 +21,20 @@ logger = Reporter(__name__)
 KNOWN_S = 5.0
 
 
-class DeviceParcel:
+class DeviceParcel(FixedParcel):
     """An item in a bucket, as it is put: the block that stands for it, and never its bytes.
 
-    Attributes:
-        size_bytes: how large it is.
+    The channel's server holds that block then, so the bucket stays as it is.
     """
 
-    __slots__ = ("_devices", "_staged", "_what", "size_bytes")
+    __slots__ = ("_devices", "_staged", "_what")
 
     def __init__(self, what: str, staged: Staged, devices: Devices) -> None:
-        self.size_bytes = staged.size_bytes
+        at = staged.parcel.descriptor
+        super().__init__([] if at is None else [at.to_frame()], staged.size_bytes)
         self._what = what
         self._staged = staged
         self._devices = devices
-
-    def goes_as_descriptor(self, _peer: Endpoint) -> bool:
-        """Whether `frames_for` gives something else than the bytes."""
-        return True
-
-    def frames_for(self, _peer: Endpoint) -> list[Buffer]:
-        """What to send to the channel's server. It holds the block then, so the bucket stays as it is."""
-        at = self._staged.parcel.descriptor
-        return [] if at is None else [at.to_frame()]
 
     def bytes_frames(self) -> list[Buffer]:
         """What says where it lies; of use to nobody who does not hold the block."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.checkpoint import SavedChannel
 from rlinf.scheduler.channel.found_journal import FoundJournal, header_of
 from rlinf.scheduler.channel.journal import Journal, JournalBlock, NewJournal
@@ -119,7 +119,9 @@ class DurableChannel:
         self._outside.go_live(self._session.home.process_id)
         if self._why_over:
             raise ChannelLost(self.spec.name, self._why_over)
-        self._session.messenger.serve(self._aside, self._on_aside, wire.OfSaves | wire.OfReports)
+        self._session.messenger.serve(
+            self._aside, self._on_aside, control_wire.OfSaves | control_wire.OfReports
+        )
         self._say_no_more = watch_channel(self._session, self.spec, self._note, self._vitals)
         # What clients said before they left is written down, though nothing more will follow from it here.
         self._session.on_close(self._settle)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.remote_items import RemoteItems
 from rlinf.scheduler.queueing import ChannelState, Producers, QueueDepth, QueueSnapshot, Tapped, Unfinished
@@ -65,20 +65,22 @@ class Explainer:
             self._samples.append(self._sample(now))
 
     def answer(
-        self, question: wire.Query | wire.Stats | wire.Explain, clients: Mapping[str, str]
-    ) -> wire.QueueState | wire.ChannelCounts | wire.Explanation:
+        self,
+        question: control_wire.Query | control_wire.Stats | control_wire.Explain,
+        clients: Mapping[str, str],
+    ) -> control_wire.QueueState | control_wire.ChannelCounts | control_wire.Explanation:
         """Answer a client; `clients` are the names of the processes that use the channel, by process id."""
-        if isinstance(question, wire.Explain):
+        if isinstance(question, control_wire.Explain):
             return self.explain(clients)
-        if isinstance(question, wire.Stats):
+        if isinstance(question, control_wire.Stats):
             return self._counts()
         name = wire.as_name(question.queue)
         num_dropped = self._state.num_dropped(name.subscription) if isinstance(name, Tapped) else 0
-        return wire.QueueState(self._state.num_items(name), self._state.is_full(name), num_dropped)
+        return control_wire.QueueState(self._state.num_items(name), self._state.is_full(name), num_dropped)
 
-    def _counts(self) -> wire.ChannelCounts:
+    def _counts(self) -> control_wire.ChannelCounts:
         state = self._state
-        return wire.ChannelCounts(
+        return control_wire.ChannelCounts(
             state.num_accepted,
             state.accepted_bytes,
             state.closed,
@@ -87,14 +89,14 @@ class Explainer:
             state.lost_bytes,
         )
 
-    def explain(self, clients: Mapping[str, str]) -> wire.Explanation:
+    def explain(self, clients: Mapping[str, str]) -> control_wire.Explanation:
         """Who waits for what, given the names of the processes that use the channel, by process id."""
         now = self._messenger.now()
         self._samples.append(self._sample(now))
         puts_per_s, gets_per_s = self._rates(now)
         transports = self._messenger.transports()
         state = self._state
-        return wire.Explanation(
+        return control_wire.Explanation(
             held_by=self._messenger.name,
             closed=state.closed,
             num_accepted=state.num_accepted,
@@ -108,7 +110,7 @@ class Explainer:
             producers=self._producers.describe() if self._counts_producers else "",
             queues=[_queue(report, clients, now) for report in state.report()],
             peers=[
-                wire.UserNote(
+                control_wire.UserNote(
                     name, transports.get(client, "not connected"), self._messenger.condition(client)
                 )
                 for client, name in clients.items()
@@ -126,16 +128,16 @@ class Explainer:
         return max(0, puts_now - puts) / span_s, max(0, gets_now - gets) / span_s
 
 
-def _depth(depth: QueueDepth) -> wire.Depth:
-    return msgspec.convert(depth, wire.Depth, from_attributes=True)
+def _depth(depth: QueueDepth) -> control_wire.Depth:
+    return msgspec.convert(depth, control_wire.Depth, from_attributes=True)
 
 
-def _queue(report: QueueSnapshot, clients: Mapping[str, str], now: float) -> wire.ExplainedQueue:
-    def travelling(waiting: Unfinished) -> wire.WaitingNote:
+def _queue(report: QueueSnapshot, clients: Mapping[str, str], now: float) -> control_wire.ExplainedQueue:
+    def travelling(waiting: Unfinished) -> control_wire.WaitingNote:
         who = clients.get(waiting.client, "")
-        return wire.WaitingNote(who, waiting.operation, max(0.0, now - waiting.since))
+        return control_wire.WaitingNote(who, waiting.operation, max(0.0, now - waiting.since))
 
-    return wire.ExplainedQueue(
+    return control_wire.ExplainedQueue(
         _depth(report.depth),
         None if report.oldest_since is None else max(0.0, now - report.oldest_since),
         [travelling(each) for each in report.waiting],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.access import ChannelAccess
 from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -279,8 +279,8 @@ class Getting(ChannelAccess):
             self._name, lambda operation: self._get(operation, False), self._settle_part, queue, index, plan
         )
 
-    def _settle_part(self, message: wire.DonePart) -> str:
-        done: wire.Done = self._connection().ask(message, wire.Done)
+    def _settle_part(self, message: control_wire.DonePart) -> str:
+        done: control_wire.Done = self._connection().ask(message, control_wire.Done)
         return done.problem
 
     def __iter__(self) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from rlinf.scheduler.channel.fixed_parcel import FixedParcel
 from rlinf.scheduler.channel.held import HOLDER, DropHeld, Held, HeldAt, HoldItem
 from rlinf.scheduler.channel.starting import Starter
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -29,32 +30,23 @@ RETRY_S = 10.0
 HOLD_TIMEOUT_S = 30.0
 
 
-class HeldParcel:
+class HeldParcel(FixedParcel):
     """A parcel whose bytes the node's holder has, too: it goes as their place.
 
     If the put comes to nothing, the holder is told when nobody refers to this any more.
 
     Attributes:
-        size_bytes: how large it is.
         is_accepted: its queue has it: what becomes of it is the channel's to say.
     """
 
-    __slots__ = ("_at", "_drop", "_parcel", "is_accepted", "size_bytes")
+    __slots__ = ("_at", "_drop", "_parcel", "is_accepted")
 
     def __init__(self, parcel: Parcel, at: HeldAt, drop: Callable[[HeldAt], None]) -> None:
-        self.size_bytes = parcel.size_bytes
+        super().__init__([at.to_frame()], parcel.size_bytes)
         self.is_accepted = False
         self._parcel = parcel
         self._at = at
         self._drop = drop
-
-    def goes_as_descriptor(self, _peer: Endpoint) -> bool:
-        """Whether `frames_for` gives something else than the bytes."""
-        return True
-
-    def frames_for(self, _peer: Endpoint) -> list[Buffer]:
-        """What to send to the channel's server."""
-        return [self._at.to_frame()]
 
     def bytes_frames(self) -> list[Buffer]:
         """Its bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.access import ChannelAccess
 from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE, check_host_items, checked_optional_count
 from rlinf.scheduler.channel.operation import Operation
@@ -53,7 +53,9 @@ class Inspecting(ChannelAccess):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
-        return ChannelStats.from_wire(self._connection().ask(wire.Stats(), wire.ChannelCounts))
+        return ChannelStats.from_wire(
+            self._connection().ask(control_wire.Stats(), control_wire.ChannelCounts)
+        )
 
     def explain(self) -> ChannelReport:
         """Return who waits for what and since when, what is held and by whom, rates and bounds; it moves no item.
@@ -63,7 +65,9 @@ class Inspecting(ChannelAccess):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
-        return ChannelReport.from_wire(self._name, self._connection().ask(wire.Explain(), wire.Explanation))
+        return ChannelReport.from_wire(
+            self._name, self._connection().ask(control_wire.Explain(), control_wire.Explanation)
+        )
 
     def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Return a copy of the item that the next getter would take, and leave it where it is.
@@ -110,7 +114,9 @@ class Inspecting(ChannelAccess):
             )
         where = "" if path is None else os.path.abspath(path)
         limit = checked_optional_count(self._name, "max_bytes", max_bytes)
-        done: wire.Done = self._connection().ask(wire.Record(where, payload, limit), wire.Done)
+        done: control_wire.Done = self._connection().ask(
+            control_wire.Record(where, payload, limit), control_wire.Done
+        )
         if done.problem:
             raise ChannelArgumentError(self._name, done.problem)
 

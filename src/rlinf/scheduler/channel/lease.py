@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.arguments import checked_places, checked_seconds
 from rlinf.scheduler.channel.batch import Batch, Delivery
 from rlinf.scheduler.channel.connection import ChannelConnection
@@ -102,7 +102,7 @@ class Lease:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         places = self._places(only)
-        return self._settle("ack", places, wire.Settle(self.generation, places, True), async_op)
+        return self._settle("ack", places, control_wire.Settle(self.generation, places, True), async_op)
 
     def nack(
         self,
@@ -125,7 +125,9 @@ class Lease:
         """
         wait_s = checked_seconds(self._name, "delay_s", delay_s, may_be_zero=True)
         places = self._places(only)
-        message = wire.Settle(self.generation, places, False, wait_s, sendable(str(reason), MAX_REASON))
+        message = control_wire.Settle(
+            self.generation, places, False, wait_s, sendable(str(reason), MAX_REASON)
+        )
         return self._settle("nack", places, message, async_op)
 
     def release(self) -> None:
@@ -144,7 +146,7 @@ class Lease:
         """
         for_s = checked_seconds(self._name, "seconds", seconds)
         self._places(None)
-        answer = self._connection.extend(self._operation, wire.Extend(self.generation, for_s))
+        answer = self._connection.extend(self._operation, control_wire.Extend(self.generation, for_s))
         self._check(self._connection.answer_to(answer, "extend"))
 
     @property
@@ -164,9 +166,11 @@ class Lease:
 
     def _give_back(self, reason: str) -> None:
         """Give back what is left without waiting for an answer."""
-        message = wire.Settle(self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON))
+        message = control_wire.Settle(
+            self.generation, sorted(self._left), False, 0, sendable(reason, MAX_REASON)
+        )
         self._connection.settle(self._operation, message, True)
-        self._operation.fate.taken = True
+        self._operation.taken = True
         self._left.clear()
 
     def _places(self, only: int | Collection[int] | None) -> list[int]:
@@ -182,7 +186,7 @@ class Lease:
             raise ChannelArgumentError(self._name, f"items {settled} of this lease were settled before")
         return places
 
-    def _settle(self, what: str, places: list[int], message: wire.Settle, async_op: bool) -> Any:
+    def _settle(self, what: str, places: list[int], message: control_wire.Settle, async_op: bool) -> Any:
         is_last = len(places) == len(self._left)
         answer = self._connection.settle(self._operation, message, is_last)
         # Handed over: whatever interrupts this now, these are not given back.
@@ -191,7 +195,7 @@ class Lease:
             TIMES.note_moved(ACK, time.monotonic(), what, self._name, self._origins_of(places))
         if is_last:
             # Said: that nobody keeps it any more says nothing.
-            self._operation.fate.taken = True
+            self._operation.taken = True
         if async_op:
             text = f"{what} on channel '{self._name}', queue {self._operation.queue_name!r}"
             return AsyncHandle(answer, self._check, text)

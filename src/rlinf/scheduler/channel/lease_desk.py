@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.peer import Request
@@ -90,52 +90,54 @@ class LeaseDesk:
         """Hear what a client says of a lease or of a dead letter."""
         client = request.peer_id
         match request.head:
-            case wire.Settle(generation):
+            case control_wire.Settle(generation):
                 request.reply(self._after(generation, self._settle(client, request.head)))
-            case wire.Extend(generation, for_s):
+            case control_wire.Extend(generation, for_s):
                 request.reply(self._after(generation, self._state.extend(client, generation, for_s)))
-            case wire.DonePart(queue, index, step):
+            case control_wire.DonePart(queue, index, step):
                 out = self._state.finish_part(client, wire.as_name(queue), index, step)
                 request.reply(self._done(out, NO_PART))
-            case wire.ListDead(queue):
+            case control_wire.ListDead(queue):
                 request.reply(self._list_dead(queue))
-            case wire.ReadDead(number):
+            case control_wire.ReadDead(number):
                 letter = self._state.leases.dead.get(number)
                 items = [] if letter is None else [letter.item]
                 self._bring(items, lambda: self._read_dead(request, items))
-            case wire.MoveDead(number, again):
+            case control_wire.MoveDead(number, again):
                 move = self._state.put_back if again else self._state.discard
                 try:
                     request.reply(self._done(move(number), NO_LETTER))
                 except ValueError as error:
-                    request.reply(wire.Done(str(error)))
+                    request.reply(control_wire.Done(str(error)))
 
     def _read_dead(self, request: Request, items: list[Item]) -> None:
         problem = items[0].lost and f"the item {items[0].lost}" if items else NO_LETTER
-        request.reply(wire.Done(problem), [] if problem else items[0].payload.frames())
+        request.reply(control_wire.Done(problem), [] if problem else items[0].payload.frames())
 
-    def _settle(self, client: str, settle: wire.Settle) -> list[Instruction] | None:
+    def _settle(self, client: str, settle: control_wire.Settle) -> list[Instruction] | None:
         if settle.done:
             return self._state.acknowledge(client, settle.generation, settle.places)
         return self._state.give_back(
             client, settle.generation, settle.places, delay_s=settle.delay_s, reason=settle.reason
         )
 
-    def _after(self, generation: int, out: list[Instruction] | None) -> wire.Done:
+    def _after(self, generation: int, out: list[Instruction] | None) -> control_wire.Done:
         return self._done(out, self._state.leases.why_over(generation) if out is None else "")
 
-    def _done(self, out: list[Instruction] | None, problem: str) -> wire.Done:
+    def _done(self, out: list[Instruction] | None, problem: str) -> control_wire.Done:
         if out is None:
-            return wire.Done(problem)
+            return control_wire.Done(problem)
         self._carry_out(out)
-        return wire.Done("")
+        return control_wire.Done("")
 
-    def _list_dead(self, queue: Any) -> wire.DeadNotes:
+    def _list_dead(self, queue: Any) -> control_wire.DeadNotes:
         name = None if queue is None else wire.as_name(queue)
         letters = self._state.leases.dead_letters(name)
-        return wire.DeadNotes(
+        return control_wire.DeadNotes(
             [
-                wire.DeadNote(e.number, e.queue.name, e.item.size_bytes, e.attempts, e.reason, e.consumer)
+                control_wire.DeadNote(
+                    e.number, e.queue.name, e.item.size_bytes, e.attempts, e.reason, e.consumer
+                )
                 for e in letters
             ]
         )

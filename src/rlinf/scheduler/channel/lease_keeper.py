@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.comm.loop import Timer
@@ -41,7 +41,7 @@ class LeaseKeeper:
         tell: sends something to the channel's server.
     """
 
-    def __init__(self, messenger: Messenger, tell: Callable[[wire.Control], None]) -> None:
+    def __init__(self, messenger: Messenger, tell: Callable[[control_wire.Control], None]) -> None:
         self._messenger = messenger
         self._tell = tell
         self._kept: dict[int, _Kept] = {}
@@ -83,9 +83,9 @@ class LeaseKeeper:
         now = time.monotonic()
         if now < kept.until:
             kept.next_sign = now + kept.ttl_s / SHARE
-            self._tell(wire.Extend(kept.generation))
+            self._tell(control_wire.Extend(kept.generation))
             self._plan(ticket)
         else:
             self.end(ticket)
             reason = OVERDUE.format(kept.until - kept.began)
-            self._tell(wire.Settle(kept.generation, None, False, 0, reason))
+            self._tell(control_wire.Settle(kept.generation, None, False, 0, reason))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.access import ChannelAccess
 from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -135,5 +135,5 @@ class Leasing(ChannelAccess):
         if queue_name is not None or key is not None:
             queue = self._queue(DEFAULT_QUEUE if queue_name is None else queue_name, key)
         connection = self._connection()
-        letters: wire.DeadNotes = connection.ask(wire.ListDead(queue), wire.DeadNotes)
+        letters: control_wire.DeadNotes = connection.ask(control_wire.ListDead(queue), control_wire.DeadNotes)
         return [DeadLetter(connection, letter) for letter in letters.letters]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlinf.scheduler.channel import durable_wire, wire
+from rlinf.scheduler.channel import control_wire, durable_wire, wire
 from rlinf.scheduler.channel.durable_wire import FAILURE, HEARD, NOTICE, REQUEST, Words
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.directory import DirectoryClient, Entry
@@ -60,7 +60,7 @@ class _Pending:
 class _Aside:
     """A checkpoint or a recording that is asked for; `clock`: of those that wait for a process to ask."""
 
-    message: wire.OfSaves | wire.Record
+    message: control_wire.OfSaves | control_wire.Record
     until: float | None
     reply_type: Any
     promise: Promise[Reply]
@@ -128,22 +128,22 @@ class Lifeline:
         self._say(wire.OPERATIONS, 0, message, frames, waits=bool(message.operations))
 
     def ask(
-        self, message: wire.Control, timeout_s: float | None = None, reply_type: Any = Any
+        self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
     ) -> Promise[Reply]:
         """See `Line`; the time in which no process holds the channel counts for checkpoints and recordings alone."""
         promise: Promise[Reply] = Promise()
         if self._has_ended:
             promise.set_exception(self._left())
-        elif isinstance(message, wire.OfSaves | wire.Record):
+        elif isinstance(message, control_wire.OfSaves | control_wire.Record):
             self._ask_aside(message, timeout_s, reply_type, promise)
-        elif isinstance(message, wire.OfReports) and self._found:
+        elif isinstance(message, control_wire.OfReports) and self._found:
             self._ask_for_report(message, timeout_s, reply_type, promise)
         else:
             self._ask_in_turn(message, timeout_s, reply_type, promise)
         return promise
 
     def _ask_in_turn(
-        self, message: wire.Control, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
+        self, message: control_wire.Control, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
     ) -> None:
         ident = self._next_ident()
         self._pending[ident] = _Pending(reply_type, promise)
@@ -154,7 +154,11 @@ class Lifeline:
     # -- reports, recordings and checkpoints, which are not written down -------------------------
 
     def _ask_for_report(
-        self, message: wire.OfReports, timeout_s: float | None, reply_type: Any, promise: Promise[Reply]
+        self,
+        message: control_wire.OfReports,
+        timeout_s: float | None,
+        reply_type: Any,
+        promise: Promise[Reply],
     ) -> None:
         """Ask the process that holds the channel now; if it does not any more, as whatever is asked."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -175,7 +179,7 @@ class Lifeline:
 
     def _ask_aside(
         self,
-        message: wire.OfSaves | wire.Record,
+        message: control_wire.OfSaves | control_wire.Record,
         timeout_s: float | None,
         reply_type: Any,
         promise: Promise[Reply],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.messenger import Messenger
@@ -24,7 +24,7 @@ class ServerLine(Protocol):
         """Send operations; nobody changes the frames any more."""
 
     def ask(
-        self, message: wire.Control, timeout_s: float | None = None, reply_type: Any = Any
+        self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
     ) -> Promise[Reply]:
         """Send a request; the promise of the reply, which fails as `Messenger.request`'s."""
 
@@ -63,7 +63,7 @@ class DirectLine:
         self._messenger.notify(self._server, self._operations, message, frames, snapshot=False)
 
     def ask(
-        self, message: wire.Control, timeout_s: float | None = None, reply_type: Any = Any
+        self, message: control_wire.Control, timeout_s: float | None = None, reply_type: Any = Any
     ) -> Promise[Reply]:
         """See `ServerLine`."""
         return self._messenger.request(

@@ -23,10 +23,10 @@ from rlinf.scheduler.tape.work import current_step
 
 if TYPE_CHECKING:
     from rlinf.scheduler.channel.device_items import DeviceParcel
+    from rlinf.scheduler.channel.fixed_parcel import SmallParcel
     from rlinf.scheduler.channel.holding import HeldParcel
     from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 
-_NO_FATE = Fate()
 # One count for the whole process: a ticket of a lost connection can never mean an operation of the next one.
 _next_ticket = itertools.count(1).__next__
 
@@ -40,10 +40,11 @@ MIN_ANSWER_S = 0.01
 MIN_GRACE_S = 0.1
 
 
-class Operation:
-    """What is known of an operation while it is under way.
+class Operation(Fate):
+    """What is known of an operation while it is under way, and what became of its items.
 
     Attributes:
+        channel: the channel's name, for messages.
         kind: "put", "get", "get_batch", "get_group", "lease", "admit" or "set_version".
         queue_name: its queue.
         timeout_s: its deadline, in seconds after `started`; None without.
@@ -71,18 +72,18 @@ class Operation:
         dropped: nobody waits for it any more.
         blocks: its caller waits for it, and will take what it brings at once.
         timer: of its deadline.
-        fate: what became of its items.
         recalled: the server was asked what became of it, after it went by a shortcut.
     """
 
     __slots__ = (
+        "_promise",
+        "_promise_ref",
         "batch_items",
         "batch_weight",
         "begins",
         "blocks",
+        "channel",
         "dropped",
-        "fate",
-        "find_promise",
         "group",
         "group_size",
         "held",
@@ -109,6 +110,7 @@ class Operation:
         "weight",
     )
 
+    channel: str
     keep_s: float
     max_lag: int
     batch_items: int
@@ -142,7 +144,7 @@ class Operation:
         self.held: Promise[Any] | None = None
         self.shard: wire.ShardRequest | None = None
         self.lease: wire.LeaseRequest | None = None
-        self.parcel: Parcel | HeldParcel | DeviceParcel | None = None
+        self.parcel: SmallParcel | Parcel | HeldParcel | DeviceParcel | None = None
         self.step = current_step()
         self.trace: wire.Trace | None = None
         self.ticket = _next_ticket()
@@ -151,8 +153,10 @@ class Operation:
         self.blocks = False
         self.recalled = False
         self.timer: Timer | None = None
-        self.find_promise: Callable[[], Promise[Any] | None] = _nobody
-        self.fate = _NO_FATE
+        self._promise: Promise[Any] | None = None
+        self._promise_ref: PromiseRef | None = None
+        self.taken = False
+        self.mark: Any = NOWHERE
 
     def renewed(self) -> Operation:
         """The same, begun at the same time, as another operation."""
@@ -243,6 +247,10 @@ class Operation:
             return False
         return self.group is None and self.version is None and self.trace is None
 
+    def describe(self) -> str:
+        """It in a phrase, for messages."""
+        return f"{self.kind} on channel '{self.channel}', queue {self.queue_name!r}"
+
     def awaits(self, channel: str, held_by: str) -> Wait:
         """What whoever waits for its end waits for, in a channel of that name, which that process holds."""
         needs = self.batch_weight or self.group_size or 0
@@ -283,18 +291,21 @@ class Operation:
 
     def promise_to(self, promise: Promise[Any], dropped: deque[Any] | None = None) -> None:
         """Let `promise` be its end; with `dropped`, nobody but its handle keeps it, and its end is noted there."""
-        self.fate = promise.fate
         if dropped is None:
-            self.find_promise = lambda: promise
+            self._promise = promise
         else:
-            ref = PromiseRef(promise, dropped.append)
+            self._promise_ref = ref = PromiseRef(promise, dropped.append)
             ref.ticket = self.ticket
-            self.find_promise = ref
+
+    def find_promise(self) -> Promise[Any] | None:
+        """Its end; None if nobody waits for that any more."""
+        ref = self._promise_ref
+        return self._promise if ref is None else ref()
 
     def let_go(self) -> None:
         """Refer no longer to its promise, which is kept: the two would be left to the garbage collector."""
         if not self.blocks:  # else its caller may not have looked for it yet
-            self.find_promise = _nobody
+            self._promise = None
 
 
 class PromiseOwner(Protocol):
@@ -318,7 +329,7 @@ class _Unclaimed:
 
     __slots__ = ("_fate", "_hurry")
 
-    def __init__(self, fate: Fate, hurry: Callable[[], None]) -> None:
+    def __init__(self, fate: Operation, hurry: Callable[[], None]) -> None:
         self._hurry = hurry
         self._fate = fate
 
@@ -348,10 +359,10 @@ class OperationPromise(Promise[Any]):
         operation: Operation,
         hurry: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__()
+        Promise.__init__(self, None, operation)
         self._operation = operation
         self._owner = owner
-        self._unclaimed = None if hurry is None else _Unclaimed(self.fate, hurry)
+        self._unclaimed = None if hurry is None else _Unclaimed(operation, hurry)
         self.note: Note | None = None
 
     def awaits(self) -> Wait:
@@ -371,10 +382,6 @@ class OperationPromise(Promise[Any]):
         if not self.done():
             self._owner.withdraw(self._operation, self)
         return self.cancelled()
-
-
-def _nobody() -> None:
-    return None
 
 
 def mark_of(items: list[Arrived]) -> Any:

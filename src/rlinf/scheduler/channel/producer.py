@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CommError
 
@@ -32,7 +32,7 @@ class Producer:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         self._is_in = True
-        joined = self._connection.ask(wire.Join(self._number, self._name), wire.Joined)
+        joined = self._connection.ask(control_wire.Join(self._number, self._name), control_wire.Joined)
         if joined.problem:
             raise ChannelArgumentError(self._connection.ref.spec.name, joined.problem)
         return self
@@ -40,13 +40,13 @@ class Producer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._connection.finish_puts("producer", None)
-            self._connection.ask(wire.Leave(self._number, False))
+            self._connection.ask(control_wire.Leave(self._number, False))
             self._is_in = False
             return
         with suppress(ChannelError):  # what has failed is more important
-            self._connection.ask(wire.Leave(self._number, True))
+            self._connection.ask(control_wire.Leave(self._number, True))
 
     def __del__(self) -> None:
         if self._is_in:
             with suppress(CommError):  # a forked child has none of its parent's places
-                self._connection.tell(wire.Leave(self._number, True))
+                self._connection.tell(control_wire.Leave(self._number, True))

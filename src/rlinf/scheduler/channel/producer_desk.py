@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.queueing import Producers
 
@@ -33,10 +33,12 @@ class ProducerDesk:
         self._on_over = on_over
         self._producers = producers
 
-    def answer(self, client: str, message: wire.Join | wire.Leave) -> wire.Joined | None:
+    def answer(
+        self, client: str, message: control_wire.Join | control_wire.Leave
+    ) -> control_wire.Joined | None:
         """Let a client be a producer, or be one no more."""
-        if isinstance(message, wire.Join):
-            return wire.Joined(self._join(client, message))
+        if isinstance(message, control_wire.Join):
+            return control_wire.Joined(self._join(client, message))
         vacancy = self._producers.leave(client, message.number, failed=message.failed)
         self._after_leaving([] if vacancy is None else [vacancy])
         return None
@@ -50,7 +52,7 @@ class ProducerDesk:
         for vacancy in self._producers.vacancies:
             self._call_later(self._spec.successor_s, partial(self._give_up, vacancy))
 
-    def _join(self, client: str, message: wire.Join) -> str:
+    def _join(self, client: str, message: control_wire.Join) -> str:
         if not self._spec.producers:
             return "its producers are not counted; create it with producers=n"
         if self._producers.join(client, message.number, message.name):

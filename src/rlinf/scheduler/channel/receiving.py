@@ -25,8 +25,9 @@ from rlinf.scheduler.errors import SharedMemoryUnreadable
 
 logger = Reporter(__name__)
 
-# Items whose producer cannot be reached are asked for again after so long.
+# Items whose producer cannot be reached are asked for again after so long, and longer each time.
 ASK_AGAIN_S = 0.05
+MAX_ASK_AGAIN_S = 2.0
 
 
 class Receiving:
@@ -60,6 +61,8 @@ class Receiving:
         self._flush = flush
         self._on_devices = on_devices
         self._fetches: dict[int, Fetching | Landing] = {}
+        # For how long those have waited the last time that are to be asked for again.
+        self._pauses_s: dict[int, float] = {}
 
     def receive(
         self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer]]
@@ -71,15 +74,17 @@ class Receiving:
         Returns: the items; None if they come later: then `on_items` is called.
         """
         if len(parts) == 1 and is_here(parts[0]) and self._on_devices is None:  # as mostly
-            return Delivery(answer, (Arrived(parts[0]),))
+            items = Delivery((Arrived(parts[0]),))
+            items.told = answer
+            return items
         if all(map(is_here, parts)):
-            return self._landed(operation, Delivery(answer, map(Arrived, parts)))
+            return self._landed(operation, Delivery.of(answer, map(Arrived, parts)))
         try:
             held = [HeldAt.from_frames(part) or part for part in parts]
             if held != parts:  # an element that is the same object is not looked into
                 self._fetch(operation, answer, held)
                 return None
-            return self._landed(operation, Delivery(answer, map(self._messenger.parcels.receive, parts)))
+            return self._landed(operation, Delivery.of(answer, map(self._messenger.parcels.receive, parts)))
         except SharedMemoryUnreadable as error:
             logger.warning("channel '%s': %s; its items are asked for as bytes", self._channel, error)
             self._resend(operation.ticket)
@@ -91,7 +96,11 @@ class Receiving:
         return bool(self._fetches)
 
     def stop(self, ticket: int) -> Fetching | Landing | None:
-        """Nobody wants the items of an operation any more; what was fetched of them until now."""
+        """Nobody wants the items of an operation any more, or they are here; what was fetched of them until now."""
+        self._pauses_s.pop(ticket, None)
+        return self._stop_fetch(ticket)
+
+    def _stop_fetch(self, ticket: int) -> Fetching | Landing | None:
         fetch = self._fetches.pop(ticket, None)
         if fetch is not None:
             fetch.cancel()
@@ -103,6 +112,7 @@ class Receiving:
         for fetch in self._fetches.values():
             fetch.cancel()
         self._fetches.clear()
+        self._pauses_s.clear()
 
     def _fetch(
         self, operation: Operation, answer: wire.Delivered, parts: list[list[Buffer] | HeldAt]
@@ -121,11 +131,11 @@ class Receiving:
         return None
 
     def _begin(self, operation: Operation, answer: wire.Delivered, fetching: Fetching | Landing) -> None:
-        self.stop(operation.ticket)
+        self._stop_fetch(operation.ticket)
         self._fetches[operation.ticket] = fetching
         if operation.lease is not None:
             # What is on its way is kept alive, too.
-            self._leases.begin(operation, Delivery(answer, ()))
+            self._leases.begin(operation, Delivery.of(answer, ()))
         fetching.begin()
 
     def _on_fetched(
@@ -141,7 +151,7 @@ class Receiving:
             )
             self._resend(operation.ticket)
         else:
-            delivery = self._landed(operation, Delivery(answer, items))
+            delivery = self._landed(operation, Delivery.of(answer, items))
             if delivery is not None:
                 self._on_items(operation.ticket, delivery)
         self._flush()
@@ -150,12 +160,15 @@ class Receiving:
         self, ticket: int, answer: wire.Delivered, items: list[Arrived] | None, error: BaseException | None
     ) -> None:
         if items is not None:
-            self._on_items(ticket, Delivery(answer, items))
+            self._on_items(ticket, Delivery.of(answer, items))
             self._flush()
             return
         # The channel's process knows, or will soon, whether the producer is gone: then it says that they are lost.
         logger.warning("channel '%s': items on a device cannot be had now: %s", self._channel, error)
-        self._messenger.call_later(ASK_AGAIN_S, partial(self._ask_again, ticket))
+        pause_s = self._pauses_s[ticket] = min(
+            2 * self._pauses_s.get(ticket, ASK_AGAIN_S / 2), MAX_ASK_AGAIN_S
+        )
+        self._messenger.call_later(pause_s, partial(self._ask_again, ticket))
 
     def _ask_again(self, ticket: int) -> None:
         if ticket in self._fetches:

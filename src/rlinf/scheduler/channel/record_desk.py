@@ -7,13 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.remote_items import RemoteItem
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.queueing import Deliver, Tapped, rounded
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.tape.deliveries import DeliveryLog, RecordedChannel
+
+logger = Reporter(__name__)
 
 # Larger items are recorded without their bytes: they would be copied here, where all others wait.
 PAYLOAD_BYTES = 64 << 10
@@ -43,24 +46,24 @@ class RecordDesk:
 
     def answer(self, request: Request) -> None:
         """Begin to record, or end it: then the answer comes when all is written."""
-        wanted: wire.Record = request.head
+        wanted: control_wire.Record = request.head
         if not wanted.path:
             self._take(request, None)
             return
         try:
             log = DeliveryLog(wanted.path, RecordedChannel(self._channel, time.time()), wanted.max_bytes)
         except RuntimeError as error:  # there is no thread for it
-            request.reply(wire.Done(str(error)))
+            request.reply(control_wire.Done(str(error)))
             return
         log.opened.add_done_callback(lambda _: self._submit(partial(self._on_opened, request, log)))
 
     def _on_opened(self, request: Request, log: DeliveryLog) -> None:
         error = log.opened.exception(0)
         if error is not None:
-            request.reply(wire.Done(str(error)))
+            request.reply(control_wire.Done(str(error)))
         elif self._is_closed or request.is_cancelled:
             log.close()
-            request.reply(wire.Done(f"channel '{self._channel}' was deleted"))
+            request.reply(control_wire.Done(f"channel '{self._channel}' was deleted"))
         else:
             self._take(request, log)
 
@@ -70,10 +73,10 @@ class RecordDesk:
         self._log, self._has_payload = log, request.head.payload
         self._again.clear()
         if before is None:
-            request.reply(wire.Done(""))
+            request.reply(control_wire.Done(""))
         else:
             before.close()
-            before.ended.add_done_callback(lambda _: request.reply(wire.Done("")))
+            before.ended.add_done_callback(lambda _: request.reply(control_wire.Done("")))
 
     def expect(self, client: str, get: wire.Get | wire.Gets) -> None:
         """Somebody asks for items."""
@@ -124,7 +127,14 @@ class RecordDesk:
         self._is_closed = True
         if self._log is not None:
             self._log.close()
-            self._log.ended.wait(CLOSE_S)
+            if not self._log.ended.wait(CLOSE_S):
+                logger.warning(
+                    "channel '%s': its recording '%s' is not all on disk after %g s, and is still being written; if "
+                    "this process ends before that, the last deliveries are missing there",
+                    self._channel,
+                    self._log.path,
+                    CLOSE_S,
+                )
             self._log = None
 
     def _item(self, item: Item, frames: list[Buffer]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import astuple, replace
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.connection import ChannelConnection
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, OperationPromise
@@ -22,7 +22,7 @@ from rlinf.scheduler.tape.tape import Note, Tape
 def delivery_of(told: Sequence[Any], frames: Sequence[Buffer]) -> Delivery:
     """A delivery as it was noted: what was told of it, field by field, and all its items' frames."""
     delivered, left = wire.Delivered(*told), iter(frames)
-    return Delivery(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
+    return Delivery.of(delivered, [Arrived(list(islice(left, count))) for count in delivered.num_frames])
 
 
 def what_of(operation: Operation, channel: str) -> tuple[str, str]:
@@ -110,22 +110,26 @@ class RecordedConnection:
         finally:
             del promise  # an error keeps this frame
 
-    def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
         """See `ChannelConnection`."""
         what = type(message).__name__.lower()
         subject = self.connection.ref.spec.name
         return self._tape.run(what, subject, lambda: self.connection.ask(message, kind, timeout_s))
 
-    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
         """See `ChannelConnection`."""
         answer = self.connection.begin_to_ask(message, kind, timeout_s)
         return self._noted(type(message).__name__.lower(), answer)
 
-    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
         """See `ChannelConnection`."""
         return self._noted("settle", self.connection.settle(operation, message, is_last))
 
-    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
         """See `ChannelConnection`."""
         return self._noted("extend", self.connection.extend(operation, message))
 

@@ -14,13 +14,20 @@ from rlinf.scheduler.errors import (
     ChannelError,
     ChannelExists,
     ChannelFull,
+    ChannelLost,
     ChannelTimeout,
+    ChannelUnanswered,
+    CommError,
+    CommTimeout,
     ItemsLost,
     NameTaken,
+    NotServed,
     SchedulerError,
     VersionTooEarly,
 )
-from rlinf.scheduler.queueing import Ending, Reason
+from rlinf.scheduler.queueing import Ending, QueueName, Reason
+
+NO_ANSWER = "the channel's server does not answer"
 
 
 def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any) -> SchedulerError:
@@ -69,6 +76,44 @@ def _timeout(channel: str, operation: Operation, state: str | None) -> ChannelTi
         return ChannelTimeout(*about, state or "")
     wanted = f"{operation.describe_batch()} is wanted"
     return BatchTimeout(*about, f"{wanted}; there are {state}" if state else wanted)
+
+
+def gone_error(channel: str, reason: str) -> ChannelLost:
+    """The error of operations on a channel whose server is gone."""
+    return ChannelLost(channel, f"the process that held it is gone: {reason}")
+
+
+def deleted_error(channel: str) -> ChannelLost:
+    """The error of operations on a channel that is no more."""
+    return ChannelLost(channel, "the channel was deleted")
+
+
+def lost_error(channel: str, error: BaseException) -> ChannelLost:
+    """The error of operations on a channel, of what a request to its server has failed with."""
+    return deleted_error(channel) if isinstance(error, NotServed) else gone_error(channel, str(error))
+
+
+def request_error(
+    channel: str, error: BaseException, what: str, queue: QueueName | None, condition: str
+) -> BaseException:
+    """The error of who has asked a channel's server, of what that has failed with.
+
+    Args:
+        channel: the channel's name.
+        error: what it has failed with.
+        what: what was asked, in a word.
+        queue: of which queue; None where it was of none.
+        condition: why nothing comes from the server now; "" where nothing is known to be wrong.
+    """
+    failure: BaseException
+    if isinstance(error, CommTimeout):
+        failure = ChannelUnanswered(channel, queue, what, error.waited_s, condition or NO_ANSWER)
+    elif isinstance(error, CommError):
+        failure = lost_error(channel, error)
+    else:
+        return error
+    failure.__cause__ = error
+    return failure
 
 
 def why_unregistered(channel: str, error: BaseException) -> BaseException:

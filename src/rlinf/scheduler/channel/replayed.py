@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.question import Question
@@ -90,22 +90,26 @@ class ReplayedConnection:
         """See `ChannelConnection`."""
         return load(self.start(operation).result(0))
 
-    def ask(self, message: wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S) -> Any:
+    def ask(
+        self, message: control_wire.Control, kind: type[Any] | None = None, timeout_s: float = ANSWER_S
+    ) -> Any:
         """See `ChannelConnection`."""
         del kind, timeout_s
         return self._player.take(type(message).__name__.lower(), self._name)[0]
 
-    def begin_to_ask(self, message: wire.Control, kind: type[Any] | None, timeout_s: float) -> Promise[Any]:
+    def begin_to_ask(
+        self, message: control_wire.Control, kind: type[Any] | None, timeout_s: float
+    ) -> Promise[Any]:
         """See `ChannelConnection`."""
         del kind, timeout_s
         return self._replied(type(message).__name__.lower())
 
-    def settle(self, operation: Operation, message: wire.Settle, is_last: bool) -> Promise[Any]:
+    def settle(self, operation: Operation, message: control_wire.Settle, is_last: bool) -> Promise[Any]:
         """See `ChannelConnection`."""
         del operation, message, is_last
         return self._replied("settle")
 
-    def extend(self, operation: Operation, message: wire.Extend) -> Promise[Any]:
+    def extend(self, operation: Operation, message: control_wire.Extend) -> Promise[Any]:
         """See `ChannelConnection`."""
         del operation, message
         return self._replied("extend")
@@ -132,7 +136,7 @@ class ReplayedConnection:
     def give_back(self, operation: Operation) -> None:
         """See `ChannelConnection`."""
 
-    def tell(self, message: wire.Control) -> None:
+    def tell(self, message: control_wire.Control) -> None:
         """See `ChannelConnection`."""
 
     def finish_puts(self, operation: str, timeout_s: float | None) -> None:

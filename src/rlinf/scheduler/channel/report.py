@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.spec import queue_depth
 from rlinf.scheduler.queueing import QueueDepth, Tapped
 from rlinf.scheduler.wording import counted, size_text
@@ -140,7 +140,7 @@ class ChannelReport:
     elsewhere: tuple[str, ...] = ()
 
     @classmethod
-    def from_wire(cls, name: str, found: wire.Explanation) -> ChannelReport:
+    def from_wire(cls, name: str, found: control_wire.Explanation) -> ChannelReport:
         """Return what the channel's server sent."""
         return cls(
             name=name,
@@ -204,7 +204,7 @@ class ChannelReport:
         return "\n".join(lines)
 
 
-def _queue(found: wire.ExplainedQueue) -> QueueReport:
+def _queue(found: control_wire.ExplainedQueue) -> QueueReport:
     return QueueReport(
         queue_depth(found.depth),
         found.oldest_s,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.checkpoint import ChannelHead, write_channel
 from rlinf.scheduler.channel.fetching import Fetching
 from rlinf.scheduler.channel.operation import is_marked
@@ -81,27 +81,27 @@ class SaveDesk:
     def answer(self, request: Request) -> None:
         """Look at the channel, or have it written, or forget that it was looked at."""
         client, message = request.peer_id, request.head
-        if isinstance(message, wire.Forget):
+        if isinstance(message, control_wire.Forget):
             self._forget((client, message.token))
             request.reply(None)
             return
         over = self._first_over(client, message.done)
         if over is not None:
-            request.reply(wire.Saved(over, self._state.leases.why_over(over)))
+            request.reply(control_wire.Saved(over, self._state.leases.why_over(over)))
             return
         snapshot = self._state.snapshot(at_rest=True, done=message.done)
-        if isinstance(message, wire.Look):
+        if isinstance(message, control_wire.Look):
             key = client, message.token
             self._looks[key] = snapshot
             self._state.watch(snapshot, self._watched_bytes, lambda: self._give_up(key))
             self._messenger.call_later(LOOK_S, lambda: self._expire(key))
-            request.reply(wire.Saved())
+            request.reply(control_wire.Saved())
         else:
             key = client, message.token
             problem = self._why_gone(key)
             first = self._forget(key)
             if message.token and first is None:
-                request.reply(wire.Saved(0, problem))
+                request.reply(control_wire.Saved(0, problem))
                 return
             self._line.append(
                 _Writing(self._messenger, request, self._spec, first, snapshot, self._producers)
@@ -172,7 +172,7 @@ class _Writing:
         self._messenger = messenger
         self.request = request
         self.snapshots = [second] if first is None else [first, second]
-        self.result = wire.Saved(0, "it was not written")
+        self.result = control_wire.Saved(0, "it was not written")
         self._spec = spec
         self._producers = producers.record()
 
@@ -180,11 +180,11 @@ class _Writing:
         try:
             self.result = self._run(self.request.head.path)
         except CheckpointError as error:
-            self.result = wire.Saved(0, error.problem)
+            self.result = control_wire.Saved(0, error.problem)
         except Exception as error:  # noqa: BLE001 - whoever asked is told
-            self.result = wire.Saved(0, f"it cannot be written: {error!r}")
+            self.result = control_wire.Saved(0, f"it cannot be written: {error!r}")
 
-    def _run(self, path: str) -> wire.Saved:
+    def _run(self, path: str) -> control_wire.Saved:
         copies: dict[int, list[Buffer]] = {}
         taken: set[int] = set()
         for sent in (sent for snapshot in self.snapshots for sent in snapshot.sent if marks_tell(sent)):
@@ -211,7 +211,7 @@ class _Writing:
             places = [place_of[id(item.payload)] for item in snapshot.items]
         head = ChannelHead(len(first), self._spec, record, self._producers, time.time(), places)
         size_bytes = write_channel(path, head, frames())
-        return wire.Saved(0, "", len(first) - len(taken), size_bytes)
+        return control_wire.Saved(0, "", len(first) - len(taken), size_bytes)
 
     def _frames_of(self, item: Item) -> list[Buffer]:
         """The bytes of an item, fetched from the node that holds them if that is another one."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.access import ChannelAccess
 from rlinf.scheduler.channel.arguments import check_host_items, checked_timeout, or_forever
 from rlinf.scheduler.channel.checkpoint import Checkpoint, JobFolder, PartNote
@@ -63,8 +63,8 @@ class Saving(ChannelAccess):
         leases = _leases(acknowledge)
         limit_s = or_forever(checked_timeout(self._name, timeout_s))
         _check_savable(self._connection())
-        message = wire.Save("", _done(leases, self._connection()), os.path.abspath(path))
-        saved: wire.Saved = self._connection().ask(message, wire.Saved, limit_s)
+        message = control_wire.Save("", _done(leases, self._connection()), os.path.abspath(path))
+        saved: control_wire.Saved = self._connection().ask(message, control_wire.Saved, limit_s)
         _check(saved, self._connection(), os.path.abspath(path), leases)
         for lease in leases:
             lease.ack()
@@ -115,10 +115,10 @@ def _write(
     done = [_done(leases, connection) for connection in connections]
     # One look at a single channel is consistent.
     token = os.path.basename(files[0]) if len(files) > 1 else ""
-    messages = [wire.Save(token, *each) for each in zip(done, files, strict=True)]
+    messages = [control_wire.Save(token, *each) for each in zip(done, files, strict=True)]
     try:
         if token:
-            _ask_all(connections, [wire.Look(token, each) for each in done], files, leases, limit_s)
+            _ask_all(connections, [control_wire.Look(token, each) for each in done], files, leases, limit_s)
         saved = _ask_all(connections, messages, files, leases, limit_s)
     except BaseException:
         if token:
@@ -135,30 +135,32 @@ def _take_looks_back(connections: Sequence[ChannelConnection], token: str) -> No
     """Have no channel keep anything for a second look that does not come; who is not told keeps it for a while."""
     for connection in connections:
         with suppress(ChannelError, CommError):
-            connection.tell(wire.Forget(token))
+            connection.tell(control_wire.Forget(token))
 
 
 def _ask_all(
     connections: Sequence[ChannelConnection],
-    messages: Sequence[wire.Look | wire.Save],
+    messages: Sequence[control_wire.Look | control_wire.Save],
     files: Sequence[str],
     leases: Sequence[Lease],
     limit_s: float,
-) -> list[wire.Saved]:
+) -> list[control_wire.Saved]:
     """Ask all channels at once, and wait for all of them."""
     asked: list[Promise[Any]] = [
-        connection.begin_to_ask(message, wire.Saved, limit_s)
+        connection.begin_to_ask(message, control_wire.Saved, limit_s)
         for connection, message in zip(connections, messages, strict=True)
     ]
     out = []
     for connection, answer, file in zip(connections, asked, files, strict=True):
-        saved: wire.Saved = connection.answer_to(answer, "save", limit_s).head
+        saved: control_wire.Saved = connection.answer_to(answer, "save", limit_s).head
         _check(saved, connection, file, leases)
         out.append(saved)
     return out
 
 
-def _check(saved: wire.Saved, connection: ChannelConnection, path: str, leases: Iterable[Lease]) -> None:
+def _check(
+    saved: control_wire.Saved, connection: ChannelConnection, path: str, leases: Iterable[Lease]
+) -> None:
     if saved.lease:
         for lease in leases:
             if lease.is_of(connection) and lease.generation == saved.lease:

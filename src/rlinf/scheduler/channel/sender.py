@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import deque
 
 from rlinf.scheduler.channel import wire
-from rlinf.scheduler.channel.device_items import DeviceParcel
-from rlinf.scheduler.channel.holding import HeldParcel
+from rlinf.scheduler.channel.fixed_parcel import SmallParcel
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
-from rlinf.scheduler.comm.shm.parcel import Parcel
 
 # In one message.
 MAX_OPERATIONS = 1024
 MAX_BYTES = 1 << 20
-# Of what travels as a run: so many, and so many bytes of each.
+# Of what travels as a run: so many.
 RUN_OPERATIONS = 64
-RUN_ITEM_BYTES = 16 << 10
 
 
 class OperationSender:
@@ -49,12 +46,11 @@ class OperationSender:
         parcel = operation.parcel
         if parcel is None:
             return 0
-        size_bytes = parcel.size_bytes
-        if size_bytes <= RUN_ITEM_BYTES and _travels(parcel):  # as most do
-            return size_bytes
+        if type(parcel) is SmallParcel:  # as most are
+            return parcel.size_bytes
         if parcel.goes_as_descriptor(self._server) or self._is_announced(operation):
             return 0
-        return size_bytes
+        return parcel.size_bytes
 
     def begin(self, operation: Operation) -> None:
         """Send the message that begins an operation, together with those before it where they are alike."""
@@ -64,8 +60,8 @@ class OperationSender:
                 self._join_gets(operation)
             else:
                 self.waiting.append((operation.opening(), []))
-        elif parcel.size_bytes <= RUN_ITEM_BYTES and operation.is_plain and _travels(parcel):
-            self._join_puts(operation, parcel.bytes_frames())
+        elif type(parcel) is SmallParcel and operation.is_plain:
+            self._join_puts(operation, parcel.frames)
         elif self._is_announced(operation):
             self.waiting.append((operation.opening(size_bytes=parcel.size_bytes), []))
         else:
@@ -132,11 +128,6 @@ class OperationSender:
             and parcel.size_bytes > self._inline_bytes_limit
             and not parcel.goes_as_descriptor(self._server)
         )
-
-
-def _travels(parcel: Parcel | HeldParcel | DeviceParcel) -> bool:
-    """Whether an item travels as bytes."""
-    return type(parcel) is Parcel and not parcel.in_shared_memory
 
 
 def _is_joined(run: wire.Puts | wire.Gets, operation: Operation) -> bool:

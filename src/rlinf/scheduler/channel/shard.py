@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import ShardBatch
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.errors import ChannelClosed, LeaseExpired
@@ -33,7 +33,7 @@ class Shard:
         self,
         channel: str,
         take: Callable[[Operation], ShardBatch],
-        settle: Callable[[wire.DonePart], str],
+        settle: Callable[[control_wire.DonePart], str],
         queue_name: QueueName,
         index: int,
         plan: ShardPlan,
@@ -99,7 +99,7 @@ class Shard:
         return self._take(operation)
 
     def _acknowledge(self, step: int) -> None:
-        problem = self._settle(wire.DonePart(self._queue_name, self._index, step))
+        problem = self._settle(control_wire.DonePart(self._queue_name, self._index, step))
         if problem:
             raise LeaseExpired(self._channel, self._queue_name, problem)
         self.done_step = self._last_step = step

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
-from weakref import WeakSet
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import Deliveries
 from rlinf.scheduler.channel.device_items import DeviceItems, DeviceParcel
@@ -17,28 +16,32 @@ from rlinf.scheduler.channel.holding import HeldParcel, Holding
 from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf.scheduler.channel.line import ServerLine
 from rlinf.scheduler.channel.operation import ANSWER_S, Operation, mark_of
+from rlinf.scheduler.channel.puts_under_way import PutsUnderWay
 from rlinf.scheduler.channel.receiving import Receiving
-from rlinf.scheduler.channel.refusals import ending_error
+from rlinf.scheduler.channel.refusals import (
+    NO_ANSWER,
+    deleted_error,
+    ending_error,
+    gone_error,
+    lost_error,
+    request_error,
+)
 from rlinf.scheduler.channel.sender import OperationSender
-from rlinf.scheduler.channel.shortcut import Shortcut, ShortcutRequest, dial
+from rlinf.scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf.scheduler.channel.spec import HOLDS_NODE, ChannelRef
 from rlinf.scheduler.comm.framing import Buffer
 from rlinf.scheduler.comm.guarded import run_guarded
-from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.errors import (
     ChannelLost,
     ChannelUnanswered,
-    CommError,
-    CommTimeout,
-    NotServed,
 )
 from rlinf.scheduler.queueing import (
     ClientInstruction,
     ClientState,
-    Confirm,
     End,
     Ending,
     Reason,
@@ -50,10 +53,6 @@ from rlinf.scheduler.session import Session
 from rlinf.scheduler.tape.shared_devices import open_devices
 
 logger = Reporter(__name__)
-
-# A process that leaves waits so long to hear what it holds.
-LOOK_S = 5.0
-NO_ANSWER = "the channel's server does not answer"
 
 
 class ClientShell:
@@ -73,6 +72,8 @@ class ClientShell:
         deliveries: the operations whose items are here.
         hands_over: large items stay on this node, in the hands of its holder.
         on_devices: puts items into the memory of devices; None: the channel has none there.
+        puts: those that have begun here and are not over.
+        shortcuts: of this process's threads.
     """
 
     def __init__(
@@ -99,11 +100,10 @@ class ClientShell:
         # Those that wait for credit; and whether what was handed over is being looked at.
         self._held: dict[int, Operation] = {}
         self._busy = False
-        self._shortcuts: WeakSet[Shortcut] = WeakSet()
         self._sender = OperationSender(line, ref)
         self._outbox = self._sender.waiting
-        # Who waits until certain puts are over, and for which.
-        self._after_puts: list[tuple[list[Operation], Promise[None]]] = []
+        self.puts = PutsUnderWay(self._operations)
+        self.shortcuts = ShortcutOpening(messenger, self._invite)
         self._leases = LeaseKeeper(messenger, self.tell)
         self._receiving = Receiving(
             messenger,
@@ -166,7 +166,8 @@ class ClientShell:
             self.deliveries.look_at_all()
             self._carry_out(self._state.say(ticket, operation.queue_name))
         elif operation.parcel is None:
-            self._carry_out(self._state.get(ticket, operation.queue_name))
+            self._state.know_get(ticket, operation.queue_name)
+            self._sender.begin(operation)
         else:
             self._begin_put(operation)
         # Most have no deadline.
@@ -177,10 +178,10 @@ class ClientShell:
         parcel, ticket = operation.parcel, operation.ticket
         is_ready = not (self.hands_over and isinstance(parcel, Parcel) and parcel.in_shared_memory)
         inline_bytes = self._sender.inline_bytes(operation) if is_ready else 0
-        instructions = self._state.put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready)
-        if not instructions:
+        if self._state.may_put(ticket, operation.queue_name, inline_bytes, is_ready=is_ready):
+            self._sender.begin(operation)
+        else:
             self._held[ticket] = operation
-        self._carry_out(instructions)
         if isinstance(parcel, Parcel) and not is_ready:
             self._handing.add(ticket)
             holding = self._session.service(Holding)
@@ -206,16 +207,16 @@ class ClientShell:
             return
         self._is_open = True
         self._line.begin(self._on_news, self.lose)
-        opened = self._line.ask(wire.Open(self._messenger.endpoint))
+        opened = self._line.ask(control_wire.Open(self._messenger.endpoint))
         opened.add_done_callback(self._on_opened)
 
     def _on_opened(self, opened: Any) -> None:
         error = None if opened.cancelled() else opened.exception()
         if error is not None:
-            self.lose(self.why_lost(error))
+            self.lose(lost_error(self._ref.spec.name, error))
 
     def ask(
-        self, message: wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
+        self, message: control_wire.Control, kind: Any, what: str, timeout_s: float, answer: Promise[Any]
     ) -> None:
         """Send a request after all operations that began before; `what` it is, for messages."""
         self._open()
@@ -229,12 +230,12 @@ class ClientShell:
             if error is None:
                 answer.set_result(reply.result())
             else:
-                queue = message.queue if isinstance(message, wire.Query) else None
-                answer.set_exception(self._why_unanswered(error, what, queue))
+                queue = message.queue if isinstance(message, control_wire.Query) else None
+                answer.set_exception(self._failure(error, what, queue))
 
         asked.add_done_callback(answered)
 
-    def tell(self, message: wire.Control) -> None:
+    def tell(self, message: control_wire.Control) -> None:
         """Send what nobody waits for the answer of."""
         self.ask(message, None, "", ANSWER_S, Promise())
 
@@ -243,49 +244,25 @@ class ClientShell:
         """Why nothing comes from the server now; from any thread."""
         return self._line.condition
 
-    def _why_unanswered(self, error: BaseException, what: str, queue: Any) -> BaseException:
-        if isinstance(error, CommTimeout):
-            name = self._ref.spec.name
-            why = self._line.condition or NO_ANSWER
-            failure: BaseException = ChannelUnanswered(name, queue, what, error.waited_s, why)
-        elif isinstance(error, CommError):
-            failure = self.why_lost(error)
-        else:
-            return error
-        failure.__cause__ = error
+    def _failure(self, error: BaseException, what: str, queue: Any) -> BaseException:
+        failure = request_error(self._ref.spec.name, error, what, queue, self._line.condition)
+        if self.lost is not None and isinstance(failure, ChannelLost):
+            return self.lost  # for the first reason
         return failure
 
-    def settle(self, what: tuple[Operation, wire.Settle, bool, Promise[Any]]) -> None:
+    def settle(self, what: tuple[Operation, control_wire.Settle, bool, Promise[Any]]) -> None:
         """Say what became of items on lease; after the last ones nothing is to follow."""
         operation, message, is_last, answer = what
         if is_last:
             self._state.settled(operation.ticket)
             self._settle(operation)
-        self.ask(message, wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
+        self.ask(message, control_wire.Done, "ack" if message.done else "nack", ANSWER_S, answer)
 
-    def extend(self, what: tuple[Operation, wire.Extend, Promise[Any]]) -> None:
+    def extend(self, what: tuple[Operation, control_wire.Extend, Promise[Any]]) -> None:
         """Let items be on lease for longer."""
         operation, message, answer = what
         self._leases.extend(operation.ticket, message.for_s or 0.0)
-        self.ask(message, wire.Done, "extend", ANSWER_S, answer)
-
-    def tell_after_puts(self, over: Promise[None]) -> None:
-        """Complete a promise when every put that has begun here is over."""
-        puts = [operation for operation in self._operations.values() if operation.kind == "put"]
-        self._after_puts.append((puts, over))
-
-    def _look_at_puts(self) -> None:
-        waiting, self._after_puts = self._after_puts, []
-        for puts, over in waiting:
-            left = [operation for operation in puts if self._is_under_way(operation)]
-            if left:
-                self._after_puts.append((left, over))
-            else:
-                over.set_result(None)
-
-    def _is_under_way(self, operation: Operation) -> bool:
-        promise = operation.find_promise()
-        return operation.ticket in self._operations and not (promise is not None and promise.done())
+        self.ask(message, control_wire.Done, "extend", ANSWER_S, answer)
 
     def _expire(self, operation: Operation) -> None:
         self._carry_out(self._state.expire(operation.ticket))
@@ -304,7 +281,7 @@ class ClientShell:
 
     def drop(self, operation: Operation) -> None:
         """Nobody waits for an operation any more."""
-        if not operation.fate.taken:
+        if not operation.taken:
             self._receiving.stop(operation.ticket)
             self._stop_clock(operation)
             self._carry_out(self._state.drop(operation.ticket))
@@ -322,25 +299,9 @@ class ClientShell:
             return None
         return self._sender.num_sent
 
-    def open_shortcut(self, request: ShortcutRequest) -> None:
-        """Get a shortcut for a thread."""
+    def _invite(self) -> Promise[Reply]:
         self._open()
-        asked = self._line.ask(wire.Invite(), None, wire.Invitation)
-
-        def invited(reply: Any) -> None:
-            if reply.exception() is None and self.lost is None and reply.result().head.path:
-                shortcut = dial(reply.result().head)
-                if shortcut is not None:
-                    self._shortcuts.add(shortcut)
-                    # It hears the server's first word, or its end, soon.
-                    self._messenger.watch(shortcut.fileno(), partial(self._on_welcome, shortcut, request))
-
-        asked.add_done_callback(invited)
-
-    def _on_welcome(self, shortcut: Shortcut, request: ShortcutRequest) -> None:
-        self._messenger.unwatch(shortcut.fileno())
-        if shortcut.is_welcome():
-            request.shortcut = shortcut
+        return self._line.ask(control_wire.Invite(), None, control_wire.Invitation)
 
     def _note_direct(self) -> None:
         """Know of the gets that users' threads have sent: their items are to be confirmed."""
@@ -364,7 +325,7 @@ class ClientShell:
             self._finish(operation, Ending.LOST, None)
             return
         self._note_direct()
-        if operation.fate.taken:  # it came another way
+        if operation.taken:  # it came another way
             return
         if operation.recalled:
             self.drop(operation)
@@ -399,11 +360,12 @@ class ClientShell:
 
     def _look_at(self, operation: Operation) -> None:
         promise = operation.find_promise()
-        if operation.fate.taken:
+        if operation.taken:
             if promise is not None:
                 promise.forget()
             self._settle(operation)
-            self._carry_out(self._state.taken(operation.ticket))
+            if self._state.may_confirm(operation.ticket):
+                self._sender.confirmed.append(operation.ticket)
         elif promise is None or operation.dropped:
             self.drop(operation)
 
@@ -426,10 +388,7 @@ class ClientShell:
                 self._end(*instruction)
             elif kind is Send:
                 self._sender.begin(self._operations[instruction.ticket])
-                if self._held:
-                    self._held.pop(instruction.ticket, None)
-            elif kind is Confirm:
-                self._sender.confirmed.append(instruction.ticket)
+                self._held.pop(instruction.ticket, None)
             elif kind is SendItem:
                 self._fill(self._operations[instruction.ticket])
             elif kind is SendRecall:
@@ -461,10 +420,10 @@ class ClientShell:
 
     def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
         operation = self._operations[ticket]
-        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
-        if ending is Ending.DELIVERED:
-            self._deliver(operation, detail)
+        if ending is Ending.ACCEPTED:
+            self._accept(operation)
             return
+        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
         if ending is Ending.TIMED_OUT:
             if fetch is not None:
                 detail = fetch.describe()
@@ -477,13 +436,23 @@ class ClientShell:
         if ending is not Ending.UNANSWERED:
             # An unanswered one keeps its item: the server may still read it.
             del self._operations[ticket]
-            operation.parcel = None
-            if operation.held is not None:
-                operation.held.fate.taken = operation.held.fate.taken or ending is Ending.ACCEPTED
-                operation.held = None
+            operation.parcel = operation.held = None
             if operation.lease is not None:
                 self._settle(operation)  # its time is over, perhaps after it came
         self._finish(operation, ending, detail)
+
+    def _accept(self, operation: Operation) -> None:
+        del self._operations[operation.ticket]
+        operation.parcel = None
+        if operation.held is not None:
+            operation.held.fate.taken = True
+            operation.held = None
+        if operation.timer is not None:
+            self._stop_clock(operation)
+        promise = operation.find_promise()
+        if promise is not None:
+            promise.set_result(None)
+            operation.let_go()
 
     def _deliver(self, operation: Operation, items: Delivery) -> None:
         if operation.timer is not None:
@@ -493,7 +462,7 @@ class ClientShell:
         if promise is None or operation.dropped:
             self.drop(operation)
             return
-        operation.fate.mark = mark_of(items)
+        operation.mark = mark_of(items)
         promise.by = items.told.by
         promise.set_result(items)
         if operation.lease is not None:
@@ -511,10 +480,7 @@ class ClientShell:
         promise = operation.find_promise()
         if promise is None:
             return
-        if ending is Ending.ACCEPTED:
-            promise.set_result(None)
-            operation.let_go()
-        elif ending is Ending.CANCELLED:
+        if ending is Ending.CANCELLED:
             promise.set_cancelled()
         elif ending is Ending.LOST:
             promise.set_exception(self.lost or self.gone(NO_ANSWER))
@@ -531,8 +497,8 @@ class ClientShell:
     def _flush(self) -> None:
         """Send everything that has gathered."""
         self._sender.send()
-        if self._after_puts:
-            self._look_at_puts()
+        if self.puts.awaited:
+            self.puts.look()
 
     # -- the I/O thread: what the server says -----------------------------------------------------
 
@@ -557,7 +523,7 @@ class ClientShell:
             else:
                 self._on_granted(answer)
         if news.left:
-            self.lose(self._deleted())
+            self.lose(deleted_error(self._ref.spec.name))
             return
         self._run_inbox()
         self.deliveries.look()
@@ -602,7 +568,10 @@ class ClientShell:
             run_guarded(self._on_items, ticket, items)
 
     def _on_items(self, ticket: int, items: Delivery) -> None:
-        self._carry_out(self._state.delivered(ticket, items))
+        if self._state.may_take(ticket):
+            if self._receiving.is_fetching:
+                self._receiving.stop(ticket)
+            self._deliver(self._operations[ticket], items)
 
     def _resend(self, ticket: int) -> None:
         self._outbox.append((wire.Resend(ticket), []))
@@ -633,9 +602,8 @@ class ClientShell:
         for held in (self._operations, self._held, self._receiving, self.deliveries):
             held.clear()
         self._leases.close()
-        self._look_at_puts()
-        for shortcut in list(self._shortcuts):
-            shortcut.end()
+        self.puts.look()
+        self.shortcuts.end()
 
     def leave(self, reason: str) -> None:
         """Confirm what was taken, and end everything: this process leaves the cluster."""
@@ -645,39 +613,18 @@ class ClientShell:
             self._flush()
             self.lose(self.gone(reason))
 
-    def holds_puts(self) -> bool:
-        """Whether items of this process are not in their queues yet; from any thread but the I/O thread."""
-        answer: Promise[bool] = Promise()
-
-        def look(_nothing: None) -> None:
-            answer.set_result(any(operation.parcel is not None for operation in self._operations.values()))
-
-        # Behind the puts that were handed over and have not begun.
-        self.inbox.append((look, None))
-        self._messenger.submit(self.drain)
-        return not answer.wait(LOOK_S) or answer.result(0)
-
     def abandon(self, lost: ChannelLost) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self.lost = lost
-
-    def gone(self, reason: str) -> ChannelLost:
-        """The error of operations on a channel whose server is gone."""
-        return ChannelLost(self._ref.spec.name, f"the process that held it is gone: {reason}")
-
-    def why_lost(self, error: BaseException) -> ChannelLost:
-        """The error of operations on a channel, of what a request to its server has failed with."""
-        if self.lost is not None:
-            return self.lost
-        return self._deleted() if isinstance(error, NotServed) else self.gone(str(error))
-
-    def _deleted(self) -> ChannelLost:
-        return ChannelLost(self._ref.spec.name, "the channel was deleted")
 
     def unanswered(self, operation: Operation, why: str) -> ChannelUnanswered:
         """The error of an operation that nobody has answered."""
         name = self._ref.spec.name
         return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, why)
+
+    def gone(self, reason: str) -> ChannelLost:
+        """The error of operations on a channel whose server is gone."""
+        return gone_error(self._ref.spec.name, reason)
 
 
 def _on_devices(session: Session, ref: ChannelRef) -> DeviceItems | None:

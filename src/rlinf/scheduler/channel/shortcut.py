@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import on_fork_in_child
 from rlinf.scheduler.comm.promise import SLICE_S
@@ -154,7 +154,7 @@ class ShortcutRequest:
         self.shortcut: Shortcut | None = None
 
 
-def dial(invitation: wire.Invitation) -> Shortcut | None:
+def dial(invitation: control_wire.Invitation) -> Shortcut | None:
     """Follow an invitation; None if nobody is there. Never blocks."""
     connection = OwnedSocket()
     try:

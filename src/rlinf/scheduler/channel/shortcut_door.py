@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.shortcut import MAX_DATAGRAM_BYTES, WELCOME, OwnedSocket
 from rlinf.scheduler.comm.reports import Reporter
@@ -91,16 +91,16 @@ class ShortcutDoor:
         self._ends: dict[str, set[ShortcutEnd]] = {}
         self._memory = memoryview(bytearray(MAX_DATAGRAM_BYTES))
 
-    def invite(self, client: str) -> wire.Invitation:
+    def invite(self, client: str) -> control_wire.Invitation:
         """Make an invitation for one thread of a client; an empty one if there are too many."""
         num_ends = sum(map(len, self._ends.values())) + len(self._invited)
         if num_ends >= MAX_SHORTCUTS or _descriptors_are_scarce() or not self._listen():
-            return wire.Invitation("", b"")
+            return control_wire.Invitation("", b"")
         token = secrets.token_bytes(16)
         self._invited[token] = client
         # It goes with the answer to its request; whoever does not come at once does not come.
         self._messenger.call_later(GREETING_S, lambda: self._forget_invitation(token))
-        return wire.Invitation(self._path, token)
+        return control_wire.Invitation(self._path, token)
 
     def _forget_invitation(self, token: bytes) -> None:
         self._invited.pop(token, None)

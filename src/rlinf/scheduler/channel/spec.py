@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.deadlines import SUCCESSOR_S, Survives
 from rlinf.scheduler.comm.directory import AWAITED, Entry
 from rlinf.scheduler.comm.endpoint import Endpoint
@@ -161,7 +161,7 @@ class ChannelStats:
     subscriptions: tuple[QueueDepth, ...] = ()
 
     @classmethod
-    def from_wire(cls, state: wire.ChannelCounts) -> ChannelStats:
+    def from_wire(cls, state: control_wire.ChannelCounts) -> ChannelStats:
         """Return the figures that the channel's server sent."""
         num_puts, bytes_in, closed = state.num_accepted, state.accepted_bytes, state.closed
         depths = tuple(queue_depth(depth) for depth in state.depths)
@@ -191,7 +191,7 @@ class ChannelStats:
         )
 
 
-def queue_depth(depth: wire.Depth) -> QueueDepth:
+def queue_depth(depth: control_wire.Depth) -> QueueDepth:
     """What the channel's server sent of a queue."""
     return QueueDepth(
         wire.as_name(depth.name),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.peer import Reply
@@ -144,7 +144,7 @@ class Starter:
             return
         service = wire.service(spec.channel_id, wire.CONTROL)
         self._session.messenger.request(
-            endpoint, service, wire.Delete(), timeout_s=HOLD_TIMEOUT_S, reply_type=None
+            endpoint, service, control_wire.Delete(), timeout_s=HOLD_TIMEOUT_S, reply_type=None
         )
 
 

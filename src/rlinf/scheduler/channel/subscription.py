@@ -6,7 +6,7 @@ import itertools
 from contextlib import suppress
 from typing import Any, Self
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.access import copies, load_all
 from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE
 from rlinf.scheduler.channel.batch import Batch, Delivery
@@ -79,15 +79,15 @@ class Subscription(Getting, Leasing, Inspecting):
 
     def _subscribe(self, queue: QueueName | None, *, drops: bool, max_bytes: int | None) -> Self:
         self._is_in = True
-        message = wire.Subscribe(self._number, self.name, queue, drops, self._maxsize, max_bytes)
-        problem = self._connection().ask(message, wire.Joined).problem
+        message = control_wire.Subscribe(self._number, self.name, queue, drops, self._maxsize, max_bytes)
+        problem = self._connection().ask(message, control_wire.Joined).problem
         if problem:
             self._is_in = False
             raise ChannelArgumentError(self._name, problem)
         return self
 
-    def _leaving(self, *, failed: bool) -> wire.Unsubscribe:
-        return wire.Unsubscribe(self._number, self.name, failed)
+    def _leaving(self, *, failed: bool) -> control_wire.Unsubscribe:
+        return control_wire.Unsubscribe(self._number, self.name, failed)
 
     def _queue(self, queue_name: Any, key: Any) -> QueueName:
         if queue_name != DEFAULT_QUEUE or key is not None:

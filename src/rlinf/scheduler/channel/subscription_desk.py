@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.queueing import ChannelState, Instruction, Tapped, TapTerms
 
 # Unless it is said, a subscription holds such a share of what its channel may hold.
@@ -39,13 +39,15 @@ class SubscriptionDesk:
         self._successor_s = successor_s
         self._on_over = on_over
 
-    def answer(self, client: str, message: wire.Subscribe | wire.Unsubscribe) -> wire.Joined | None:
+    def answer(
+        self, client: str, message: control_wire.Subscribe | control_wire.Unsubscribe
+    ) -> control_wire.Joined | None:
         """Let a client be a member, or be one no more."""
-        if isinstance(message, wire.Subscribe):
+        if isinstance(message, control_wire.Subscribe):
             queue = None if message.queue is None else wire.as_name(message.queue)
             max_bytes = self._max_bytes_of(message.name) if message.max_bytes is None else message.max_bytes
             terms = TapTerms(queue, message.drops, message.maxsize, max_bytes)
-            return wire.Joined(self._state.subscribe(client, message.number, message.name, terms))
+            return control_wire.Joined(self._state.subscribe(client, message.number, message.name, terms))
         vacancy = self._state.leave_subscription(client, message.number, message.name)
         if vacancy is not None and message.failed:
             self._wait(message.name, vacancy)

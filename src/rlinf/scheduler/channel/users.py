@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
 from rlinf.scheduler.queueing import QueueName
 
@@ -101,7 +101,7 @@ class UsersOfQueue:
 
 
 def channel_note(
-    name: str, found: wire.Explanation, users: Users, names: dict[str, str], now: float
+    name: str, found: control_wire.Explanation, users: Users, names: dict[str, str], now: float
 ) -> ChannelNote:
     """What a channel's process says of it.
 
@@ -134,13 +134,15 @@ def channel_note(
 MAX_SHOWN = 32
 
 
-def _rank(found: wire.ExplainedQueue | None, users: UsersOfQueue) -> tuple[bool, float]:
+def _rank(found: control_wire.ExplainedQueue | None, users: UsersOfQueue) -> tuple[bool, float]:
     """First those whose items nobody gets, then those used last."""
     is_left = found is not None and found.depth.num_items > 0 and not users.getters
     return not is_left, users.last_s
 
 
-def _queue_note(queue: QueueName, found: wire.ExplainedQueue | None, users: UsersOfQueue) -> QueueNote:
+def _queue_note(
+    queue: QueueName, found: control_wire.ExplainedQueue | None, users: UsersOfQueue
+) -> QueueNote:
     putters, getters = tuple(users.putters), tuple(users.getters)
     if found is None:
         return QueueNote(repr(queue), 0, 0, putters=putters, getters=getters)

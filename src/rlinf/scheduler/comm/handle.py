@@ -82,8 +82,9 @@ class AsyncHandle(Generic[T]):
         self._fate = fate or source.fate
         self._generation = generation()
         self._finish = finish
-        # Of waiting threads only; a signal handler may wait for the handle that it interrupted.
-        self._lock = threading.RLock()
+        # Of waiting threads only; a signal handler may wait for the handle that it interrupted. What is taken as it is
+        # may be taken twice.
+        self._lock = None if finish is None else threading.RLock()
         self._finished = False
         self._awaited_by: set[asyncio.Future[None]] | None = None
         self._value: Any = None
@@ -228,7 +229,9 @@ class AsyncHandle(Generic[T]):
             raise ResultTimeout(self.what or "the operation", time.monotonic() - began)
 
     def _take(self) -> T:
-        if not self._finished:
+        if self._lock is None:
+            self._settle()
+        elif not self._finished:
             with self._lock:
                 if not self._finished:
                     self._settle()

@@ -33,6 +33,8 @@ SLICE_S = 1.0
 # What is marked there is seen by nobody.
 NOWHERE = bytearray(1)
 _CANCELLED = object()
+# What a promise keeps until it is complete, by these names; its outcome by None.
+_GATES, _CALLBACKS = "gates", "callbacks"
 
 
 class Fate:
@@ -58,23 +60,33 @@ class Promise(Generic[T]):
 
     Args:
         on_cancelled: called once by the thread that cancels it.
+        fate: where it is noted what became of the value, if somebody knows that place already.
 
     Attributes:
         fate: what became of the value.
         by: the process that completed it, said before it is complete; "" where that is not known.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_gates", "_on_cancelled", "_outcome", "by", "fate")
+    __slots__ = ("__weakref__", "_known", "_on_cancelled", "by", "fate")
 
-    def __init__(self, on_cancelled: Callable[[], object] | None = None) -> None:
+    def __init__(self, on_cancelled: Callable[[], object] | None = None, fate: Fate | None = None) -> None:
         self._on_cancelled = on_cancelled
-        # (value, error), once there is one. A dict, for its `setdefault` is one step: the first one wins.
-        self._outcome: dict[None, tuple[Any, BaseException | None]] = {}
-        # One locked lock for each waiting thread; whoever completes opens all of them.
-        self._gates: list[Any] = []
-        self._callbacks: list[Callable[[Any], Any]] = []
-        self.fate = Fate()
+        # (value, error), once there is one; and who is to be told, if anybody is. A dict, for its `setdefault` is one
+        # step: of several outcomes the first one wins, and a list is made once.
+        self._known: dict[str | None, Any] = {}
+        self.fate = Fate() if fate is None else fate
         self.by = ""
+
+    @property
+    def _gates(self) -> list[Any]:
+        """One locked lock for each waiting thread; whoever completes opens all of them."""
+        gates: list[Any] = self._known.setdefault(_GATES, [])
+        return gates
+
+    @property
+    def _callbacks(self) -> list[Callable[[Any], Any]]:
+        callbacks: list[Callable[[Any], Any]] = self._known.setdefault(_CALLBACKS, [])
+        return callbacks
 
     # -- its owner -------------------------------------------------------------------------------
 
@@ -99,18 +111,23 @@ class Promise(Generic[T]):
 
     def forget(self) -> None:
         """Refer to the value no longer: it went to whoever asked for it first, or back."""
-        self._outcome[None] = (None, None)
+        self._known[None] = (None, None)
 
     def _complete(self, outcome: tuple[Any, BaseException | None]) -> bool:
-        first = self._outcome.setdefault(None, outcome) is outcome
-        # Also by the second one: the first may have been interrupted here.
-        while self._gates:
-            with suppress(IndexError):  # its thread gave up in between
-                self._gates.pop(0).release()
-        while self._callbacks:
-            with suppress(IndexError):  # its thread was faster
-                self._run(self._callbacks.pop(0))
+        known = self._known
+        first = known.setdefault(None, outcome) is outcome
+        if len(known) > 1:
+            # Also by the second one: the first may have been interrupted here.
+            self._tell(known.get(_GATES, ()), known.get(_CALLBACKS, ()))
         return first
+
+    def _tell(self, gates: Any, callbacks: Any) -> None:
+        while gates:
+            with suppress(IndexError):  # its thread gave up in between
+                gates.pop(0).release()
+        while callbacks:
+            with suppress(IndexError):  # its thread was faster
+                self._run(callbacks.pop(0))
 
     def _run(self, callback: Callable[[Any], Any]) -> None:
         try:
@@ -124,11 +141,11 @@ class Promise(Generic[T]):
 
     def done(self) -> bool:
         """Whether it is complete."""
-        return bool(self._outcome)
+        return None in self._known
 
     def cancelled(self) -> bool:
         """Whether it was given up."""
-        outcome = self._outcome.get(None)
+        outcome = self._known.get(None)
         return outcome is not None and outcome[0] is _CANCELLED
 
     def cancel(self) -> bool:
@@ -144,7 +161,8 @@ class Promise(Generic[T]):
         Raises:
             asyncio.CancelledError: the call that this thread works at was cancelled (see `cancellation`).
         """
-        if self._outcome:
+        known = self._known
+        if None in known:
             return True
         begun = None if timeout_s == 0 else begin_wait_in(sys._getframe(1), self.cause())
         gate = threading.Lock()
@@ -156,7 +174,7 @@ class Promise(Generic[T]):
                 scope.begin_wait(waker)
             # Completed before the gate was there: then nobody opens it.
             deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-            while not self._outcome:
+            while None not in known:
                 left_s = min(SLICE_S, deadline - time.monotonic())
                 if left_s <= 0 or gate.acquire(timeout=left_s):
                     break
@@ -167,9 +185,9 @@ class Promise(Generic[T]):
                 scope.end_wait(waker)
         if begun is not None:
             begun.end(self.by)
-        if scope is not None and not self._outcome:
+        if scope is not None and None not in known:
             scope.check()
-        return bool(self._outcome)
+        return None in known
 
     def _open(self, gate: Any) -> None:
         """Let one thread go on, unless whoever completes it does so."""
@@ -199,7 +217,8 @@ class Promise(Generic[T]):
             raise TimeoutError
         if self.cancelled():
             raise CancelledError
-        return self._outcome[None][1]
+        error: BaseException | None = self._known[None][1]
+        return error
 
     def result(self, timeout: float | None = None) -> T:
         """The value.
@@ -209,9 +228,12 @@ class Promise(Generic[T]):
             CancelledError: it was given up.
             BaseException: what it failed with.
         """
-        if not self._outcome and not self.wait(timeout):
-            raise TimeoutError
-        value, error = self._outcome[None]
+        outcome = self._known.get(None)
+        if outcome is None:
+            if not self.wait(timeout):
+                raise TimeoutError
+            outcome = self._known[None]
+        value, error = outcome
         if error is not None:
             raise error
         if value is _CANCELLED:
@@ -223,7 +245,7 @@ class Promise(Generic[T]):
         """Call `callback(promise)` once it is complete, in the thread that completes it, or here if it is."""
         self._callbacks.append(callback)
         # Its own only: another's would be lost if this thread were interrupted now.
-        if self._outcome and self.remove_done_callback(callback):
+        if None in self._known and self.remove_done_callback(callback):
             self._run(callback)
 
     def remove_done_callback(self, callback: Callable[[Any], Any]) -> bool:

@@ -9,7 +9,14 @@ fifo.py          items in order, with their total weight
 lanes.py         items in the order of the latest versions that may take them
 admission.py     how old items may be when they are taken: slots, versions
 groups.py        which items belong together
-named_queue.py   one queue: its items, its line of getters, its line of puts, its bound
+operations.py    what a process does on a queue, as long as it is not over
+tally.py         what all queues of a channel have in common
+named_queue.py   one queue, made of:
+bounded.py       what it holds, and whether there is room for more; depth.py, in numbers
+entering.py      how items enter: its line of puts
+matching.py      what the first getter gets
+serving.py       its line of getters, and who is told what
+running.py       what is alike, and comes in a row, as a run
 queue_name.py    how a queue is called
 tap_queue.py     what a subscription reads: a queue that sees what enters others
 overview.py      the same in a few numbers
@@ -43,6 +50,7 @@ from rlinf.scheduler.queueing.client import (
     SendWithdraw,
 )
 from rlinf.scheduler.queueing.cost import Point, checked_table, sampled
+from rlinf.scheduler.queueing.depth import QueueDepth
 from rlinf.scheduler.queueing.direct import DirectOperations
 from rlinf.scheduler.queueing.fifo import WeightedFifo
 from rlinf.scheduler.queueing.groups import GroupName
@@ -62,7 +70,6 @@ from rlinf.scheduler.queueing.instructions import (
 )
 from rlinf.scheduler.queueing.item import Item, marks_tell
 from rlinf.scheduler.queueing.leases import BuriedItem
-from rlinf.scheduler.queueing.named_queue import QueueDepth
 from rlinf.scheduler.queueing.overview import ChannelOverview
 from rlinf.scheduler.queueing.producers import Producers
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
@@ -78,6 +85,7 @@ from rlinf.scheduler.queueing.records import (
     as_name,
 )
 from rlinf.scheduler.queueing.report import QueueSnapshot, Unfinished
+from rlinf.scheduler.queueing.serving import NOTHING
 from rlinf.scheduler.queueing.sharding import POLICIES, Part, ShardPlan
 from rlinf.scheduler.queueing.snapshot import Snapshot, merged, with_rest
 from rlinf.scheduler.queueing.state import ChannelState
@@ -87,6 +95,7 @@ from rlinf.scheduler.queueing.wanted import NO_LIMITS, LeaseTerms, Limits
 from rlinf.scheduler.queueing.weights import check_batch_weight, check_maxsize, check_weight, rounded
 
 __all__ = [
+    "NOTHING",
     "NO_LIMITS",
     "POLICIES",
     "Accept",

@@ -85,7 +85,7 @@ class _Phase(Enum):
     LEAVING = 5  # withdrawn; the server's word on it is still to come
 
 
-_SENT = _Phase.SENT
+_SENT, _DELIVERED = _Phase.SENT, _Phase.DELIVERED
 _AWAITED = (_Phase.SENT, _Phase.DIRECT)
 _TAKEABLE = (_Phase.DELIVERED, _Phase.DIRECT)
 _CANCELLED = Ending.CANCELLED
@@ -144,22 +144,28 @@ class ClientState:
         self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_ready: bool = True
     ) -> list[ClientInstruction]:
         """Begin a put, whose opening message carries so many bytes of its item; that is known when it is `ready`."""
+        return [_send((ticket,))] if self.may_put(ticket, queue_name, inline_bytes, is_ready=is_ready) else []
+
+    def may_put(
+        self, ticket: int, queue_name: QueueName, inline_bytes: int, *, is_ready: bool = True
+    ) -> bool:
+        """Begin a put; whether it is to be sent now. Else it is held, and a later event lets it go."""
         # Who has credit without end uses none.
         inline_bytes = inline_bytes if self._credit_bytes else 0
         operation = self._operations[ticket] = _Operation(ticket, queue_name, inline_bytes)
         operation.is_ready = is_ready
         credit = self._credits.get(queue_name)
         if not self._credit_bytes and is_ready and credit is None:
-            return [_send((ticket,))]
+            return True
         if credit is None:
             credit = self._credits[queue_name] = _Credit()
         # Also what carries nothing stays behind what is held: puts keep their order.
         if credit.line or not self._may_go(operation, credit):
             operation.phase = _Phase.HELD
             credit.line[ticket] = operation
-            return []
+            return False
         credit.used_bytes += inline_bytes
-        return [_send((ticket,))]
+        return True
 
     def ready(self, ticket: int, inline_bytes: int) -> list[ClientInstruction]:
         """A put may leave that was not ready; its opening message carries so many bytes."""
@@ -173,8 +179,12 @@ class ClientState:
 
     def get(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
         """Begin a get or a batch."""
-        self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
+        self.know_get(ticket, queue_name)
         return [_send((ticket,))]
+
+    def know_get(self, ticket: int, queue_name: QueueName) -> None:
+        """Begin a get or a batch, which is sent at once."""
+        self._operations[ticket] = _Operation(ticket, queue_name, 0, is_get=True)
 
     def say(self, ticket: int, queue_name: QueueName) -> list[ClientInstruction]:
         """Begin what brings nothing: the server takes it, or does not."""
@@ -189,11 +199,15 @@ class ClientState:
 
     def taken(self, ticket: int) -> list[ClientInstruction]:
         """Whoever asked has the items of a delivery."""
+        return [_confirm((ticket,))] if self.may_confirm(ticket) else []
+
+    def may_confirm(self, ticket: int) -> bool:
+        """Whoever asked has the items of a delivery; whether the server is to be told so."""
         operation = self._operations.get(ticket)
         if operation is None or operation.phase not in _TAKEABLE:
-            return []
+            return False
         del self._operations[ticket]
-        return [_confirm((ticket,))]
+        return True
 
     def settled(self, ticket: int) -> list[ClientInstruction]:
         """The server hears another way what became of the items of a delivery: those on lease."""
@@ -268,11 +282,15 @@ class ClientState:
 
     def delivered(self, ticket: int, items: Any) -> list[ClientInstruction]:
         """The items of a get are here."""
+        return [_ended((ticket, Ending.DELIVERED, items))] if self.may_take(ticket) else []
+
+    def may_take(self, ticket: int) -> bool:
+        """The items of a get are here; whether they are for whoever asked."""
         operation = self._operations.get(ticket)
         if operation is None or operation.phase not in _AWAITED:
-            return []  # it was withdrawn, and the server reads that next
-        operation.phase = _Phase.DELIVERED
-        return [_ended((ticket, Ending.DELIVERED, items))]
+            return False  # it was withdrawn, and the server reads that next
+        operation.phase = _DELIVERED
+        return True
 
     def refused(self, ticket: int, detail: Any, *, withdrawn: bool = False) -> list[ClientInstruction]:
         """The server has refused an operation, or answers that it is `withdrawn`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from rlinf.scheduler.queueing.groups import GroupName
@@ -122,3 +123,6 @@ class Bury(NamedTuple):
 
 
 Instruction = Accept | Grant | Deliver | Refuse | Ripen | StartClock | StopClock | Bury
+# As the classes make them, without a call of Python code: of most operations there is one of these.
+accepted = partial(tuple.__new__, Accept)
+delivered = partial(tuple.__new__, Deliver)

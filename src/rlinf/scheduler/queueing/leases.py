@@ -26,7 +26,8 @@ from rlinf.scheduler.queueing.instructions import (
     StopClock,
 )
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Client, Getter
 from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.wanted import LeaseTerms
 
@@ -74,7 +75,7 @@ class HeldItems:
     def __init__(self, generation: int, queue: NamedQueue, items: Iterable[Item]) -> None:
         self.generation = generation
         self.queue = queue
-        self.getter: Getter | None = None
+        self.getter: Getter[NamedQueue] | None = None
         self.terms = LeaseTerms(0.0)
         self.items = dict(enumerate(items))
         self.since = queue.tally.now
@@ -117,11 +118,13 @@ class Leases:
         self.last_number += 1
         return self.last_number
 
-    def is_at_bound(self, client: Client) -> bool:
+    def is_at_bound(self, client: Client[NamedQueue]) -> bool:
         """Whether a client has as many items on lease as it may."""
         return 0 < self.max_leased <= client.num_leased
 
-    def begin(self, getter: Getter, terms: LeaseTerms, items: list[Item], out: list[Instruction]) -> None:
+    def begin(
+        self, getter: Getter[NamedQueue], terms: LeaseTerms, items: list[Item], out: list[Instruction]
+    ) -> None:
         """Give items to a getter."""
         for item in items:
             item.attempts += 1
@@ -135,7 +138,7 @@ class Leases:
         out.append(Deliver(client, ticket, *about, queue=getter.queue.name))
         out.append(StartClock(client, ticket, lease.generation, terms.ttl_s))
 
-    def of(self, getter: Getter) -> HeldItems | None:
+    def of(self, getter: Getter[NamedQueue]) -> HeldItems | None:
         """Return the lease of what was delivered to a getter; None if it is not on lease."""
         return None if getter.lease is None else self._open.get(getter.lease.generation)
 
@@ -228,7 +231,7 @@ class Leases:
         """Return those of one queue, or (None) all, the oldest first."""
         return [letter for letter in self.dead.values() if queue_name in (None, letter.queue.name)]
 
-    def load(self, lease: HeldItems, getter: Getter | None, terms: LeaseTerms) -> None:
+    def load(self, lease: HeldItems, getter: Getter[NamedQueue] | None, terms: LeaseTerms) -> None:
         """Have a lease again that there was before; of no getter for items that come back after a delay."""
         self._open_with(lease)
         lease.getter, lease.terms = getter, terms

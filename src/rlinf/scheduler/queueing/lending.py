@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 
 from rlinf.scheduler.queueing.instructions import Deliver, Instruction, Reason, Refuse, StartClock
 from rlinf.scheduler.queueing.leases import HeldItems
-from rlinf.scheduler.queueing.named_queue import Getter
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Getter
 from rlinf.scheduler.queueing.queue_set import QueueSet
 
 
@@ -76,7 +77,7 @@ class Lending(QueueSet):
         about = (getter.items, getter.complete, getter.part, getter.lease, getter.group)
         return [Deliver(client, ticket, *about, queue=getter.queue.name)]
 
-    def _fail(self, getter: Getter) -> list[Instruction]:
+    def _fail(self, getter: Getter[NamedQueue]) -> list[Instruction]:
         """Items of a delivery are lost."""
         out: list[Instruction] = []
         lease = self.leases.of(getter)
@@ -100,7 +101,7 @@ class Lending(QueueSet):
         self._after_lease(lease, out)
         return out
 
-    def _withdraw_lease(self, getter: Getter, lease: HeldItems) -> list[Instruction]:
+    def _withdraw_lease(self, getter: Getter[NamedQueue], lease: HeldItems) -> list[Instruction]:
         out: list[Instruction] = []
         self.leases.withdraw(lease, out)
         out.append(Refuse(getter.client.name, getter.ticket, Reason.CANCELLED, getter.queue.describe()))

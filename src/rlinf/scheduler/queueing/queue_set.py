@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rlinf.scheduler.queueing.depth import QueueDepth
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.leases import Leases
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter, QueueDepth, Tally
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Client, Getter, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
+from rlinf.scheduler.queueing.tally import Tally
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.weights import check_maxsize
 
@@ -41,7 +44,7 @@ class QueueSet:
         self._queues: dict[QueueName, NamedQueue] = {}
         self._taps: dict[str, TapQueue] = {}
         self._num_vacancies = 0  # of all subscriptions, also those of one name one after the other
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, Client[NamedQueue]] = {}
         self._admitting: dict[NamedQueue, None] = {}
 
     def clear(self) -> None:
@@ -127,7 +130,9 @@ class QueueSet:
         """Tell the time, in seconds: what comes from now on began then. For reports only; nothing is decided by it."""
         self._tally.now = now
 
-    def _describe_for(self, operation: Getter | Putter, *, waited: bool = True) -> str:
+    def _describe_for(
+        self, operation: Getter[NamedQueue] | Putter[NamedQueue], *, waited: bool = True
+    ) -> str:
         """What the queue of an operation looks like; for one that takes, also what the others hold: it may mean one.
 
         A get that did not wait for its item is one of many, perhaps, and only looks at its own.
@@ -200,17 +205,17 @@ class QueueSet:
                 queue.taps = self._taps_of(name)
         return queue
 
-    def _client(self, name: str) -> Client:
+    def _client(self, name: str) -> Client[NamedQueue]:
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = Client(name)
         return client
 
-    def _operation(self, client: str, ticket: int) -> Getter | Putter | None:
+    def _operation(self, client: str, ticket: int) -> Getter[NamedQueue] | Putter[NamedQueue] | None:
         known = self._clients.get(client)
         return known.operations.get(ticket) if known else None
 
-    def _delivery(self, client: str, ticket: int) -> Getter | None:
+    def _delivery(self, client: str, ticket: int) -> Getter[NamedQueue] | None:
         operation = self._operation(client, ticket)
         return operation if isinstance(operation, Getter) and operation.items is not None else None
 

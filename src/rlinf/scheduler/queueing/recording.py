@@ -8,7 +8,8 @@ from typing import Any
 
 from rlinf.scheduler.queueing.instructions import Instruction, Ripen
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Client, Getter
 from rlinf.scheduler.queueing.overview import ChannelOverview, overview_of
 from rlinf.scheduler.queueing.records import QueueRecord, StateRecord, as_name
 from rlinf.scheduler.queueing.report import QueueSnapshot, report_of
@@ -141,9 +142,9 @@ class Recording(Subscribing):
                 leases[lease.queue].append(lease)
         return leases
 
-    def _deliveries_by_queue(self) -> defaultdict[NamedQueue, list[Getter]]:
+    def _deliveries_by_queue(self) -> defaultdict[NamedQueue, list[Getter[NamedQueue]]]:
         """What was sent, is not confirmed, and is not on lease; parts stay with their shards."""
-        sent: defaultdict[NamedQueue, list[Getter]] = defaultdict(list)
+        sent: defaultdict[NamedQueue, list[Getter[NamedQueue]]] = defaultdict(list)
         for client in self._clients.values():
             for each in client.operations.values():
                 if isinstance(each, Getter) and each.items is not None and each.lease is None:

@@ -7,8 +7,10 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from rlinf.scheduler.queueing.admission import Admission
+from rlinf.scheduler.queueing.depth import QueueDepth
 from rlinf.scheduler.queueing.leases import HeldItems
-from rlinf.scheduler.queueing.named_queue import Getter, NamedQueue, Putter, QueueDepth
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Getter, Putter
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.wanted import WantedGroup
 from rlinf.scheduler.queueing.weights import rounded
@@ -60,7 +62,9 @@ class QueueSnapshot(NamedTuple):
     members: tuple[str, ...] = ()
 
 
-def report_of(queue: NamedQueue, leases: Sequence[HeldItems], deliveries: Sequence[Getter]) -> QueueSnapshot:
+def report_of(
+    queue: NamedQueue, leases: Sequence[HeldItems], deliveries: Sequence[Getter[NamedQueue]]
+) -> QueueSnapshot:
     """Report on a queue, of which these items are on lease, and these deliveries not confirmed."""
     head = queue.fifo.head()
     waiting = [
@@ -115,7 +119,7 @@ def _of_slots(admission: Admission) -> Iterator[Unfinished]:
         )
 
 
-def _of_get(getter: Getter) -> str:
+def _of_get(getter: Getter[NamedQueue]) -> str:
     if getter.is_shard:
         return "a shard's next batch"
     kind = "get" if getter.wanted is None else "get_batch"
@@ -134,7 +138,7 @@ def _of_get(getter: Getter) -> str:
     return f"{kind} of {' and '.join(parts)}" if parts else kind
 
 
-def _of_put(putter: Putter) -> str:
+def _of_put(putter: Putter[NamedQueue]) -> str:
     if not putter.has_room:
         return f"put of {putter.item.size_bytes} bytes"
     return "put, whose bytes are on their way" if not putter.complete else "put, behind an earlier one"
@@ -148,7 +152,7 @@ def _of_lease(lease: HeldItems) -> tuple[str, str]:
     return lease.getter.client.name, f"lease of {count}"
 
 
-def _of_delivery(getter: Getter) -> str:
+def _of_delivery(getter: Getter[NamedQueue]) -> str:
     where = "arrived, not taken" if getter.arrived else "on the way"
     return f"delivery of {len(getter.items or ())} items, {where}"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems, Leases
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Client, Getter, Putter
 from rlinf.scheduler.queueing.records import (
     ClientRecord,
     DeadRecord,
@@ -40,7 +41,7 @@ class Restorer:
         self,
         payloads: Sequence[Any],
         leases: Leases,
-        clients: dict[str, Client],
+        clients: dict[str, Client[NamedQueue]],
         taps: dict[str, TapQueue],
     ) -> None:
         self._payloads = payloads
@@ -94,7 +95,7 @@ class Restorer:
     def _each(self, queue: NamedQueue, records: Iterable[ItemRecord]) -> list[Item]:
         return [self.item(record, queue.tally.now) for record in records]
 
-    def _getter(self, queue: NamedQueue, record: GetRecord | DeliveryRecord) -> Getter:
+    def _getter(self, queue: NamedQueue, record: GetRecord | DeliveryRecord) -> Getter[NamedQueue]:
         client = self._clients[record.client]
         getter = client.operations[record.ticket] = Getter(client, record.ticket, queue, None)
         getter.since = record.since
@@ -147,9 +148,9 @@ class Restorer:
             putter.seen_by = tuple(self._taps[name] for name in record.seen_by if name in self._taps)
         queue.load_put(putter, has_room=record.has_room)
 
-    def _sharding(self, queue: NamedQueue, record: ShardingRecord) -> Sharding[Getter]:
-        sharding: Sharding[Getter] = Sharding(_as_plan(record.plan))
-        shards: list[tuple[list[Part], Getter | None]] = []
+    def _sharding(self, queue: NamedQueue, record: ShardingRecord) -> Sharding[Getter[NamedQueue]]:
+        sharding: Sharding[Getter[NamedQueue]] = Sharding(_as_plan(record.plan))
+        shards: list[tuple[list[Part], Getter[NamedQueue] | None]] = []
         for records in record.shards:
             parts, holder = [self._part(queue, part) for part in records], None
             if records and records[0].client:
@@ -160,7 +161,7 @@ class Restorer:
         sharding.load(record.next_step, record.num_dealt, shards)
         return sharding
 
-    def _holder(self, queue: NamedQueue, record: PartRecord) -> Getter:
+    def _holder(self, queue: NamedQueue, record: PartRecord) -> Getter[NamedQueue]:
         client = self._clients.get(record.client) or Client(record.client)
         operation = client.operations.get(record.ticket)
         return operation if isinstance(operation, Getter) else Getter(client, record.ticket, queue, None)

@@ -16,7 +16,8 @@ from functools import cached_property
 from rlinf.scheduler.queueing.admission import Admission
 from rlinf.scheduler.queueing.item import Item
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
-from rlinf.scheduler.queueing.named_queue import Client, Getter, NamedQueue, Putter
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Client, Getter, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.records import (
     ClientRecord,
@@ -155,7 +156,7 @@ class Recorder:
         return out
 
     def queue(
-        self, queue: NamedQueue, deliveries: Sequence[Getter], leases: Sequence[HeldItems]
+        self, queue: NamedQueue, deliveries: Sequence[Getter[NamedQueue]], leases: Sequence[HeldItems]
     ) -> QueueRecord:
         """The record of a queue, of which this is in delivery, and this on lease."""
         self._counts_lost = not isinstance(queue, TapQueue)
@@ -186,7 +187,7 @@ class Recorder:
         self,
         record: QueueRecord,
         queue: NamedQueue,
-        deliveries: Iterable[Getter],
+        deliveries: Iterable[Getter[NamedQueue]],
         leases: Iterable[HeldItems],
     ) -> QueueRecord:
         lines = deliveries, leases, queue.getters, queue.parked, queue.putters, queue.streams
@@ -206,7 +207,7 @@ class Recorder:
             putters=[self._put(putter) for putter in (*with_room, *queue.putters)],
         )
 
-    def _delivery(self, getter: Getter) -> DeliveryRecord:
+    def _delivery(self, getter: Getter[NamedQueue]) -> DeliveryRecord:
         part = None if getter.part is None else self._part(getter.part)
         items = [] if part is not None else self.each(getter.items or (), getter.queue.admission)
         about = getter.complete, getter.group, getter.arrived
@@ -225,13 +226,13 @@ class Recorder:
         )
         return record._replace(since=lease.since)
 
-    def _put(self, putter: Putter) -> PutRecord:
+    def _put(self, putter: Putter[NamedQueue]) -> PutRecord:
         item, slot = putter.item, putter.item.slot
         seen_by = [tap.subscription for tap in putter.seen_by if isinstance(tap, TapQueue)]
         about = putter.complete, putter.has_room, 0 if slot is None else slot.number, seen_by
         return PutRecord(putter.client.name, putter.ticket, putter.since, self.item(item), *about)
 
-    def _sharding(self, sharding: Sharding[Getter]) -> ShardingRecord:
+    def _sharding(self, sharding: Sharding[Getter[NamedQueue]]) -> ShardingRecord:
         next_step, num_dealt, shards = sharding.contents()
         records = []
         for parts, holder in shards:
@@ -245,7 +246,7 @@ class Recorder:
         return PartRecord(part.step, self.each(part.items), part.imbalance, part.complete)
 
 
-def _get(getter: Getter) -> GetRecord:
+def _get(getter: Getter[NamedQueue]) -> GetRecord:
     record = GetRecord(getter.client.name, getter.ticket, getter.since)
     if isinstance(getter.wanted, WantedGroup):
         record = record._replace(group_size=getter.wanted.size)
@@ -257,7 +258,7 @@ def _get(getter: Getter) -> GetRecord:
     )
 
 
-def record_of(client: Client) -> ClientRecord:
+def record_of(client: Client[NamedQueue]) -> ClientRecord:
     """The record of a client."""
     return ClientRecord(client.name, list(client.operations), [getter.ticket for getter in client.parked])
 

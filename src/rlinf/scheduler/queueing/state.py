@@ -11,7 +11,8 @@ from rlinf.scheduler.queueing.groups import GroupName
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.item import Item, marks_tell
 from rlinf.scheduler.queueing.lending import Lending
-from rlinf.scheduler.queueing.named_queue import Getter, NamedQueue, Putter
+from rlinf.scheduler.queueing.named_queue import NamedQueue
+from rlinf.scheduler.queueing.operations import Getter, Putter
 from rlinf.scheduler.queueing.queue_name import QueueName
 from rlinf.scheduler.queueing.recording import Recording
 from rlinf.scheduler.queueing.sharding import ShardPlan
@@ -408,7 +409,7 @@ class ChannelState(Lending, Versioning, Recording):
             taken: the tickets of those deliveries that are confirmed instead; their items were taken.
         """
         lost = self._clients.pop(client, None)
-        undelivered: dict[NamedQueue, list[Getter]] = {}
+        undelivered: dict[NamedQueue, list[Getter[NamedQueue]]] = {}
         touched = dict(self._admitting)
         for queue in touched:
             if queue.admission is not None:
@@ -545,7 +546,7 @@ class ChannelState(Lending, Versioning, Recording):
         self._after_get(getter, out, wait)
         return out
 
-    def _after_get(self, getter: Getter, out: list[Instruction], wait: bool) -> None:
+    def _after_get(self, getter: Getter[NamedQueue], out: list[Instruction], wait: bool) -> None:
         queue = getter.queue
         queue.settle(self.closed, out)
         if not wait and getter.ticket in getter.client.operations and getter.items is None:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from rlinf.scheduler.queueing.depth import QueueDepth
 from rlinf.scheduler.queueing.instructions import Instruction
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.named_queue import NamedQueue, QueueDepth, Tally
+from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.records import TapRecord
+from rlinf.scheduler.queueing.tally import Tally
 from rlinf.scheduler.wording import counted, size_text
 
 

@@ -102,13 +102,14 @@ class DeliveryLog:
         max_bytes: how large it may be, with the older half beside it.
 
     Attributes:
+        path: see above.
         opened: done when the file is there; else it has what that failed at: a RecordingError where there is such a
             file already, or there can be none.
         ended: done when all of it is written, after `close`.
     """
 
     def __init__(self, path: str, began: RecordedChannel, max_bytes: int) -> None:
-        self._path = path
+        self.path = path
         self._began = began
         self._max_bytes = max_bytes
         self._file: TapeFile
@@ -171,7 +172,7 @@ class DeliveryLog:
                 is_open = lines[-1] is not None
                 self._write_lines([line for line in lines if line is not None])
         except (OSError, RecordingError) as error:
-            _log.warning("recording '%s' ends here: %s", self._path, error)
+            _log.warning("recording '%s' ends here: %s", self.path, error)
             self._is_given_up = True
             while self._lines.get() is not None:
                 continue  # nobody is to wait, and nothing to be kept
@@ -180,11 +181,9 @@ class DeliveryLog:
             self.ended.set_result(None)
 
     def _open(self) -> None:
-        if os.path.exists(self._path + OLDER):
-            raise RecordingError(
-                self._path + OLDER, "there is a recording of that name already; move it away"
-            )
-        self._file = TapeFile(self._path)
+        if os.path.exists(self.path + OLDER):
+            raise RecordingError(self.path + OLDER, "there is a recording of that name already; move it away")
+        self._file = TapeFile(self.path)
         try:
             self._write(framed([_encode(self._began)]), 1)
         except BaseException:
@@ -217,11 +216,11 @@ class DeliveryLog:
     def _turn_over(self) -> None:
         """Begin a new file; the one before takes the place of the one before that."""
         self._file.close()
-        os.replace(self._path, self._path + OLDER)
+        os.replace(self.path, self.path + OLDER)
         dropped = self._began.num_dropped + self._num_older
         self._began = RecordedChannel(self._began.channel, self._began.at, dropped)
         self._num_older, self._num_records = self._num_records - 1, 0
-        self._file = TapeFile(self._path)
+        self._file = TapeFile(self.path)
         self._write(framed([_encode(self._began)]), 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlinf.scheduler.channel import wire as desk_wire
+from rlinf.scheduler.channel import control_wire as desk_wire
 from rlinf.scheduler.channel.producer_desk import ProducerDesk
 from rlinf.scheduler.channel.spec import ChannelSpec
 from rlinf.scheduler.channel.subscription_desk import SubscriptionDesk
@@ -25,7 +25,7 @@ from rlinf.scheduler.queueing import (
     StopClock,
     Tapped,
 )
-from rlinf.scheduler.queueing.named_queue import Getter
+from rlinf.scheduler.queueing.operations import Getter
 from rlinf.testing.simulation.channel_wire import (
     CHANNEL,
     Again,

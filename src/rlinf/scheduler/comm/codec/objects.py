@@ -5,6 +5,7 @@
       1, 2    nothing: the one buffer is a `bytes`, a `bytearray`
       3       u32 checksum of what follows, u32 length of the table, the table, the pickle
       4       u32 checksum of the table, u32 its length; table and pickle are the last buffer, for they are large
+      5       a small `bytes`, as it is
     table   msgpack of [for each buffer that the pickle asks for, its number, or ~number of a tensor], [tensors];
             empty if there are no tensors: then the buffers are those that the pickle asks for, in its order
 
@@ -41,9 +42,10 @@ _BYTES = 1
 _BYTEARRAY = 2
 _TABLE = 3
 _APART = 4
+_SMALL = 5
 # Where the table begins.
 _BODY = 9
-_FORMAT = (b"\0", b"\1", b"\2", b"\3", b"\4")
+_FORMAT = (b"\0", b"\1", b"\2", b"\3", b"\4", b"\5")
 
 # Larger `bytes` travel as a buffer, if they are the object itself.
 PLAIN_BYTES = 1024
@@ -51,7 +53,7 @@ PLAIN_BYTES = 1024
 HEAD_BYTES = 64 << 10
 _MAIN_MODULES = ("__main__", "__mp_main__")
 _SCALARS = frozenset((int, float, bool, NoneType))
-_TEXTS = frozenset((str, bytes, bytearray))
+_TEXTS = frozenset((str, bytearray))
 
 
 class Encoded:
@@ -60,20 +62,20 @@ class Encoded:
     Attributes:
         head: the first frame.
         parts: where the others come from.
-        sizes: how many bytes each frame has, the head first.
-        size_bytes: all of them together.
+        size_bytes: how many bytes it has in all frames together.
     """
 
-    __slots__ = ("head", "parts", "size_bytes", "sizes")
+    __slots__ = ("head", "parts", "size_bytes")
 
     def __init__(self, head: bytes, parts: Sequence[BytePart] = ()) -> None:
         self.head = head
         self.parts = parts
-        self.size_bytes = len(head)
-        self.sizes = [self.size_bytes]
-        if parts:
-            self.sizes += map(len, parts)
-            self.size_bytes = sum(self.sizes)
+        self.size_bytes = len(head) + sum(map(len, parts)) if parts else len(head)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many bytes each frame has, the head first."""
+        return [len(self.head), *map(len, self.parts)]
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -105,7 +107,7 @@ class Encoded:
 
     def snapshot(self) -> list[Buffer]:
         """The frames, sharing no memory with the object."""
-        return [self.head, *map(copied, self.parts)]
+        return [self.head, *map(copied, self.parts)] if self.parts else [self.head]
 
 
 def encode(obj: object, device_of: Callable[[Any], str] | None = None) -> Encoded:
@@ -126,6 +128,8 @@ def encode(obj: object, device_of: Callable[[Any], str] | None = None) -> Encode
     kind = type(obj)
     if kind in _SCALARS or (kind in _TEXTS and len(obj) <= PLAIN_BYTES):  # type: ignore[arg-type]
         return Encoded(_FORMAT[_PICKLE] + pickle.dumps(obj, 5))
+    if kind is bytes and len(obj) <= PLAIN_BYTES:  # type: ignore[arg-type]
+        return Encoded(_FORMAT[_SMALL] + obj)  # type: ignore[operator]
     if kind is bytes or kind is bytearray:
         return Encoded(_FORMAT[_BYTES if kind is bytes else _BYTEARRAY], [obj])  # type: ignore[list-item]
     if kind is np.ndarray and (layout := layout_of(obj)) is not None:  # type: ignore[arg-type]
@@ -171,6 +175,8 @@ def decode(
         form = view[0]
         if form == _PICKLE:
             return pickle.loads(view[1:])
+        if form == _SMALL:
+            return bytes(view[1:])
         if form == _BYTES:
             return buffers[0] if type(buffers[0]) is bytes else bytes(buffers[0])
         if form == _BYTEARRAY:

@@ -1,0 +1,88 @@
+"""What all queues of a channel have in common: who lends, who sees what enters, and what was counted."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rlinf.scheduler.queueing.instructions import Instruction
+from rlinf.scheduler.queueing.item import Item
+from rlinf.scheduler.queueing.queue_name import QueueName
+from rlinf.scheduler.queueing.wanted import LeaseTerms
+from rlinf.scheduler.queueing.watch import Watch
+
+
+class Lender(Protocol):
+    """Who knows what a channel has given out on lease (see `Leases`)."""
+
+    def next_number(self) -> int:
+        """Number what it gives out."""
+
+    def is_at_bound(self, client: Any) -> bool:
+        """Whether a client has as many items on lease as it may."""
+
+    def begin(self, getter: Any, terms: LeaseTerms, items: list[Item], out: list[Instruction]) -> None:
+        """Give items to a getter."""
+
+
+class Tap(Protocol):
+    """What a subscription reads (see `TapQueue`)."""
+
+    name: QueueName
+    reserved: int
+    reserved_bytes: int
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether it can see an item of this size."""
+
+    def see(self, item: Item) -> None:
+        """An item has entered a queue."""
+
+    def settle(self, closed: bool, out: list[Instruction]) -> None:
+        """Serve who reads it."""
+
+
+class Tally:
+    """What all queues of a channel accepted so far, and what they hold together.
+
+    Args:
+        max_bytes: how many bytes they may hold; 0 is unbounded.
+        leases: of all of them.
+
+    Attributes:
+        now: the clock of the state's shell, in seconds; for reports only.
+        watches: each is told what enters which queue.
+        num_lost: of the items accepted, those that are lost; lost_bytes: their size.
+        has_losses: some bytes are gone, of items here or of such as may come back.
+        touched: subscriptions for which something may have changed.
+    """
+
+    __slots__ = (
+        "crowded",
+        "has_losses",
+        "held_bytes",
+        "leases",
+        "lost_bytes",
+        "max_bytes",
+        "now",
+        "num_gets",
+        "num_items",
+        "num_lost",
+        "size_bytes",
+        "touched",
+        "watches",
+    )
+
+    def __init__(self, max_bytes: int, leases: Lender) -> None:
+        self.leases = leases
+        self.now = 0.0
+        self.num_gets = 0
+        self.num_items = 0
+        self.size_bytes = 0
+        self.num_lost = self.lost_bytes = 0
+        self.has_losses = False
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        # Queues with puts that may wait for what other queues hold.
+        self.crowded: dict[Any, None] = {}
+        self.touched: dict[Tap, None] = {}
+        self.watches: list[Watch] = []
