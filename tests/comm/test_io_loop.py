@@ -170,6 +170,26 @@ def test_a_ready_descriptor_calls_its_handler(loop):
         os.close(fd)
 
 
+def test_what_became_ready_is_not_told_to_what_has_its_number_by_now(loop):
+    told, done, fd, other = [], threading.Event(), os.eventfd(0), os.eventfd(0)
+    loop.register(fd, READABLE, lambda _events: told.append("before"))
+
+    def reuse():
+        loop.unregister(fd)
+        os.dup2(other, fd)
+        loop.register(fd, READABLE, lambda _events: told.append("now"))
+        done.set()
+
+    asleep(loop)
+    loop._ready.append(reuse)  # as of a thread that has not come to waking it yet
+    os.eventfd_write(fd, 1)
+    assert done.wait(DEADLINE_S)
+    run_on(loop, lambda: loop.unregister(fd))
+    os.close(fd)
+    os.close(other)
+    assert told == []
+
+
 def test_a_failing_callback_is_reported_and_the_thread_goes_on(loop, caplog):
     loop.submit(lambda: 1 / 0)
     loop.call_later(0, lambda: 1 / 0)

@@ -5,7 +5,9 @@ import itertools
 import signal
 import socket
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
 from interruptions import NUM_STEPS, SEED, Steps
@@ -131,14 +133,18 @@ def near(new_messenger):
     return client, server, heard
 
 
+def nothing_is_due(client, server):
+    """Wait until neither has anything to acknowledge, which would wake the client's I/O thread, and that sleeps."""
+    links = line_between(client, server).link, line_between(server, client).link
+    until(lambda: not any(link._session.num_unacknowledged or link._ack_timer for link in links))
+    until(lambda: client._loop._sleeping and not client._loop._ready)
+
+
 @pytest.fixture
 def unwoken(near, monkeypatch):
     """The same; nobody wakes the client's I/O thread but what comes from outside."""
     client, server, _ = near
-    links = line_between(client, server).link, line_between(server, client).link
-    # An acknowledgement would wake it, or be due there.
-    until(lambda: not any(link._session.num_unacknowledged or link._ack_timer for link in links))
-    until(lambda: client._loop._sleeping and not client._loop._ready)
+    nothing_is_due(client, server)
     monkeypatch.setattr(client._loop, "_wake", lambda: None)
     yield near
     monkeypatch.undo()
@@ -167,6 +173,44 @@ def test_nothing_overtakes_what_was_handed_over_before(unwoken):
     server.notify(client.endpoint, "nothing", None)  # wakes it
     assert last.result(DEADLINE_S).head == 2
     assert heard == ["first", 1, 2]
+
+
+def test_nobody_writes_while_the_io_thread_is_still_at_what_came_before(near, monkeypatch):
+    """The line's first one may be taken from it between two looks: it is not over then."""
+    client, server, heard = near
+    loop = client._loop
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def notify():
+        begun.set()
+        assert may_go_on.wait(DEADLINE_S)
+        client.notify_first(server.endpoint, "note", 1)
+
+    def look_late(callback, look=loop._is_next):
+        loop._wake()
+        assert begun.wait(DEADLINE_S)
+        return look(callback)
+
+    until(lambda: loop._sleeping and not loop._ready)
+    loop._ready.append(notify)  # as of a thread that has not come to waking it yet
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_is_next", look_late)
+        answer = client.request(server.endpoint, "note", 2)
+    may_go_on.set()
+    assert answer.result(DEADLINE_S).head == 2
+    assert heard == ["first", 1, 2]
+
+
+def test_a_reply_that_is_still_awaited_keeps_no_memory_of_what_was_sent(near):
+    client, server, _ = near
+    server.serve("never", lambda request: None)
+    memory = np.zeros(1 << 20, np.uint8)
+    sent = weakref.ref(memory)
+    options = {"snapshot": False, "timeout_s": 2 * DEADLINE_S}
+    answer = client.request(server.endpoint, "never", None, [memory.data], **options)
+    del memory
+    until(lambda: sent() is None)
+    assert not answer.done()
 
 
 def test_what_waits_to_be_sent_late_goes_before_it(near):
@@ -207,6 +251,7 @@ class Held:
 def begin_to_write(client, server):
     """A thread that is in the middle of writing a request; the connection, and what gets its answer."""
     line = line_between(client, server)
+    nothing_is_due(client, server)
     held = Held(line.link.connection)
     on_thread(client, lambda: setattr(line.link, "connection", held))
     until(lambda: client._loop._sleeping and not client._loop._ready)

@@ -174,7 +174,9 @@ class IoLoop:
         self._ready.append(callback)
         is_written = False
         try:
-            if self._sleeping and self._is_next(callback):
+            # In this order: found asleep after it was seen first in line, the thread has either not begun with the
+            # line or is done with `callback`. The other way round it may be at what stood before it.
+            if self._is_next(callback) and self._sleeping:
                 if wake:
                     self._wake()
                 is_written = write()
@@ -275,13 +277,13 @@ class IoLoop:
         self._num_sleeps += 1
         self._sleeping = True
         timeout_s = 0.0 if self._ready or self._closing else self._until_next_timer()
-        ready = self._epoll.poll(timeout_s, 256)
+        ready = [(fd, events, self._handlers.get(fd)) for fd, events in self._epoll.poll(timeout_s, 256)]
         self._sleeping = False
         # What was handed over during the sleep comes before what it may have brought about (see `hand_over`).
         self._run_submitted()
-        for fd, events in ready:
-            handler = self._handlers.get(fd)
-            if handler is not None:
+        for fd, events, handler in ready:
+            # Its number may be another's by now, for which nothing has come.
+            if handler is not None and self._handlers.get(fd) is handler:
                 run_guarded(handler, events)
         if self._timers:
             self._run_timers()

@@ -249,6 +249,7 @@ class Messenger:
             BaseException: what the peer failed the request with.
         """
         asked = self.prepare(peer, service, head, frames, snapshot=snapshot, reply_type=reply_type)
+        process_id, ident = peer.process_id, asked.ident
         began = time.monotonic()
 
         def begin() -> None:
@@ -257,7 +258,7 @@ class Messenger:
             if timeout_s is not None and not asked.future.done():
                 left_s = began + timeout_s - time.monotonic()
                 asked.future.timer = self._loop.call_later(
-                    left_s, lambda: self._expire(asked, service, began)
+                    left_s, lambda: self._expire(process_id, ident, service, began)
                 )
 
         self._loop.hand_over(begin, asked.write, wake=timeout_s is not None)
@@ -279,11 +280,11 @@ class Messenger:
         pieces = framing.pack(framing.REQUEST, ident, service, head, frames, snapshot=snapshot)
         return Outgoing(self._loop, self._peers, peer, ident, pieces, reply_type)
 
-    def _expire(self, asked: Outgoing, service: str, began: float) -> None:
-        process_id = asked.endpoint.process_id
+    def _expire(self, process_id: str, ident: int, service: str, began: float) -> None:
         condition = self.condition(process_id)
         what = f"its answer; it is {condition}" if condition else "its answer"
-        asked.withdraw(CommTimeout(service, self.peer_name(process_id), time.monotonic() - began, what))
+        error = CommTimeout(service, self.peer_name(process_id), time.monotonic() - began, what)
+        self._peers.withdraw(process_id, ident, error)
 
     def notify(
         self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True

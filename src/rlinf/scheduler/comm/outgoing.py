@@ -27,13 +27,13 @@ class Outgoing:
         reply_type: what the answer's head is.
 
     Attributes:
-        endpoint: see above.
+        endpoint, ident: see above.
         future: its reply.
         message: what is sent.
         written_at: when its thread wrote it, if it did, on the monotonic clock.
     """
 
-    __slots__ = ("_ident", "_loop", "_peers", "endpoint", "future", "message", "written_at")
+    __slots__ = ("_peers", "endpoint", "future", "ident", "message", "written_at")
 
     def __init__(
         self,
@@ -44,13 +44,14 @@ class Outgoing:
         pieces: list[Buffer],
         reply_type: Any,
     ) -> None:
-        self._loop = loop
         self._peers = peers
-        self._ident = ident
+        self.ident = ident
         self.endpoint = endpoint
         self.message = HandedMessage(pieces)
         self.written_at = 0.0
-        self.future = RequestFuture(partial(loop.run_soon, self.withdraw), reply_type)
+        # It keeps nothing of the message: it may be kept for as long as anybody likes.
+        withdraw = partial(peers.withdraw, endpoint.process_id, ident)
+        self.future = RequestFuture(partial(loop.run_soon, withdraw), reply_type)
 
     def write(self) -> bool:
         """See `IoLoop.hand_over`."""
@@ -66,10 +67,4 @@ class Outgoing:
         if self._peers.closed:
             self.future.set_exception(CommError(self._peers.closed))
             return
-        self._peers.at(self.endpoint).ask(self._ident, self.message, self.future)
-
-    def withdraw(self, error: BaseException | None = None) -> None:
-        """Give it up, if it is still open; on the I/O thread."""
-        peer = self._peers.by_id.get(self.endpoint.process_id)
-        if peer is not None:
-            peer.withdraw(self._ident, error)
+        self._peers.at(self.endpoint).ask(self.ident, self.message, self.future)
