@@ -318,7 +318,7 @@ def test_what_comes_and_is_no_message_ends_the_session(pair, caplog):
     client.request(server.endpoint, "unknown", None).exception(DEADLINE_S)
     on_thread(client, lambda: line_between(client, server).send([b"\xff" * 100]))
     assert isinstance(pending.exception(DEADLINE_S), PeerDied)
-    assert "it sent bytes that are no message" in caplog.text
+    until(lambda: "it sent bytes that are no message" in caplog.text)
 
 
 def test_timers_and_silence_leave_nothing_behind_when_all_peers_have_gone(pair):
