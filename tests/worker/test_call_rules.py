@@ -25,6 +25,7 @@ from rlinf.scheduler.worker import pending_calls
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
 
 
 class Ranks:
@@ -40,6 +41,7 @@ class Ranks:
         self.cancelled = []
         self.distrusted = []
         self.unreadable = 0
+        self.lends = self.has_dropped = False
 
     # What a messenger does.
 
@@ -72,7 +74,7 @@ class Ranks:
 
     def pack(self, encoded, _peer, **_options):
         frames = encoded.snapshot()
-        return SimpleNamespace(frames_for=lambda _peer: frames)
+        return SimpleNamespace(frames_for=lambda _peer: frames, in_shared_memory=self.lends)
 
     def release_dropped(self):
         pass
@@ -116,6 +118,17 @@ def test_every_rank_is_asked_once_with_the_arguments():
         ((service, head, frames, _),) = asked
         assert (service, head.method, head.kind) == (protocol.CALL, "act", "call")
         assert decode(frames[0], frames[1:]) == ((1, "two"), {})
+
+
+def test_the_io_thread_begins_at_once_what_is_more_than_a_message():
+    ranks = Ranks(2)
+    assert not ranks.call()[0].is_urgent
+    heads = [ValueCell(), ValueCell()]
+    assert StreamCall(ranks, "play", ranks.targets, encode(((), {})), heads, 2).is_urgent
+    ranks.has_dropped = True
+    assert ranks.call()[0].is_urgent
+    ranks.has_dropped, ranks.lends = False, True
+    assert ranks.call()[0].is_urgent
 
 
 def test_a_rank_that_cannot_read_its_arguments_gets_them_again_and_is_cancelled_again():

@@ -154,8 +154,11 @@ class Call:
         return all(written)
 
     @property
-    def uses_memory(self) -> bool:
-        """Whether shared memory is lent to the ranks, or is to be released before they want some."""
+    def is_urgent(self) -> bool:
+        """Whether the I/O thread has to begin it at once, whoever writes it.
+
+        Shared memory is lent to the ranks, or is to be released before they want some.
+        """
         is_lent = any(parcel.in_shared_memory for parcel in self._parcels)
         return is_lent or self.messenger.parcels.has_dropped
 

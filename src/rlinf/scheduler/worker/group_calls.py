@@ -158,7 +158,7 @@ class GroupCalls(ABC, Generic[RankT]):
         """
         messenger = self.session.messenger
         self._watch_unread(call, result)
-        wake = bool(self._stall_after_s) or call.uses_memory
+        wake = bool(self._stall_after_s) or call.is_urgent
         messenger.hand_over(partial(self._start, call), call.write, wake=wake)
         if messenger.why_closed:  # what is handed over after that may not be looked at any more
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
