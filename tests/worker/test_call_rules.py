@@ -1,5 +1,6 @@
 """A call and its result, whatever the ranks answer and in which order: without a process, a thread or a socket."""
 
+import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -129,6 +130,19 @@ def test_the_io_thread_begins_at_once_what_is_more_than_a_message():
     assert ranks.call()[0].is_urgent
     ranks.has_dropped, ranks.lends = False, True
     assert ranks.call()[0].is_urgent
+
+
+def test_a_call_that_waited_for_a_process_in_vain_keeps_nothing_of_its_arguments():
+    ranks = Ranks(1)
+    call = Call(ranks, "act", ranks.targets, encode(((1,), {})))
+    prepared = weakref.ref(call._prepared[0].begin)
+    address = ranks.targets[0].address
+    call.aim(0, Target(address, None))
+    call.start()
+    assert ranks.asked["process 0"] == []
+    call.refuse(WorkerDied("g", 0, "", "it does not come back"))
+    assert call.settled.done()
+    assert prepared() is None
 
 
 def test_a_rank_that_cannot_read_its_arguments_gets_them_again_and_is_cancelled_again():

@@ -319,7 +319,7 @@ class Call:
             self.settled.by = name
         self._left -= 1
         if self._left == 0:
-            self._parcels = []
+            self._parcels, self._prepared = [], []
             # Behind what else this answer brings: a thread that is woken at once waits for the interpreter anyhow.
             self.messenger.submit(self._end)
         elif not isinstance(outcome, Arrived):
