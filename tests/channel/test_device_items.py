@@ -423,3 +423,22 @@ def test_interrupted_puts_and_gets_lose_nothing_and_leave_no_bucket_behind(
     assert surely <= set(got)
     assert got == sorted(set(got)), "each once, in order"
     eventually(lambda: idle_bytes(member.devices) == member.device.used_bytes)
+
+
+def test_a_bucket_that_is_opened_after_its_owner_has_left_is_closed_again(channel, member, join):
+    leaver = join("leaver", PretendDevice(DEVICE), channel)
+    roles.make_ready(channel)
+    leaver.put(full_of(8))
+    opened = member.device.open
+
+    def leave_before(*args):
+        leaver._connection()._messenger.close()
+        return opened(*args)
+
+    member.devices._find_driver().open = leave_before
+    try:
+        assert number_in(get(channel)) == 8
+    except ItemsLost as error:
+        assert "put by 'leaver' went with it" in str(error)  # noqa: PT017 - either is right
+    eventually(lambda: member.device.num_open == 0)
+    assert member.device.num_opened == 1

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.scheduler import keeper
+from rlinf.scheduler.config import ClusterConfig
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
+from rlinf.scheduler.kept import take_part
 
 
 @pytest.fixture
@@ -46,3 +48,9 @@ def test_a_keeper_whose_job_ends_answers_nobody_any_more(ended, monkeypatch):
     monkeypatch.setattr(made, "wait_for_end", lambda: (_ for _ in ()).throw(InterruptedError))
     with pytest.raises(InterruptedError):
         made.record()
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_a_job_is_begun(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLINF_TRACE", str(tmp_path / "missing" / "run.json"))
+    with pytest.raises(FileNotFoundError, match=r"run\.json"):
+        take_part("serving", ClusterConfig(), None, "127.0.0.1:1", 0.1)

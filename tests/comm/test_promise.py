@@ -1,7 +1,9 @@
 import asyncio
 import concurrent.futures
 import signal
+import sys
 import threading
+from itertools import count
 
 import pytest
 
@@ -59,6 +61,45 @@ def test_callbacks_run_once_each_before_and_after_the_end():
     promise.set_result(None)
     promise.add_done_callback(lambda _: seen.append("after"))
     assert seen == ["before", "after"]
+
+
+def step_in(act, other):
+    """Do something, and another thing at each of its steps in turn; what both were done on, each time."""
+    number = 0
+    while True:
+        promise, told, num_steps = Promise(), [], count()
+
+        def trace(frame, event, _arg, promise=promise, told=told, num_steps=num_steps, number=number):
+            frame.f_trace_opcodes = "comm/promise.py" in frame.f_code.co_filename
+            if event == "opcode" and next(num_steps) == number:
+                other(promise, told)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            act(promise, told)
+        finally:
+            sys.settrace(before)
+        if next(num_steps) <= number:  # it was over before
+            return
+        yield promise, told
+        number += 1
+
+
+def add_callback(promise, told):
+    promise.add_done_callback(lambda done: told.append(done.result(0)))
+
+
+@pytest.mark.parametrize("act", [add_callback, lambda promise, _: promise.set_result("here")])
+@pytest.mark.parametrize("other", [add_callback, lambda promise, _: promise.set_result("here")])
+def test_who_comes_to_it_at_whatever_step_is_told_once(act, other):
+    num_steps = 0
+    for promise, told in step_in(act, other):
+        num_steps += 1
+        promise.set_result("here")
+        assert told == ["here"] * [act, other].count(add_callback), f"step {num_steps}"
+    assert num_steps > 20
 
 
 def test_it_can_be_awaited():

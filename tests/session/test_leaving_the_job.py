@@ -65,6 +65,25 @@ def test_a_driver_whose_io_thread_ends_leaves_the_job_and_undoes_what_it_did(ses
     )
 
 
+def test_a_listener_that_closes_what_is_being_left_holds_up_nobody(session):
+    outlives, left = [], threading.Event()
+
+    def close(_event):
+        wait_until(lambda: not session.bus._events.empty())  # the bus is being closed
+        session.close()
+
+    def note(_left):
+        outlives.append(session.bus._thread.is_alive())
+        left.set()
+
+    session.bus.subscribe(close)
+    session.leave("Ray's head is gone")
+    (leaving,) = session._leaving
+    leaving.add_done_callback(note)
+    assert left.wait(DEADLINE_S)
+    assert outlives == [False]
+
+
 @pytest.mark.parametrize("how", ["by its I/O thread", "in its I/O thread's place"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thread(session, monkeypatch, how):

@@ -1,4 +1,4 @@
-"""Broken buckets of devices: filled too early, given up too early, never given back."""
+"""Broken buckets of devices: filled too early, given up too early, never given back; and items that lie in them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rlinf.scheduler.comm.device.open_buckets import OpenBuckets
 from rlinf.scheduler.comm.device.pool import BucketPool
+from rlinf.scheduler.queueing import ChannelState
 from rlinf.testing.simulation import Machines
 
 
@@ -66,6 +67,23 @@ class KeepsBucketsOfTheDead(OpenBuckets):
         return []
 
 
+class NamesNoLostItem(ChannelState):
+    """What went with its producer is gone, without a word."""
+
+    def lose_items(self, why):
+        super().lose_items(why)
+        for queue in self._queues.values():
+            queue.lost, queue.fifo.lost = [], []
+        return []
+
+
+class GivesTakenItemsAgain(ChannelState):
+    """What a dead consumer has not confirmed is the next one's, whether it was taken or not."""
+
+    def lose(self, client, taken=()):
+        return super().lose(client)
+
+
 def _pool(pool):
     return replace(Machines(), bucket_pool=pool)
 
@@ -82,4 +100,9 @@ DEVICE_MUTANTS = {
     "closes buckets that are read": _opened(ClosesWhatIsRead),
     "never closes a bucket": _opened(NeverCloses),
     "keeps the buckets of the dead": _opened(KeepsBucketsOfTheDead),
+}
+# Of what those break the stories of items on devices have to tell, whatever others tell.
+ITEM_MUTANTS = {
+    "names no item that went with its producer": replace(Machines(), server=NamesNoLostItem),
+    "gives what was taken on a device to another": replace(Machines(), server=GivesTakenItemsAgain),
 }

@@ -8,7 +8,7 @@ from functools import partial
 
 from admission_mutants import ADMISSION_MUTANTS
 from checkpoint_mutants import CHECKPOINT_MUTANTS
-from device_mutants import DEVICE_MUTANTS
+from device_mutants import DEVICE_MUTANTS, ITEM_MUTANTS
 from durable_mutants import DURABLE_MUTANTS
 from feeding_mutants import FEEDING_MUTANTS, with_queue
 from holder_mutants import HOLDER_MUTANTS
@@ -307,6 +307,7 @@ class LeavesWhoCopiedFromTheLost(Publication):
 MUTANTS = {
     **ADMISSION_MUTANTS,
     **DEVICE_MUTANTS,
+    **ITEM_MUTANTS,
     **PINNING_MUTANTS,
     **DURABLE_MUTANTS,
     **FEEDING_MUTANTS,

@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from device_mutants import ITEM_MUTANTS
 from mutant_seeds import WITHIN_SEEDS, first_found, known_seeds
 from mutants import MUTANTS
 
 from rlinf.testing.simulation import Machines, shrink, simulate, tell
 
 KNOWN = known_seeds()
+# A story about items on devices that finds each of the machines of which these have to tell.
+ITEM_SEEDS = {
+    "names no item that went with its producer": (
+        57,
+        "items [1000017] of devices are lost, and nobody was told",
+    ),
+    "gives what was taken on a device to another": (105, "takes item 1000051, which client3 has"),
+}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -18,6 +27,12 @@ def test_it_is_found_that_a_machine(name):
     # The seed at which it was found the last time comes first: to search anew takes seconds.
     known = name in KNOWN and simulate(KNOWN[name], MUTANTS[name]).violation
     assert known or first_found(MUTANTS[name]) is not None
+
+
+@pytest.mark.parametrize("name", ITEM_MUTANTS)
+def test_a_story_about_items_on_devices_finds_a_machine_that(name):
+    seed, told = ITEM_SEEDS[name]
+    assert told in (simulate(seed, ITEM_MUTANTS[name]).violation or "")
 
 
 def test_seeds_are_of_machines_that_there_are():

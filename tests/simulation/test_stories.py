@@ -119,6 +119,16 @@ def test_stories_are_about_weights_on_devices_whose_owner_or_readers_die():
     assert any(("client0", "dies") in each for each in happened)
 
 
+def test_stories_are_about_items_on_devices_that_are_taken_refused_and_lost():
+    histories = [told_of(seed).history for seed in range(9, 297, 16)]
+    heard = [event[4] for history in histories for event in history if event[2] == "hears"]
+    assert heard.count("Confirm") > 200
+    assert {"Put", "Get", "Withdraw", "Resend"} <= set(heard)
+    dead = [{event[1] for event in history if event[2] == "dies"} for history in histories]
+    stages = [{event[1] for event in history if event[2] == "stages"} for history in histories]
+    assert sum(bool(died & staged) for died, staged in zip(dead, stages, strict=True)) > 2
+
+
 def test_stories_are_about_memory_that_devices_read_by_themselves():
     histories = [told_of(seed).history for seed in range(5, 165, 16)]
     happened = [event[2] for history in histories for event in history]

@@ -302,6 +302,15 @@ def test_who_cannot_open_them_gets_bytes_and_one_warning_says_why(job, caplog):
     ]
 
 
+def test_nothing_is_kept_of_whom_a_process_could_not_open_once(job, monkeypatch):
+    monkeypatch.setattr(devices, "BARRED_S", 0.01)
+    actor = job.member("actor:0", device=PretendDevice(DEVICE))
+    rollout = job.member("rollout:0", device=PretendDevice(DEVICE, opens=False))
+    actor.publish("policy", tensors(1), 1)
+    assert fetched(rollout, tensors(-1)) == 1
+    wait_until(lambda: not rollout._devices._barred, job.messengers["rollout:0"])
+
+
 def test_a_device_that_does_nothing_is_waited_for_once(job, monkeypatch):
     actor = job.member("actor:0", device=PretendDevice(DEVICE))
     rollout = job.member("rollout:0", device=PretendDevice(DEVICE))

@@ -7,6 +7,7 @@ import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import ConfigError, WorkerError
 from rlinf.scheduler.host.timing import Stopwatch, recording, reduce_durations, timer
 
@@ -105,3 +106,15 @@ def test_a_generator_cannot_be_decorated():
         @Worker.timer
         def play(self):
             yield 1
+
+
+def test_a_phase_that_an_interruption_has_cut_short_ends_with_its_call_though_its_timer_is_used_again():
+    watch, durations = Stopwatch("generate"), {}
+    with recording({}, "step", "driver"):
+        watch.__enter__()  # and an interruption comes before the block begins
+    with recording(durations, "step", "driver"):
+        with watch:
+            assert [work.name for work in TIMES.open_works()] == ["step", "generate"]
+        assert [work.name for work in TIMES.open_works()] == ["step"]
+    assert list(durations) == ["generate"]
+    assert not watch._entered

@@ -42,7 +42,7 @@ from rlinf.scheduler.worker.driver_news import DESCRIBE, STOP, JobDescription, S
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.kept_job import follow_group
-from rlinf.scheduler.worker.kept_trace import KeptTraces, trace_from_environment
+from rlinf.scheduler.worker.kept_trace import KeptTraces, check_wanted_trace, trace_from_environment
 
 T = TypeVar("T")
 
@@ -86,8 +86,10 @@ def take_part(
     Raises:
         ClusterTimeout: the Ray, its nodes or the keeper do not answer in time.
         ClusterError: there is no Ray to join, or no such job.
+        OSError: RLINF_TRACE names a file that cannot be written; no job was begun.
     """
     deadline = time.monotonic() + timeout_s
+    check_wanted_trace()
     engine = join_lasting(address, timeout_s)
     restore = exit_on_sigterm()
     try:

@@ -8,6 +8,7 @@ import pytest
 
 from rlinf.scheduler.comm.codec import copying
 from rlinf.scheduler.comm.codec.copying import BATCH_BYTES, PARALLEL_BYTES, copy_all
+from rlinf.scheduler.errors import CommTimeout
 
 DEADLINE_S = 60.0
 
@@ -92,3 +93,24 @@ def test_nothing_keeps_the_memory_afterwards(four_cores):
     copy_all([(target[1:-1], source)])
     del source, target
     assert [ref() for ref in refs] == [None, None]
+
+
+def test_a_thread_that_does_not_end_its_batch_is_waited_for_until_a_deadline(four_cores, monkeypatch):
+    (source,), (target,) = arrays([PARALLEL_BYTES])
+    caller, goes_on, begun, copy = threading.get_ident(), threading.Event(), threading.Event(), copying._copy
+
+    def stuck(copies):
+        if threading.get_ident() == caller:
+            begun.wait(DEADLINE_S)
+        else:
+            begun.set()
+            goes_on.wait(DEADLINE_S)
+        copy(copies)
+
+    monkeypatch.setattr(copying, "_copy", stuck)
+    monkeypatch.setattr(copying, "BATCH_TIMEOUT_S", 0.01)
+    with pytest.raises(
+        CommTimeout, match="copy of large memory with 'threads of this process that copy' not done"
+    ):
+        copy_all([(target[1:-1], source)])
+    goes_on.set()

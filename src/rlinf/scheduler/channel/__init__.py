@@ -2,8 +2,8 @@
 
 - `client.py`: what users hold, made of `getting.py`, `leasing.py`, `answering.py`, `admitting.py`, `inspecting.py`, all
   of them by `access.py`; `arguments.py`: what they accept
-- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `fixed_parcel.py`, `puts_under_way.py`,
-  `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
+- `connections.py`, `connection.py`, `shell.py`, `operation.py`, `operation_ends.py`, `fixed_parcel.py`,
+  `puts_under_way.py`, `shortcut_opening.py`, `refusals.py`: a process's side, operations under way
 - `server.py`: the process that holds the queues, around the state machine of `queueing`; `opening.py`: how one begins
 - `line.py`: what leads from the one to the other; `outside.py`: what a server needs of the world
 - `durable.py`: a channel that survives its process, made of `journal.py`, the file, `journal_records.py`, what is in

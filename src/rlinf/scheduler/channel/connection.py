@@ -48,13 +48,7 @@ from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.comm.shm.parcels import WAIT_S
 from rlinf.scheduler.comm.timekeeping import GET, PUT, TIMES, Cause, cause_at
 from rlinf.scheduler.comm.waits import CHANNEL, Wait, awaited
-from rlinf.scheduler.errors import (
-    ChannelError,
-    ChannelLost,
-    ChannelTimeout,
-    ChannelUnanswered,
-    CodecError,
-)
+from rlinf.scheduler.errors import ChannelError, ChannelLost, ChannelTimeout, ChannelUnanswered, CodecError
 from rlinf.scheduler.observe.reasons import explain
 from rlinf.scheduler.queueing import Ending
 from rlinf.scheduler.session import Session

@@ -19,12 +19,7 @@ from rlinf.scheduler.comm.failure import sendable
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Fate
 from rlinf.scheduler.comm.timekeeping import ACK, TIMES
-from rlinf.scheduler.errors import (
-    ChannelArgumentError,
-    ChannelError,
-    CommError,
-    LeaseExpired,
-)
+from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CommError, LeaseExpired
 
 LEFT = "the loop was left before it was acknowledged"
 MAX_REASON = 500

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,21 +11,15 @@ from typing import Any
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import Delivery
 from rlinf.scheduler.channel.deliveries import Deliveries
-from rlinf.scheduler.channel.device_items import DeviceItems, DeviceParcel
+from rlinf.scheduler.channel.device_items import DeviceItems
 from rlinf.scheduler.channel.holding import HeldParcel, Holding
 from rlinf.scheduler.channel.lease_keeper import LeaseKeeper
 from rlinf.scheduler.channel.line import ServerLine
-from rlinf.scheduler.channel.operation import ANSWER_S, Operation, mark_of
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation
+from rlinf.scheduler.channel.operation_ends import OperationEnds
 from rlinf.scheduler.channel.puts_under_way import PutsUnderWay
 from rlinf.scheduler.channel.receiving import Receiving
-from rlinf.scheduler.channel.refusals import (
-    NO_ANSWER,
-    deleted_error,
-    ending_error,
-    gone_error,
-    lost_error,
-    request_error,
-)
+from rlinf.scheduler.channel.refusals import deleted_error, lost_error, request_error
 from rlinf.scheduler.channel.sender import OperationSender
 from rlinf.scheduler.channel.shortcut_opening import ShortcutOpening
 from rlinf.scheduler.channel.spec import HOLDS_NODE, ChannelRef
@@ -35,27 +29,15 @@ from rlinf.scheduler.comm.peer import Reply, Request
 from rlinf.scheduler.comm.promise import Promise, PromiseRef
 from rlinf.scheduler.comm.reports import Reporter
 from rlinf.scheduler.comm.shm.parcel import Parcel
-from rlinf.scheduler.errors import (
-    ChannelLost,
-    ChannelUnanswered,
-)
-from rlinf.scheduler.queueing import (
-    ClientInstruction,
-    ClientState,
-    End,
-    Ending,
-    Reason,
-    Send,
-    SendItem,
-    SendRecall,
-)
+from rlinf.scheduler.errors import ChannelLost
+from rlinf.scheduler.queueing import ClientState, Ending, Reason
 from rlinf.scheduler.session import Session
 from rlinf.scheduler.tape.shared_devices import open_devices
 
 logger = Reporter(__name__)
 
 
-class ClientShell:
+class ClientShell(OperationEnds):
     """Carries out what `ClientState` decides for one process's operations on one channel. On the I/O thread only.
 
     Args:
@@ -197,11 +179,6 @@ class ClientShell:
         self._carry_out(self._state.ready(operation.ticket, self._sender.inline_bytes(operation)))
         self._flush()
 
-    def _start_clock(self, operation: Operation) -> None:
-        left_s = operation.left_s
-        if left_s is not None and operation.ticket in self._operations:
-            operation.timer = self._messenger.call_later(left_s, partial(self._expire, operation))
-
     def _open(self) -> None:
         if self._is_open:
             return
@@ -263,30 +240,6 @@ class ClientShell:
         operation, message, answer = what
         self._leases.extend(operation.ticket, message.for_s or 0.0)
         self.ask(message, control_wire.Done, "extend", ANSWER_S, answer)
-
-    def _expire(self, operation: Operation) -> None:
-        self._carry_out(self._state.expire(operation.ticket))
-        if operation.ticket in self._operations:
-            give_up = partial(self._give_up, operation)
-            operation.timer = self._messenger.call_later(operation.grace_s, give_up)
-        self._flush()
-
-    def _give_up(self, operation: Operation) -> None:
-        self._carry_out(self._state.give_up(operation.ticket))
-        self._flush()
-
-    def cancel(self, operation: Operation) -> None:
-        """Somebody who waits for an operation gives it up."""
-        self._carry_out(self._state.cancel(operation.ticket))
-
-    def drop(self, operation: Operation) -> None:
-        """Nobody waits for an operation any more."""
-        if not operation.taken:
-            self._receiving.stop(operation.ticket)
-            self._stop_clock(operation)
-            self._carry_out(self._state.drop(operation.ticket))
-            if not self._state.knows(operation.ticket):
-                self._settle(operation)
 
     # -- the I/O thread: what users' threads do by themselves -------------------------------------
 
@@ -350,156 +303,6 @@ class ClientShell:
         if operation.ticket not in self.deliveries:
             self._start_clock(operation)
 
-    # -- the I/O thread: delivered items ----------------------------------------------------------
-
-    def _look_at_dropped(self) -> None:
-        while self.dropped:
-            operation = self._operations.get(self.dropped.popleft().ticket)
-            if operation is not None:
-                self._look_at(operation)
-
-    def _look_at(self, operation: Operation) -> None:
-        promise = operation.find_promise()
-        if operation.taken:
-            if promise is not None:
-                promise.forget()
-            self._settle(operation)
-            if self._state.may_confirm(operation.ticket):
-                self._sender.confirmed.append(operation.ticket)
-        elif promise is None or operation.dropped:
-            self.drop(operation)
-
-    def _settle(self, operation: Operation) -> None:
-        ticket = operation.ticket
-        self.deliveries.forget(ticket)
-        if self._held or self._handing:
-            self._held.pop(ticket, None)
-            self._handing.discard(ticket)
-        self._operations.pop(ticket, None)
-        if operation.lease is not None:
-            self._leases.end(ticket)
-
-    # -- the I/O thread: instructions -------------------------------------------------------------
-
-    def _carry_out(self, instructions: list[ClientInstruction]) -> None:
-        for instruction in instructions:
-            kind = type(instruction)
-            if kind is End:
-                self._end(*instruction)
-            elif kind is Send:
-                self._sender.begin(self._operations[instruction.ticket])
-                self._held.pop(instruction.ticket, None)
-            elif kind is SendItem:
-                self._fill(self._operations[instruction.ticket])
-            elif kind is SendRecall:
-                self._outbox.append((wire.Recall(instruction.ticket), []))
-            else:
-                self._outbox.append((wire.Withdraw(instruction.ticket), []))
-
-    def _fill(self, operation: Operation) -> None:
-        """Send the bytes of a put that was announced, or whose shared memory the server cannot read."""
-        if isinstance(operation.parcel, DeviceParcel):
-            operation.parcel.bring(partial(self._on_brought, operation))
-        else:
-            self._sender.fill(operation)
-
-    def _on_brought(self, operation: Operation, copied: Parcel | BaseException) -> None:
-        if operation.ticket not in self._operations or operation.parcel is None:
-            return
-        if isinstance(copied, BaseException):
-            self._refuse(operation.ticket, f"its item cannot be copied off its device: {copied!r}")
-        else:
-            operation.parcel = copied
-            self._sender.fill(operation)
-        self._flush()
-
-    def _refuse(self, ticket: int, problem: str) -> None:
-        """End an operation by this side's own fault."""
-        self._answer((ticket,), self._state.refused(ticket, (wire.INVALID, problem)))
-        self._outbox.append((wire.Withdraw(ticket), []))
-
-    def _end(self, ticket: int, ending: Ending, detail: Any) -> None:
-        operation = self._operations[ticket]
-        if ending is Ending.ACCEPTED:
-            self._accept(operation)
-            return
-        fetch = self._receiving.stop(ticket) if self._receiving.is_fetching else None
-        if ending is Ending.TIMED_OUT:
-            if fetch is not None:
-                detail = fetch.describe()
-            elif ticket in self._handing:
-                detail = "the process that holds this node's items has not taken it yet"
-        if self._held:
-            self._held.pop(ticket, None)
-        if operation.kind != "put":
-            self.deliveries.forget(ticket)
-        if ending is not Ending.UNANSWERED:
-            # An unanswered one keeps its item: the server may still read it.
-            del self._operations[ticket]
-            operation.parcel = operation.held = None
-            if operation.lease is not None:
-                self._settle(operation)  # its time is over, perhaps after it came
-        self._finish(operation, ending, detail)
-
-    def _accept(self, operation: Operation) -> None:
-        del self._operations[operation.ticket]
-        operation.parcel = None
-        if operation.held is not None:
-            operation.held.fate.taken = True
-            operation.held = None
-        if operation.timer is not None:
-            self._stop_clock(operation)
-        promise = operation.find_promise()
-        if promise is not None:
-            promise.set_result(None)
-            operation.let_go()
-
-    def _deliver(self, operation: Operation, items: Delivery) -> None:
-        if operation.timer is not None:
-            self._stop_clock(operation)
-        self.deliveries.add(operation)
-        promise = operation.find_promise()
-        if promise is None or operation.dropped:
-            self.drop(operation)
-            return
-        operation.mark = mark_of(items)
-        promise.by = items.told.by
-        promise.set_result(items)
-        if operation.lease is not None:
-            # Its server keeps it, wherever it is, until it is settled.
-            self._leases.begin(operation, items)
-            self.deliveries.look_later()
-        elif operation.kind == "admit":
-            self.deliveries.look_later()  # whether anybody keeps it
-        else:
-            self.deliveries.tell(operation)
-
-    def _finish(self, operation: Operation, ending: Ending, detail: Any) -> None:
-        if operation.timer is not None:
-            self._stop_clock(operation)
-        promise = operation.find_promise()
-        if promise is None:
-            return
-        if ending is Ending.CANCELLED:
-            promise.set_cancelled()
-        elif ending is Ending.LOST:
-            promise.set_exception(self.lost or self.gone(NO_ANSWER))
-        elif ending is Ending.UNANSWERED:
-            promise.set_exception(self.unanswered(operation, self._line.condition or NO_ANSWER))
-        else:
-            promise.set_exception(ending_error(self._ref.spec.name, operation, ending, detail))
-
-    def _stop_clock(self, operation: Operation) -> None:
-        if operation.timer is not None:
-            operation.timer.cancel()
-            operation.timer = None
-
-    def _flush(self) -> None:
-        """Send everything that has gathered."""
-        self._sender.send()
-        if self.puts.awaited:
-            self.puts.look()
-
     # -- the I/O thread: what the server says -----------------------------------------------------
 
     def _on_news(self, request: Request) -> None:
@@ -533,13 +336,6 @@ class ClientShell:
         operation = self._operations.get(ticket)
         if operation is not None and isinstance(operation.parcel, HeldParcel):
             operation.parcel.is_accepted = True
-
-    def _answer(self, tickets: Iterable[int], instructions: list[ClientInstruction]) -> None:
-        self._carry_out(instructions)
-        for ticket in tickets:
-            operation = self._operations.pop(ticket, None)
-            if operation is not None:
-                self._stop_clock(operation)
 
     def _on_handed(self, answer: wire.Handed, frames: Iterator[Buffer]) -> None:
         told = wire.Delivered(0, [answer.num_frames], by=answer.by)  # the same of each of them
@@ -616,15 +412,6 @@ class ClientShell:
     def abandon(self, lost: ChannelLost) -> None:
         """Make it unusable in a forked child; the parent's operations go on."""
         self.lost = lost
-
-    def unanswered(self, operation: Operation, why: str) -> ChannelUnanswered:
-        """The error of an operation that nobody has answered."""
-        name = self._ref.spec.name
-        return ChannelUnanswered(name, operation.queue_name, operation.kind, operation.waited_s, why)
-
-    def gone(self, reason: str) -> ChannelLost:
-        """The error of operations on a channel whose server is gone."""
-        return gone_error(self._ref.spec.name, reason)
 
 
 def _on_devices(session: Session, ref: ChannelRef) -> DeviceItems | None:

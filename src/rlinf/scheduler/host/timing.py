@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, ParamSpec, TypeVar, cast
@@ -17,8 +18,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Reduce = Literal["max", "min", "mean", "sum"]
 
-# Of the call that this thread or task works at.
-_durations: ContextVar[dict[str, float] | None] = ContextVar("rlinf_durations", default=None)
+
+class _Call:
+    """A call that runs.
+
+    Attributes:
+        durations: what its timers have measured.
+        phases: those of it that are open. With the call they are gone, also those that an interruption has cut short.
+    """
+
+    __slots__ = ("durations", "phases")
+
+    def __init__(self, durations: dict[str, float]) -> None:
+        self.durations = durations
+        self.phases: list[OpenWork] = []
+
+
+# That this thread or task works at.
+_call: ContextVar[_Call | None] = ContextVar("rlinf_call", default=None)
 
 
 class Stopwatch:
@@ -34,23 +51,34 @@ class Stopwatch:
     def __init__(self, name: str) -> None:
         self.name = name if type(name) is str and name.isascii() else plain_text(name)
         self.elapsed_s = 0.0
-        # When, and from where to where. A list, for one timer may be entered again in a method that calls itself.
-        self._entered: list[tuple[OpenWork, Site, Site]] = []
+        # A list, for one timer may be entered again in a method that calls itself.
+        # The phase, itself only outside of calls; since when; from where to where.
+        self._entered: list[tuple[weakref.ref[OpenWork], OpenWork | None, float, Site, Site]] = []
 
     def __enter__(self) -> Stopwatch:
-        outside = site.get()
+        while self._entered and self._entered[-1][0]() is None:  # an interruption came before it was left
+            self._entered.pop()
+        outside, call = site.get(), _call.get()
         inside = _inside(outside, self.name)
         # Not the token of this: what is entered in a generator may be left in another context.
         site.set(inside)
-        self._entered.append((TIMES.begin(PHASE, time.monotonic(), inside.phase), outside, inside))
+        began = time.monotonic()
+        opened = TIMES.begin(PHASE, began, inside.phase)
+        if call is not None:
+            call.phases.append(opened)
+        own = opened if call is None else None
+        self._entered.append((weakref.ref(opened), own, began, outside, inside))
         return self
 
     def __exit__(self, *_: object) -> None:
         ended = time.monotonic()
-        opened, outside, inside = self._entered.pop()
-        TIMES.end(opened)
-        self.elapsed_s = ended - opened.began
-        TIMES.note_phase(inside, opened.began, ended)
+        opened_ref, _own, began, outside, inside = self._entered.pop()
+        opened = opened_ref()
+        if opened is not None:
+            TIMES.end(opened)
+            _forget(opened)
+        self.elapsed_s = ended - began
+        TIMES.note_phase(inside, began, ended)
         site.set(outside)
         note_duration(self.name, self.elapsed_s)
 
@@ -81,6 +109,15 @@ class Stopwatch:
                 return function(*args, **kwargs)
 
         return timed
+
+
+def _forget(opened: OpenWork) -> None:
+    call = _call.get()
+    phases = [] if call is None else call.phases
+    if phases and phases[-1] is opened:
+        phases.pop()
+    elif opened in phases:
+        phases.remove(opened)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -123,7 +160,7 @@ class recording:  # noqa: N801 - used as a function is
         self._counted = counted
 
     def __enter__(self) -> None:
-        self._token, self._before = _durations.set(self._durations), site.set(Site(self._method))
+        self._token, self._before = _call.set(_Call(self._durations)), site.set(Site(self._method))
         began = time.monotonic()
         if TIMES.since is None:
             TIMES.since = began
@@ -135,14 +172,14 @@ class recording:  # noqa: N801 - used as a function is
         TIMES.note_call(self._method, opened.began, self._caller)
         self._counted()
         site.reset(self._before)
-        _durations.reset(self._token)
+        _call.reset(self._token)
 
 
 def note_duration(name: str, duration_s: float) -> None:
     """Add to what was measured under a name in this call."""
-    durations = _durations.get()
-    if durations is not None:
-        durations[name] = durations.get(name, 0.0) + duration_s
+    call = _call.get()
+    if call is not None:
+        call.durations[name] = call.durations.get(name, 0.0) + duration_s
 
 
 def reduce_durations(

@@ -77,17 +77,22 @@ class EventBus:
         """
         if not self._unheard:
             return True
-        if self._is_late or threading.current_thread() is self._thread or not self._thread.is_alive():
+        if self._is_late or self.tells or not self._thread.is_alive():
             return False
         heard = threading.Event()
         self._events.put(heard)
         self._is_late = not heard.wait(timeout_s)
         return not self._is_late
 
+    @property
+    def tells(self) -> bool:
+        """Whether this is the thread that listeners are called in."""
+        return threading.current_thread() is self._thread
+
     def close(self) -> None:
         """Deliver what is queued, then end the thread."""
         self._events.put(None)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and not self.tells:
             self._thread.join(timeout=2.0)
 
     def _run(self) -> None:

@@ -228,14 +228,14 @@ class Session:
     def close(self, why: str = "") -> None:
         """Leave the job: undo everything, last first. A second call does nothing.
 
-        Where this process leaves it already, beside, that is waited for. An interruption (a second Ctrl-C, say) is
-        raised again when everything is undone.
+        Where this process leaves it already, beside, that is waited for, though not by a listener to events, which is
+        waited for there. An interruption (a second Ctrl-C, say) is raised again when everything is undone.
 
         Args:
             why: what those are told who still wait for something here; "": that this process has left.
         """
         self._undo(why)
-        for leaving in tuple(self._leaving):
+        for leaving in () if self.bus.tells or self.log_bus.tells else tuple(self._leaving):
             leaving.wait(UNDONE_WITHIN_S)
 
     def _undo(self, why: str = "") -> None:

@@ -198,8 +198,7 @@ class KeptTraces:
                 f"this driver traces the job already, to {self._trace.path}: stop that trace first"
             )
         file = Path(path).absolute()
-        with file.open("wb"):  # now, and not when all is over
-            pass
+        _check_writable(file)  # now, and not when all is over
         self._ask(BEGIN_TRACE, BeginTrace(str(file), max_bytes), None, ANSWER_TIMEOUT_S)
         self._trace, self._goes_on = JobTrace(file, partial(self._finish, file)), True
         return self._trace
@@ -230,6 +229,22 @@ class KeptTraces:
             home, service, head, timeout_s=limit_s, reply_type=reply_type
         )
         return asked.result()
+
+
+def check_wanted_trace() -> None:
+    """Make sure, before a job is begun, that there can be the trace that RLINF_TRACE wants.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = wanted_trace()
+    if path:
+        _check_writable(Path(path))
+
+
+def _check_writable(file: Path) -> None:
+    with file.open("ab"):
+        pass
 
 
 def trace_from_environment(session: Session) -> None:

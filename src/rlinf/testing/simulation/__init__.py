@@ -16,7 +16,9 @@ shortcut.py        what lies between a user's thread and a server that it asks b
 shortcut_user.py   that thread
 mailbox.py         a part: a mailbox in every process, around the same machines
 weights.py         a part: a publisher, and readers on several machines, around the real `Publication`
-devices.py         a part: weights on a device, around the real `BucketPool`, `OpenBuckets` and `HolderTable`
+buckets.py         memory of a device that processes share, around the real `BucketPool`, `OpenBuckets`, `HolderTable`
+devices.py         a part: weights on a device, in such buckets
+device_item*.py    a part: items of a channel in such buckets, around the real `ChannelState`
 pinning.py         a part: memory that devices read by themselves, around `BlockStore`, `HolderTable` and `Pins`
 admission.py       a part: a queue that admits, around the same machines
 admission_book.py  it as it must be

@@ -9,6 +9,7 @@ from typing import Any
 from rlinf.testing.simulation.admission import AdmissionPart
 from rlinf.testing.simulation.channel import ChannelPart
 from rlinf.testing.simulation.cluster import Cluster
+from rlinf.testing.simulation.device_items import DeviceItemsPart
 from rlinf.testing.simulation.devices import DevicePart
 from rlinf.testing.simulation.machines import Machines
 from rlinf.testing.simulation.mailbox import MailboxPart
@@ -17,7 +18,7 @@ from rlinf.testing.simulation.script import Script, draw_script
 from rlinf.testing.simulation.weights import WeightsPart
 from rlinf.testing.simulation.world import Violation, World
 
-PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, PinningPart)
+PARTS = (ChannelPart, MailboxPart, WeightsPart, AdmissionPart, DevicePart, DeviceItemsPart, PinningPart)
 
 
 @dataclass(frozen=True, slots=True)

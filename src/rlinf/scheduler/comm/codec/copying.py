@@ -7,12 +7,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rlinf.scheduler.comm.framing import Bytes
+from rlinf.scheduler.errors import CommTimeout
 
 # A target and its source, both uint8 of the same shape (n,).
 Copy: TypeAlias = tuple[Bytes, Bytes]
@@ -22,6 +23,8 @@ PARALLEL_BYTES = 8 << 20
 # What a thread takes at a time, at least; ranks copy around the cache from here on (see `engine.node.copying`).
 BATCH_BYTES = 4 << 20
 MAX_THREADS = 4
+# A batch takes milliseconds, and where pages have to come from a disk, a second.
+BATCH_TIMEOUT_S = 60.0
 _GRAIN_BYTES = 4096
 
 _Batch: TypeAlias = list[Copy]
@@ -36,6 +39,9 @@ def copy_all(copies: Sequence[Copy]) -> None:
 
     If it is interrupted, other threads may still write to targets, and keep them until they have done. So whoever
     gives the memory to somebody else must know it from that: that nobody refers to it any more.
+
+    Raises:
+        CommTimeout: a thread has not copied a batch of `BATCH_BYTES` in `BATCH_TIMEOUT_S`.
     """
     if sum(len(source) for _, source in copies) < PARALLEL_BYTES:
         _copy(copies)
@@ -51,11 +57,19 @@ def copy_all(copies: Sequence[Copy]) -> None:
             _copy(batch)
             num_left -= 1
         for _ in range(num_left):
-            error = done.get()
+            error = _told(done)
             if error is not None:
                 raise error
     finally:
         batches.clear()
+
+
+def _told(done: SimpleQueue[BaseException | None]) -> BaseException | None:
+    try:
+        return done.get(timeout=BATCH_TIMEOUT_S)
+    except Empty:
+        threads = "threads of this process that copy"
+        raise CommTimeout("copy of large memory", threads, BATCH_TIMEOUT_S, "their last batch") from None
 
 
 def _copy(copies: Sequence[Copy]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -69,8 +68,8 @@ class Devices:
         self._thread = DeviceThread()
         self._staging = Staging(messenger, self._thread, self._limit_bytes)
         self._imports = BucketImports(messenger, self._thread)
-        # Whose buckets could not be opened here, and until when that is not tried again.
-        self._barred: dict[str, float] = {}
+        # Whose buckets could not be opened here lately.
+        self._barred: set[str] = set()
         self._said: set[str] = set()
         messenger.serve(RETIRE, self._on_retire, Retire)
         messenger.serve(OPENED, self._on_opened, BucketOpened)
@@ -191,7 +190,7 @@ class Devices:
 
     def readable_from(self, process_id: str, devices: tuple[str, ...]) -> tuple[str, ...]:
         """Those of some devices on which this process can read what another one has staged."""
-        return () if time.monotonic() < self._barred.get(process_id, 0.0) else devices
+        return () if process_id in self._barred else devices
 
     def has(self, device: str) -> bool:
         """Whether this process has a device, and uses it."""
@@ -216,7 +215,7 @@ class Devices:
         def done(answer: Promise[BucketUse]) -> None:
             error = answer.exception()
             if error is not None:
-                self._barred[where.owner.process_id] = time.monotonic() + BARRED_S
+                self._messenger.submit(partial(self._bar, where.owner.process_id))
                 peer = where.owner_name
                 # Its text: what keeps a record of it is not to keep what the error's traceback refers to.
                 why = str(error)
@@ -225,6 +224,10 @@ class Devices:
             self._messenger.submit(lambda: then(use))
 
         self._thread.ask(partial(self._open, arrived, where)).add_done_callback(done)
+
+    def _bar(self, process_id: str) -> None:
+        self._barred.add(process_id)
+        self._messenger.call_later(BARRED_S, partial(self._barred.discard, process_id))
 
     def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
         """Copy an object to host memory.
@@ -282,7 +285,7 @@ class Devices:
         )
 
     def _on_peer_lost(self, process_id: str) -> None:
-        self._barred.pop(process_id, None)
+        self._barred.discard(process_id)
         if self._driver is not None:
             self._thread.put(partial(self._imports.lose, process_id))
             self._thread.put(partial(self._staging.lose, process_id))
