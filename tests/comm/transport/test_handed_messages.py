@@ -133,8 +133,8 @@ def near(new_messenger):
     return client, server, heard
 
 
-def nothing_is_due(client, server):
-    """Wait until neither has anything to acknowledge, which would wake the client's I/O thread, and that sleeps."""
+def asleep(client, server):
+    """Wait until nothing is to come that would wake the client's I/O thread, and that sleeps."""
     links = line_between(client, server).link, line_between(server, client).link
     until(lambda: not any(link._session.num_unacknowledged or link._ack_timer for link in links))
     until(lambda: client._loop._sleeping and not client._loop._ready)
@@ -144,7 +144,7 @@ def nothing_is_due(client, server):
 def unwoken(near, monkeypatch):
     """The same; nobody wakes the client's I/O thread but what comes from outside."""
     client, server, _ = near
-    nothing_is_due(client, server)
+    asleep(client, server)
     monkeypatch.setattr(client._loop, "_wake", lambda: None)
     yield near
     monkeypatch.undo()
@@ -251,10 +251,9 @@ class Held:
 def begin_to_write(client, server):
     """A thread that is in the middle of writing a request; the connection, and what gets its answer."""
     line = line_between(client, server)
-    nothing_is_due(client, server)
     held = Held(line.link.connection)
-    on_thread(client, lambda: setattr(line.link, "connection", held))
-    until(lambda: client._loop._sleeping and not client._loop._ready)
+    asleep(client, server)
+    line.link.connection = held
     answers = []
     thread = threading.Thread(
         target=lambda: answers.append(client.request(server.endpoint, "note", 1)), daemon=True
