@@ -314,13 +314,21 @@ class Call:
     def _note(self, index: int, outcome: RankOutcome) -> None:
         self.outcomes[index] = outcome
         self.answered_at[index] = time.monotonic()
-        self.complete.by = name = str(self.addresses[index])
-        if not self.settled.done():
-            self.settled.by = name
         self._left -= 1
         if self._left == 0:
+            self._ended_by(index)
             self._parcels, self._prepared = [], []
             # Behind what else this answer brings: a thread that is woken at once waits for the interpreter anyhow.
             self.messenger.submit(self._end)
-        elif not isinstance(outcome, Arrived):
+            return
+        if not isinstance(outcome, Arrived) and not self.settled.done():
+            self.settled.by = str(self.addresses[index])
             self.settled.set_result(None)
+        if self._left == 1:  # then a wait that ends at its deadline is its, too
+            self._ended_by(self.outcomes.index(None))
+
+    def _ended_by(self, index: int) -> None:
+        """A rank answers last, or has answered."""
+        self.complete.by = name = str(self.addresses[index])
+        if not self.settled.done():
+            self.settled.by = name
