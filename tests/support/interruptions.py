@@ -82,6 +82,7 @@ class Steps:
         self.num_signals = 0
         self._on_signal = on_signal or _raise_in_turn
         self._fired = False
+        self._signals = None
         self._next_steps = collections.defaultdict(lambda: seed % 2)
         signal.signal(signal.SIGUSR1, self._handle)
 
@@ -90,7 +91,9 @@ class Steps:
         place = getattr(call, "__code__", call)
         self._fired = False
         try:
-            sys.setprofile(_signal_at(self._next_steps[place]))
+            # Kept: a handler that runs within it, in a finalizer, would else free what is being called.
+            self._signals = _signal_at(self._next_steps[place])
+            sys.setprofile(self._signals)
             try:
                 call()
             finally:
