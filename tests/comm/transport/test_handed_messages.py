@@ -191,7 +191,7 @@ def test_nobody_writes_while_the_io_thread_is_still_at_what_came_before(near, mo
         assert begun.wait(DEADLINE_S)
         return look(callback)
 
-    until(lambda: loop._sleeping and not loop._ready)
+    asleep(client, server)
     loop._ready.append(notify)  # as of a thread that has not come to waking it yet
     with monkeypatch.context() as patch:
         patch.setattr(loop, "_is_next", look_late)
