@@ -163,6 +163,7 @@ def pytest_runtest_protocol(item, nextitem):
 @pytest.fixture(scope="session")
 def ray_cluster(pytestconfig):
     """Two simulated nodes of four accelerators, on one real Ray; the second was started with a mask."""
+    from forked_ray_worker import forked_ray_workers
     from ray_witness import RayWitness
     from rlinf.scheduler import Cluster, Topology
     from rlinf.scheduler.planning import Node
@@ -170,7 +171,7 @@ def ray_cluster(pytestconfig):
     plain = Node(num_accelerators=4)
     masked = Node(num_accelerators=4, visible=("4", "5", "6", "7"))
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), forked_ray_workers():
         # Ray leaves sockets and files to the garbage collector while it starts.
         warnings.simplefilter("ignore")
         cluster = Cluster(simulate=Topology(nodes=(plain, masked)))

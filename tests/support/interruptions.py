@@ -17,8 +17,8 @@ from effort import tries
 # `make interrupt N=5000` sets more.
 NUM_ROUNDS = int(os.environ.get("INTERRUPTIONS", tries(100)))
 SEED = int(os.environ.get("INTERRUPTION_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-# A call has up to 270 steps, that of a publication 400.
-NUM_STEPS = 3 * NUM_ROUNDS
+# A call has up to 270 steps, that of a publication 400; every other one is tried.
+NUM_STEPS = 3 * NUM_ROUNDS // 2
 # How long an interrupted process may take for all its calls.
 LIMIT_S = 30 + NUM_ROUNDS / 20
 # From the first bytecodes of a call to long after its end; most calls take 50 to 500 us.
@@ -70,17 +70,20 @@ class Alarms:
 
 
 class Steps:
-    """Interrupts each call one step later than the one before: wherever the interpreter calls, or returns, something.
+    """Interrupts each call two steps later than the one before: wherever the interpreter calls, or returns, something.
 
-    What a call does between two of its steps a signal cannot interrupt, but for waiting, which is what `Alarms` is
-    for. Otherwise the same.
+    The steps between are tried after those, or before, as the seed says. What a call does where it must not be
+    interrupted has mostly several steps, at least one call and its return: either half of them finds it. What it does
+    between two of its steps a signal cannot interrupt, but for waiting, which is what `Alarms` is for. Otherwise the
+    same.
     """
 
-    def __init__(self, _seed, on_signal=None):
+    def __init__(self, seed, on_signal=None):
         self.num_signals = 0
         self._on_signal = on_signal or _raise_in_turn
         self._fired = False
-        self._next_steps = collections.Counter()
+        self._signals = None
+        self._next_steps = collections.defaultdict(lambda: seed % 2)
         signal.signal(signal.SIGUSR1, self._handle)
 
     def attempt(self, call):
@@ -88,7 +91,9 @@ class Steps:
         place = getattr(call, "__code__", call)
         self._fired = False
         try:
-            sys.setprofile(_signal_at(self._next_steps[place]))
+            # Kept: a handler that runs within it, in a finalizer, would else free what is being called.
+            self._signals = _signal_at(self._next_steps[place])
+            sys.setprofile(self._signals)
             try:
                 call()
             finally:
@@ -99,7 +104,8 @@ class Steps:
             _check_is_ours(error)
             return False
         finally:
-            self._next_steps[place] = self._next_steps[place] + 1 if self._fired else 0
+            step = self._next_steps[place]
+            self._next_steps[place] = step + 2 if self._fired else 1 - step % 2
         return True
 
     def _handle(self, *_):

@@ -9,7 +9,9 @@ from local_group import DEADLINE_S
 from rlinf.scheduler import Worker, as_completed, wait_all, wait_first
 from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.comm.timekeeping import TIMES
 from rlinf.scheduler.errors import CallCancelled, ResultTimeout, WorkerError
+from waits import wait_until
 
 
 class Stage(Worker):
@@ -37,6 +39,19 @@ def groups(job):
     yield rollout, actor
     for group in (rollout, actor):
         group.workers[0].gate.set()
+
+
+def test_a_wait_for_several_ranks_that_ends_at_its_deadline_is_put_down_to_the_one_that_is_missing(job):
+    group = job.launch(Stage, 3, name="late")
+    for number in (0, 2):
+        group.workers[number].gate.set()
+    held = group.hold()
+    wait_until(lambda: repr(held).endswith("2 of 3 ranks have answered>"))
+    with pytest.raises(ResultTimeout):
+        held.wait(0.01)
+    group.workers[1].gate.set()
+    assert {by for _, cause, by in TIMES.waits if "late" in cause.operation} == {"late:1"}
+    assert held.wait(DEADLINE_S) == ["held"] * 3
 
 
 def test_wait_all_gives_results_in_the_order_of_its_arguments(groups):

@@ -145,7 +145,7 @@ class RefusingSocket:
     def __init__(self, connection):
         self.connection = connection
 
-    def send(self, _data):
+    def send(self, _data, *_flags):
         raise OSError(errno.ENOBUFS, "no buffer space")
 
     sendmsg = send

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.cluster_utils import Cluster as RayTestCluster
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_node_ip_address
@@ -22,7 +22,7 @@ from rlinf.scheduler.engine.authentication import authentication_at, host_and_po
 from rlinf.scheduler.engine.guard import Guard
 from rlinf.scheduler.engine.leaving import check_left, leave_ray, show_errors_at_once, start_none_by_accident
 from rlinf.scheduler.engine.lost_nodes import answering_nodes, what_is_gone
-from rlinf.scheduler.engine.node import copying
+from rlinf.scheduler.engine.node import copying, variables
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
@@ -91,7 +91,14 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
     try:
         what = f"Ray did not start {len(nodes)} simulated nodes"
         engine.guard = Guard()
-        with _QuietRay(), ray_errors(what), _private_folder(), unannounced(), engine.guard.marking():
+        with (
+            _QuietRay(),
+            ray_errors(what),
+            _private_folder(),
+            unannounced(),
+            _without_api_server(),
+            engine.guard.marking(),
+        ):
             engine.restore_token = use_fresh_token()
             engine.simulated = RayTestCluster()
             for rank, node in enumerate(nodes):
@@ -105,7 +112,7 @@ def simulate_nodes(nodes: Sequence[Node]) -> RayEngine:
                     node_ip_address=LOOPBACK[0],  # where Ray listens then, and nowhere else
                     env_vars={
                         **_SIMULATED_RAY_SETTINGS,
-                        **copying.of_a_node(os.environ),
+                        **variables.of_a_node(os.environ),
                         **simulated_environment(rank, node),
                     },
                     labels=copying.LABELS,
@@ -143,7 +150,7 @@ def join_or_start(address: str | None, num_nodes: int | None, timeout_s: float) 
             stack.enter_context(ray_errors(f"Ray did not start or join ({wanted})"))
             if wanted == LOCAL:
                 stack.enter_context(_private_folder())
-                stack.enter_context(_set_meanwhile(copying.of_a_node(os.environ)))
+                stack.enter_context(_set_meanwhile(variables.of_a_node(os.environ)))
                 engine.guard = Guard()
                 stack.enter_context(engine.guard.marking())
             engine.restore_token = use_own_token() if wanted == LOCAL else use_mode(mode)
@@ -342,6 +349,20 @@ def _loopback_is_an_address() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _without_api_server() -> Iterator[None]:
+    """Have a Ray that is started inside start no server for statistics of its use, all that there is without dashboard.
+
+    To wait for it takes a second, most of one of a core.
+    """
+    before = services.start_api_server
+    services.start_api_server = lambda *_, **__: (None, None)
+    try:
+        yield
+    finally:
+        services.start_api_server = before
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import msgspec
 
 from rlinf.scheduler.engine.authentication import TOKEN, authentication_at
 from rlinf.scheduler.engine.gcs_question import GcsAnswer, ask_gcs
-from rlinf.scheduler.engine.node import copying
+from rlinf.scheduler.engine.node import copying, variables
 from rlinf.scheduler.engine.node.folders import TMPDIR_VARIABLE, ray_folder
 from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.node.processes import marked
@@ -96,7 +96,7 @@ def start_node(options: NodeOptions, environment: Mapping[str, str] = os.environ
     folder = ray_folder(environment)
     settings = {
         MARK_VARIABLE: mark,
-        **copying.of_a_node(environment),
+        **variables.of_a_node(environment),
         TMPDIR_VARIABLE: str(folder),
         _USAGE_VARIABLE: environment.get(_USAGE_VARIABLE, "0"),
         **({MODE_VARIABLE: mode} if mode else {}),
