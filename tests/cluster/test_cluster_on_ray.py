@@ -183,7 +183,9 @@ def start_driver(ray_address):
 def test_the_end_of_a_driver_is_its_own_and_takes_its_workers_along(start_driver, end, number, status):
     process, worker = start_driver(end)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.suppress(ProcessLookupError))  # whoever fails may be faster than we are
+        stack.enter_context(
+            contextlib.suppress(ProcessLookupError)
+        )  # whoever fails may be faster than we are
         descriptor = os.pidfd_open(worker)
         stack.callback(os.close, descriptor)
         if number is not None:
