@@ -9,6 +9,7 @@ from rlinf.scheduler import keeper
 from rlinf.scheduler.config import ClusterConfig
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.kept import take_part
+from rlinf.scheduler.worker.kept_trace import check_wanted_trace
 
 
 @pytest.fixture
@@ -54,3 +55,13 @@ def test_a_trace_that_cannot_be_written_is_refused_before_a_job_is_begun(monkeyp
     monkeypatch.setenv("RLINF_TRACE", str(tmp_path / "missing" / "run.json"))
     with pytest.raises(FileNotFoundError, match=r"run\.json"):
         take_part("serving", ClusterConfig(), None, "127.0.0.1:1", 0.1)
+
+
+def test_where_no_job_is_begun_the_file_of_its_trace_is_as_it_was(monkeypatch, tmp_path):
+    new, old = tmp_path / "new.json", tmp_path / "old.json"
+    old.write_text("a trace")
+    for path in (new, old):
+        monkeypatch.setenv("RLINF_TRACE", str(path))
+        check_wanted_trace()
+    assert not new.exists()
+    assert old.read_text() == "a trace"

@@ -1,5 +1,6 @@
 """Copies that several threads share are whole, wait for nobody who has not begun, and keep nothing."""
 
+import queue
 import threading
 import weakref
 
@@ -114,3 +115,20 @@ def test_a_thread_that_does_not_end_its_batch_is_waited_for_until_a_deadline(fou
     ):
         copy_all([(target[1:-1], source)])
     goes_on.set()
+
+
+def test_a_thread_that_was_stopped_with_its_process_is_not_late():
+    """The first wait after a stop is over at once, however short the copy would have been."""
+
+    class JustContinued:
+        def __init__(self):
+            self.answers = [queue.Empty(), ValueError("of the copy")]
+
+        def get(self, timeout):
+            assert timeout < copying.BATCH_TIMEOUT_S / 10
+            answer = self.answers.pop(0)
+            if isinstance(answer, queue.Empty):
+                raise answer
+            return answer
+
+    assert isinstance(copying._told(JustContinued()), ValueError)

@@ -3,6 +3,8 @@
 import pytest
 
 from rlinf.scheduler.comm import ClusterSecret, Endpoint
+from rlinf.scheduler.comm.codec import encode
+from rlinf.scheduler.comm.shm.parcel import frame_offsets
 from rlinf.scheduler.comm.transport import handshake
 from rlinf.scheduler.comm.transport.handshake import (
     HEADER_BYTES,
@@ -110,6 +112,15 @@ def test_another_version_is_refused_by_both_and_both_are_named(secret, monkeypat
     assert str(steps.error) == f"it speaks version {other} of the protocol, and this process version {this}"
     assert steps.error.final
     assert len(answer) == HEADER_BYTES
+
+
+def test_how_objects_are_written_and_where_they_lie_belongs_to_a_version():
+    """Who changes one of these raises the version: a process of another one would read them wrongly, unnoticed."""
+    large = 4 << 20
+    offsets, _ = frame_offsets([100, large, 10, large, 10])
+    forms = [encode(obj).head[0] for obj in (None, bytes(2000), bytearray(2000), b"small", "x" * 100_000)]
+    assert (PROTOCOL_VERSION, forms) == (4, [0, 1, 2, 5, 4])
+    assert offsets == [0, 4096, 4096 + large, 8192 + large, 8192 + 2 * large]
 
 
 @pytest.mark.parametrize("encrypts", [(True, False), (False, True)])

@@ -198,7 +198,8 @@ class KeptTraces:
                 f"this driver traces the job already, to {self._trace.path}: stop that trace first"
             )
         file = Path(path).absolute()
-        _check_writable(file)  # now, and not when all is over
+        with file.open("wb"):  # now, and not when all is over
+            pass
         self._ask(BEGIN_TRACE, BeginTrace(str(file), max_bytes), None, ANSWER_TIMEOUT_S)
         self._trace, self._goes_on = JobTrace(file, partial(self._finish, file)), True
         return self._trace
@@ -239,12 +240,12 @@ def check_wanted_trace() -> None:
     """
     path = wanted_trace()
     if path:
-        _check_writable(Path(path))
-
-
-def _check_writable(file: Path) -> None:
-    with file.open("ab"):
-        pass
+        file = Path(path)
+        is_new = not file.exists()
+        with file.open("ab"):  # what is there stays until there is a job
+            pass
+        if is_new:
+            file.unlink(missing_ok=True)
 
 
 def trace_from_environment(session: Session) -> None:

@@ -6,6 +6,7 @@ import _thread
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -25,6 +26,7 @@ BATCH_BYTES = 4 << 20
 MAX_THREADS = 4
 # A batch takes milliseconds, and where pages have to come from a disk, a second.
 BATCH_TIMEOUT_S = 60.0
+_NUM_SLICES = 60
 _GRAIN_BYTES = 4096
 
 _Batch: TypeAlias = list[Copy]
@@ -65,11 +67,12 @@ def copy_all(copies: Sequence[Copy]) -> None:
 
 
 def _told(done: SimpleQueue[BaseException | None]) -> BaseException | None:
-    try:
-        return done.get(timeout=BATCH_TIMEOUT_S)
-    except Empty:
-        threads = "threads of this process that copy"
-        raise CommTimeout("copy of large memory", threads, BATCH_TIMEOUT_S, "their last batch") from None
+    # In slices: of the time for which the whole process was stopped, and those threads with it, one counts.
+    for _ in range(_NUM_SLICES):
+        with suppress(Empty):
+            return done.get(timeout=BATCH_TIMEOUT_S / _NUM_SLICES)
+    threads = "threads of this process that copy"
+    raise CommTimeout("copy of large memory", threads, BATCH_TIMEOUT_S, "their last batch")
 
 
 def _copy(copies: Sequence[Copy]) -> None:

@@ -30,7 +30,7 @@ from rlinf.scheduler.comm.secret import ClusterSecret
 from rlinf.scheduler.comm.transport.identity import Identity, Proof
 from rlinf.scheduler.comm.transport.peer_session import Hello, Verdict, Welcome
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAGIC = b"RLNF"
 NONCE_BYTES = 32
 MAC_BYTES = 32
