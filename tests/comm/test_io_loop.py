@@ -1,7 +1,6 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -46,59 +45,6 @@ def test_what_is_to_run_soon_runs_at_once_on_the_thread_unless_something_waits_b
     seen = run_on(loop, both)
     run_on(loop, lambda: None)
     assert seen == ["at once", "submitted", "behind it"]
-
-
-def asleep(loop):
-    """Wait until the thread sleeps and has nothing to do."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not loop._sleeping or loop._ready:
-        assert time.monotonic() < deadline
-        os.sched_yield()
-    return loop._num_sleeps
-
-
-@pytest.mark.parametrize(("writes", "wake"), [(True, True), (False, False), (False, True)])
-def test_the_thread_is_woken_for_what_is_handed_over_unless_that_was_written(loop, writes, wake):
-    done = threading.Event()
-    asleep(loop)
-    loop.hand_over(done.set, lambda: writes, wake=wake)
-    assert done.wait(DEADLINE_S)
-
-
-def test_what_was_written_waits_for_the_next_waking_and_comes_first_then(loop):
-    seen, reading_end, writing_end = [], *os.pipe()
-    done = threading.Event()
-    sleeps = asleep(loop)
-    loop.register(
-        reading_end, READABLE, lambda _events: (os.read(reading_end, 1), seen.append("read"), done.set())
-    )
-    loop.hand_over(lambda: seen.append("handed over"), lambda: True, wake=False)
-    assert (seen, loop._num_sleeps) == ([], sleeps)
-    os.write(writing_end, b"x")
-    assert done.wait(DEADLINE_S)
-    assert seen == ["handed over", "read"]
-    run_on(loop, lambda: loop.unregister(reading_end))
-    os.close(reading_end)
-    os.close(writing_end)
-
-
-def test_nobody_writes_what_something_else_stands_before(loop):
-    seen = []
-    loop.submit(lambda: loop.hand_over(lambda: seen.append("on it"), lambda: seen.append("no"), wake=False))
-    run_on(loop, lambda: None)
-    asleep(loop)
-    loop.hand_over(lambda: seen.append("first"), lambda: True, wake=False)
-    loop.hand_over(lambda: seen.append("second"), lambda: seen.append("no"), wake=False)
-    run_on(loop, lambda: None)
-    assert seen == ["on it", "first", "second"]
-
-
-def test_what_was_handed_over_is_done_though_its_thread_was_interrupted_while_it_wrote(loop):
-    done = threading.Event()
-    asleep(loop)
-    with pytest.raises(KeyboardInterrupt):
-        loop.hand_over(done.set, lambda: signal.raise_signal(signal.SIGINT), wake=False)
-    assert done.wait(DEADLINE_S)
 
 
 def test_timers_run_in_the_order_of_their_times(loop):
@@ -168,26 +114,6 @@ def test_a_ready_descriptor_calls_its_handler(loop):
         run_on(loop, lambda: loop.unregister(fd))
     finally:
         os.close(fd)
-
-
-def test_what_became_ready_is_not_told_to_what_has_its_number_by_now(loop):
-    told, done, fd, other = [], threading.Event(), os.eventfd(0), os.eventfd(0)
-    loop.register(fd, READABLE, lambda _events: told.append("before"))
-
-    def reuse():
-        loop.unregister(fd)
-        os.dup2(other, fd)
-        loop.register(fd, READABLE, lambda _events: told.append("now"))
-        done.set()
-
-    asleep(loop)
-    loop._ready.append(reuse)  # as of a thread that has not come to waking it yet
-    os.eventfd_write(fd, 1)
-    assert done.wait(DEADLINE_S)
-    run_on(loop, lambda: loop.unregister(fd))
-    os.close(fd)
-    os.close(other)
-    assert told == []
 
 
 def test_a_failing_callback_is_reported_and_the_thread_goes_on(loop, caplog):

@@ -32,6 +32,7 @@ class Callers:
         self.answers = {}
         self.lent = []
         self.kept_when_taken = []
+        self._takes = []
         self._services = {}
         self.loop = CallLoop(self)
         self.worker = Notes()
@@ -46,7 +47,12 @@ class Callers:
         self.lose = callback
 
     def submit(self, callback):
+        """The I/O thread answers, and the caller takes what it gets, before this thread goes on."""
         callback()
+        del callback
+        while self._takes:
+            self._takes.pop()(True)
+            self.kept_when_taken.append(self.lent.pop()() is not None)
 
     def stay_while(self, _busy):
         pass
@@ -86,14 +92,10 @@ class Callers:
         self._send(protocol.CANCEL, caller, protocol.Cancel(number))
 
     def _send(self, service, caller, head, frames=()):
-        def reply(answer, frames=(), begun=None, settled=None, **_options):
-            """The I/O thread answers, and the caller takes what it gets, before this thread goes on."""
+        def reply(answer, frames=(), settled=None, **_options):
             self.answers.setdefault((caller, head.number), []).append((answer, frames))
             if settled is not None:
-                begun()
-                assert self.lent[-1]() is not None, "until it is taken"
-                settled(True)
-                self.kept_when_taken.append(self.lent.pop()() is not None)
+                self._takes.append(settled)
             return True
 
         self._services[service](

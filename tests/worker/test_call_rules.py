@@ -1,6 +1,5 @@
 """A call and its result, whatever the ranks answer and in which order: without a process, a thread or a socket."""
 
-import weakref
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -26,7 +25,6 @@ from rlinf.scheduler.worker import pending_calls
 from rlinf.scheduler.worker.call import Call, Target
 from rlinf.scheduler.worker.pending_calls import PendingCalls
 from rlinf.scheduler.worker.result import GroupResult
-from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
 
 
 class Ranks:
@@ -42,24 +40,13 @@ class Ranks:
         self.cancelled = []
         self.distrusted = []
         self.unreadable = 0
-        self.lends = self.has_dropped = False
 
     # What a messenger does.
 
-    def prepare(self, endpoint, service, head, frames=(), **_options):
+    def request(self, endpoint, service, head, frames=(), **_options):
         answer = Future()
-        asked = (service, head, [bytes(frame) for frame in frames], answer)
-        return SimpleNamespace(
-            endpoint=endpoint,
-            message=SimpleNamespace(is_written=False, settle=lambda: None),
-            future=answer,
-            begin=lambda: self.asked[endpoint.process_id].append(asked),
-        )
-
-    def request(self, *asked, **_options):
-        prepared = self.prepare(*asked)
-        prepared.begin()
-        return prepared.future
+        self.asked[endpoint.process_id].append((service, head, [bytes(frame) for frame in frames], answer))
+        return answer
 
     def notify(self, endpoint, service, head):
         assert service == protocol.CANCEL
@@ -75,7 +62,7 @@ class Ranks:
 
     def pack(self, encoded, _peer, **_options):
         frames = encoded.snapshot()
-        return SimpleNamespace(frames_for=lambda _peer: frames, in_shared_memory=self.lends)
+        return SimpleNamespace(frames_for=lambda _peer: frames)
 
     def release_dropped(self):
         pass
@@ -119,30 +106,6 @@ def test_every_rank_is_asked_once_with_the_arguments():
         ((service, head, frames, _),) = asked
         assert (service, head.method, head.kind) == (protocol.CALL, "act", "call")
         assert decode(frames[0], frames[1:]) == ((1, "two"), {})
-
-
-def test_the_io_thread_begins_at_once_what_is_more_than_a_message():
-    ranks = Ranks(2)
-    assert not ranks.call()[0].is_urgent
-    heads = [ValueCell(), ValueCell()]
-    assert StreamCall(ranks, "play", ranks.targets, encode(((), {})), heads, 2).is_urgent
-    ranks.has_dropped = True
-    assert ranks.call()[0].is_urgent
-    ranks.has_dropped, ranks.lends = False, True
-    assert ranks.call()[0].is_urgent
-
-
-def test_a_call_that_waited_for_a_process_in_vain_keeps_nothing_of_its_arguments():
-    ranks = Ranks(1)
-    call = Call(ranks, "act", ranks.targets, encode(((1,), {})))
-    prepared = weakref.ref(call._prepared[0].begin)
-    address = ranks.targets[0].address
-    call.aim(0, Target(address, None))
-    call.start()
-    assert ranks.asked["process 0"] == []
-    call.refuse(WorkerDied("g", 0, "", "it does not come back"))
-    assert call.settled.done()
-    assert prepared() is None
 
 
 def test_a_rank_that_cannot_read_its_arguments_gets_them_again_and_is_cancelled_again():

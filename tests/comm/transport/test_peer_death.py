@@ -145,7 +145,7 @@ class RefusingSocket:
     def __init__(self, connection):
         self.connection = connection
 
-    def send(self, _data, *_flags):
+    def send(self, _data):
         raise OSError(errno.ENOBUFS, "no buffer space")
 
     sendmsg = send

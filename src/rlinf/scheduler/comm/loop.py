@@ -156,43 +156,6 @@ class IoLoop:
         else:
             callback()
 
-    def hand_over(self, callback: Callable[[], None], write: Callable[[], bool], *, wake: bool) -> None:
-        """`run_soon`, and let the caller `write` by itself if the thread sleeps and has nothing else to do first.
-
-        `write` may read what belongs to the thread, for nothing changes before `callback` runs. It may come too late
-        all the same, for the thread may be woken at any time: so it changes nothing, but by one step of which
-        `callback` finds out first of all whether it was made.
-
-        Args:
-            callback: what the thread is to do.
-            write: tells whether all of it was written.
-            wake: False: if it was, `callback` may wait until the thread is woken by something else.
-        """
-        if threading.get_ident() == self._ident:
-            self.run_soon(callback)
-            return
-        self._ready.append(callback)
-        is_written = False
-        try:
-            # In this order: found asleep after it was seen first in line, the thread has either not begun with the
-            # line or is done with `callback`. The other way round it may be at what stood before it.
-            if self._is_next(callback) and self._sleeping:
-                if wake:
-                    self._wake()
-                is_written = write()
-        finally:
-            # As `submit`.
-            if self._ended:
-                self._run_ready()
-            elif self._sleeping and (wake or not is_written):
-                self._wake()
-
-    def _is_next(self, callback: Callable[[], None]) -> bool:
-        try:
-            return self._ready[0] is callback
-        except IndexError:  # the thread has taken it
-            return False
-
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run `callback` on the thread after `delay_s` seconds; from any thread."""
         return self._call_at(time.monotonic() + delay_s, callback)
@@ -277,24 +240,19 @@ class IoLoop:
         self._num_sleeps += 1
         self._sleeping = True
         timeout_s = 0.0 if self._ready or self._closing else self._until_next_timer()
-        ready = [(fd, events, self._handlers.get(fd)) for fd, events in self._epoll.poll(timeout_s, 256)]
+        ready = self._epoll.poll(timeout_s, 256)
         self._sleeping = False
-        # What was handed over during the sleep comes before what it may have brought about (see `hand_over`).
-        self._run_submitted()
-        for fd, events, handler in ready:
-            # Its number may be another's by now, for which nothing has come.
-            if handler is not None and self._handlers.get(fd) is handler:
+        for fd, events in ready:
+            handler = self._handlers.get(fd)
+            if handler is not None:
                 run_guarded(handler, events)
         if self._timers:
             self._run_timers()
-        self._run_submitted()
-        for callback in self._before_sleep:
-            run_guarded(callback)
-
-    def _run_submitted(self) -> None:
-        # Callbacks that callbacks submit wait for the next time, so that descriptors get their turn.
+        # Callbacks that callbacks submit wait for the next round, so that descriptors get their turn.
         for _ in range(len(self._ready)):
             run_guarded(self._ready.popleft())
+        for callback in self._before_sleep:
+            run_guarded(callback)
 
     def _until_next_timer(self) -> float:
         if not self._timers:

@@ -19,7 +19,6 @@ from rlinf.scheduler.comm.forking import forked_error, on_fork_in_child
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import READABLE, IoLoop, Timer
-from rlinf.scheduler.comm.outgoing import Outgoing
 from rlinf.scheduler.comm.peer import Peer, Request, RequestFuture, decode_head
 from rlinf.scheduler.comm.peers import Peers
 from rlinf.scheduler.comm.port_range import PortRange
@@ -248,43 +247,42 @@ class Messenger:
             CommError: this messenger is closed, the peer serves nothing of that name, or an answer of another shape.
             BaseException: what the peer failed the request with.
         """
-        asked = self.prepare(peer, service, head, frames, snapshot=snapshot, reply_type=reply_type)
-        process_id, ident = peer.process_id, asked.ident
-        began = time.monotonic()
-
-        def begin() -> None:
-            asked.message.settle()
-            asked.begin()
-            if timeout_s is not None and not asked.future.done():
-                left_s = began + timeout_s - time.monotonic()
-                asked.future.timer = self._loop.call_later(
-                    left_s, lambda: self._expire(process_id, ident, service, began)
-                )
-
-        self._loop.hand_over(begin, asked.write, wake=timeout_s is not None)
-        return asked.future
-
-    def prepare(
-        self,
-        peer: Endpoint,
-        service: str,
-        head: Any,
-        frames: Sequence[Buffer] = (),
-        *,
-        snapshot: bool = True,
-        reply_type: Any = Any,
-    ) -> Outgoing:
-        """What `request` asks, not begun yet; from any thread."""
         self.check_process()
         ident = self._next_id()
         pieces = framing.pack(framing.REQUEST, ident, service, head, frames, snapshot=snapshot)
-        return Outgoing(self._loop, self._peers, peer, ident, pieces, reply_type)
+        process_id = peer.process_id
+        future = RequestFuture(
+            lambda: self._loop.run_soon(lambda: self._withdraw(process_id, ident)), reply_type
+        )
+        began = time.monotonic()
 
-    def _expire(self, process_id: str, ident: int, service: str, began: float) -> None:
-        condition = self.condition(process_id)
+        def begin() -> None:
+            # Cancelled before it began: nobody is to hear of it.
+            if future.done():
+                return
+            if self._peers.closed:
+                future.set_exception(CommError(self._peers.closed))
+                return
+            target = self._peers.at(peer)
+            target.ask(ident, pieces, future)
+            if timeout_s is not None and not future.done():
+                left_s = began + timeout_s - time.monotonic()
+                future.timer = self._loop.call_later(
+                    left_s, lambda: self._expire(target, ident, service, began)
+                )
+
+        self._loop.run_soon(begin)
+        return future
+
+    def _expire(self, target: Peer, ident: int, service: str, began: float) -> None:
+        condition = self.condition(target.process_id)
         what = f"its answer; it is {condition}" if condition else "its answer"
-        error = CommTimeout(service, self.peer_name(process_id), time.monotonic() - began, what)
-        self._peers.withdraw(process_id, ident, error)
+        target.withdraw(ident, CommTimeout(service, target.title, time.monotonic() - began, what))
+
+    def _withdraw(self, process_id: str, ident: int) -> None:
+        peer = self._peers.by_id.get(process_id)
+        if peer is not None:
+            peer.withdraw(ident)
 
     def notify(
         self, peer: Endpoint, service: str, head: Any, frames: Sequence[Buffer] = (), *, snapshot: bool = True
@@ -372,10 +370,6 @@ class Messenger:
     def submit(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the I/O thread soon."""
         self._loop.submit(callback)
-
-    def hand_over(self, callback: Callable[[], None], write: Callable[[], bool], *, wake: bool) -> None:
-        """Run `callback` on the I/O thread, and let the caller `write` by itself: see `IoLoop`."""
-        self._loop.hand_over(callback, write, wake=wake)
 
     def submit_once(self, callback: Callable[[], None]) -> None:
         """The same, of what does everything that is there to be done: not again if it is the last in line."""

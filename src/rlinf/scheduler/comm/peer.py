@@ -16,7 +16,6 @@ from rlinf.scheduler.comm.guarded import run_guarded
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.transport.handed_message import HandedMessage
 from rlinf.scheduler.errors import CommError, PeerDied
 
 logger = Reporter(__name__)
@@ -68,21 +67,11 @@ class Line(Protocol):
     def send(self, pieces: list[Buffer], *, late: bool = False) -> None:
         """Queue the pieces of one message; never blocks. `late`: it may wait a moment for others to go with."""
 
-    def write_handed(self, message: HandedMessage) -> bool:
-        """Write a message by the thread that hands it over (see `IoLoop.hand_over`); whether all of it was written."""
-
     def close(self) -> None:
         """Drop every connection."""
 
     def abandon(self) -> None:
         """Close every descriptor in a forked child."""
-
-
-class HandOver(Protocol):
-    """See `IoLoop.hand_over`."""
-
-    def __call__(self, callback: Callable[[], None], write: Callable[[], bool], *, wake: bool) -> None:
-        """Run `callback` on the I/O thread."""
 
 
 class Request:
@@ -156,7 +145,6 @@ class Request:
         *,
         snapshot: bool = True,
         settled: Callable[[bool], None] | None = None,
-        begun: Callable[[], None] | None = None,
     ) -> bool:
         """Answer; from any thread, at any time, once.
 
@@ -166,44 +154,28 @@ class Request:
             snapshot: False if nobody will change `frames` any more; saves a copy of large ones.
             settled: called once, on the I/O thread: True when the sender's future has taken the answer, False
                 when it had been cancelled or the process died before. It costs one small message.
-            begun: called once, on the I/O thread, soon and before `settled`.
 
         Returns:
-            False if nobody waits for the answer (cancelled, dead, answered before); neither of the two is then
+            False if nobody waits for the answer (cancelled, dead, answered before); `settled` is then not
             called.
         """
         if not self._is_open:
             return False
         # Packed while the request is still open: a head that cannot be packed leaves it to `fail`.
         kind = framing.REPLY if settled is None else framing.REPLY_SETTLE
-        message = HandedMessage(framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot))
-        self._peer.hand_over(
-            lambda: self._answer(message, settled, begun),
-            lambda: self._write(message),
-            wake=begun is not None,
-        )
+        pieces = framing.pack(kind, self._ident, "", head, frames, snapshot=snapshot)
+        self._peer.run_soon(lambda: self._answer(pieces, settled))
         return True
 
     def fail(self, error: BaseException) -> bool:
         """Answer with an error, which the sender's future raises; False if nobody waits for it."""
         if not self._is_open:
             return False
-        message = HandedMessage(framing.pack(framing.FAIL, self._ident, "", None, [dump_failure(error)]))
-        self._peer.run_soon(lambda: self._answer(message, None, None))
+        pieces = framing.pack(framing.FAIL, self._ident, "", None, [dump_failure(error)])
+        self._peer.run_soon(lambda: self._answer(pieces, None))
         return True
 
-    def _write(self, message: HandedMessage) -> bool:
-        return self._is_open and self._peer.write_handed(message)
-
-    def _answer(
-        self,
-        message: HandedMessage,
-        settled: Callable[[bool], None] | None,
-        begun: Callable[[], None] | None,
-    ) -> None:
-        message.settle()
-        if begun is not None:
-            run_guarded(begun)
+    def _answer(self, pieces: list[Buffer], settled: Callable[[bool], None] | None) -> None:
         if not self._is_open:
             # It was cancelled or answered while this was on its way here.
             if settled is not None:
@@ -211,7 +183,7 @@ class Request:
             return
         self._is_open = False
         self._cancel_callbacks = None
-        self._peer.answer(self._ident, message, settled)
+        self._peer.answer(self._ident, pieces, settled)
 
     def cancel_from_peer(self) -> None:
         """The sender gave up or died."""
@@ -228,7 +200,6 @@ class Peer:
         process_id: whose it is.
         submit: runs a callback on the I/O thread, later.
         run_soon: runs a callback on the I/O thread, now if this is it.
-        hand_over: the same, and lets the caller write first (see `IoLoop`).
 
     Attributes:
         name: what its messenger calls itself; "" until it said so.
@@ -245,7 +216,6 @@ class Peer:
         process_id: str,
         submit: Callable[[Callable[[], None]], None],
         run_soon: Callable[[Callable[[], None]], None],
-        hand_over: HandOver,
     ) -> None:
         self.process_id = process_id
         self.name = ""
@@ -257,7 +227,6 @@ class Peer:
         self.has_lied = False
         self.submit = submit
         self.run_soon = run_soon
-        self.hand_over = hand_over
 
     @property
     def title(self) -> str:
@@ -269,21 +238,13 @@ class Peer:
         if self.line is not None and not self.lost:
             self.line.send(pieces, late=late)
 
-    def write_handed(self, message: HandedMessage) -> bool:
-        """See `Line`."""
-        return self.line is not None and not self.lost and self.line.write_handed(message)
-
-    def _send_handed(self, message: HandedMessage) -> None:
-        if not message.is_written:
-            self.send(message.pieces)
-
-    def ask(self, ident: int, message: HandedMessage, future: RequestFuture) -> None:
+    def ask(self, ident: int, pieces: list[Buffer], future: RequestFuture) -> None:
         """Send a request; `future` gets its answer."""
         if self.lost:
             future.set_exception(PeerDied(self.title, self.lost))
             return
         self.pending[ident] = future
-        self._send_handed(message)
+        self.send(pieces)
 
     def withdraw(self, ident: int, error: BaseException | None = None) -> None:
         """Give up one of our requests, if it is still open, and tell the peer."""
@@ -296,7 +257,7 @@ class Peer:
             future.set_exception(error)
         self.send(framing.pack(framing.CANCEL, ident, "", None))
 
-    def answer(self, ident: int, message: HandedMessage, settled: Callable[[bool], None] | None) -> None:
+    def answer(self, ident: int, pieces: list[Buffer], settled: Callable[[bool], None] | None) -> None:
         """Answer one of its requests."""
         self.incoming.pop(ident, None)
         if settled is not None:
@@ -304,7 +265,7 @@ class Peer:
                 run_guarded(settled, False)
                 return
             self.settling[ident] = settled
-        self._send_handed(message)
+        self.send(pieces)
 
     def lose(self, reason: str, *, closing: bool = False) -> None:
         """End everything that waits for this peer."""

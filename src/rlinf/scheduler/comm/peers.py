@@ -108,12 +108,6 @@ class Peers:
         peer.name = name
         peer.line = SelfLine(self._loop.submit, lambda messages: self._events.on_messages(peer, messages))
 
-    def withdraw(self, process_id: str, ident: int, error: BaseException | None = None) -> None:
-        """Give up a request to a process, if it is still open: see `Peer`."""
-        peer = self.by_id.get(process_id)
-        if peer is not None:
-            peer.withdraw(ident, error)
-
     def line_to(self, process_id: str) -> PeerLine | None:
         """What leads to another process that is a peer."""
         peer = self.by_id.get(process_id)
@@ -180,7 +174,7 @@ class Peers:
         self.sockets.abandon()
 
     def _new_peer(self, process_id: str) -> Peer:
-        return Peer(process_id, self._loop.submit, self._loop.run_soon, self._loop.hand_over)
+        return Peer(process_id, self._loop.submit, self._loop.run_soon)
 
     def _add(self, endpoint: Endpoint) -> tuple[Peer, PeerLine]:
         peer = self._new_peer(endpoint.process_id)

@@ -120,23 +120,21 @@ class Answers:
         if not parcel.in_shared_memory:
             reply.request.reply(reply.head, parcel.frames_for(peer))
             return
-        frames = parcel.frames_for(peer)
         # Handed over, for this thread may come back from here only when its caller has the result, and calls again:
         # the memory would not be free for the next one.
         handed = [parcel]
         del parcel
-        reply.request.reply(
-            reply.head,
-            frames,
-            snapshot=False,
-            begun=partial(self._lend, reply.key, handed),
-            settled=partial(self._on_taken, reply.key),
-        )
+        self._messenger.submit(partial(self._lend, reply, handed))
 
-    def _lend(self, key: tuple[str, int], handed: list[Parcel]) -> None:
-        """Keep what lies in shared memory until its caller has it; on the I/O thread."""
-        self._lying[key] = handed.pop()
+    def _lend(self, reply: _Unsent, handed: list[Parcel]) -> None:
+        """Answer with what lies in shared memory; on the I/O thread."""
+        parcel = handed.pop()
         self._parcels.release_dropped()
+        frames = parcel.frames_for(_peer(reply.request))
+        self._lying[reply.key] = parcel
+        taken = partial(self._on_taken, reply.key)
+        if not reply.request.reply(reply.head, frames, snapshot=False, settled=taken):
+            taken(False)
 
     def _on_taken(self, key: tuple[str, int], _taken: bool) -> None:
         """The caller holds a result itself, or nobody wants it any more."""

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 from rlinf.scheduler.comm import Buffer, Encoded, Endpoint, Messenger, Reply
 from rlinf.scheduler.comm.failure import Failure, load_failure
-from rlinf.scheduler.comm.outgoing import Outgoing
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived, Parcel
 from rlinf.scheduler.comm.timekeeping import Cause
@@ -60,9 +59,8 @@ class CallEnd(Promise[None]):
 class Call:
     """One call on several ranks.
 
-    Made by the calling thread, which hands it over to the I/O thread in one step: so all of its ranks are called or
-    none is, wherever that thread is interrupted. From then on the I/O thread alone changes it. A thread that finds the
-    I/O thread asleep writes the call to the ranks' connections before it wakes that.
+    Made by the calling thread, which hands it over to the I/O thread with `messenger.submit(call.start)`: so all of
+    its ranks are called or none is, wherever that thread is interrupted. From then on the I/O thread alone changes it.
 
     Args:
         messenger: this process's messenger.
@@ -113,11 +111,6 @@ class Call:
         self._is_cancelled = False
         # Kept until every rank has answered: what lies in shared memory must stay there until then.
         self._parcels: list[Parcel] = self._packed(encoded)
-        # What each rank is to be sent first; none for one that has no process, or was sent it.
-        self._prepared: list[Outgoing | None] = [
-            None if target.endpoint is None else self._prepare(index, target.endpoint)
-            for index, target in enumerate(targets)
-        ]
 
     def _packed(self, encoded: Encoded | Sequence[Encoded]) -> list[Parcel]:
         """Write the arguments, once where they are the same; nobody waits here for room in shared memory."""
@@ -142,32 +135,6 @@ class Call:
         answers = (outcome for outcome in self.outcomes if outcome is not None)
         return self.aborted is not None or not all(isinstance(answer, Arrived) for answer in answers)
 
-    def _prepare(self, index: int, endpoint: Endpoint) -> Outgoing:
-        frames = self._parcels[index].frames_for(endpoint)
-        return self.messenger.prepare(
-            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
-        )
-
-    def write(self) -> bool:
-        """See `IoLoop.hand_over`; by the calling thread."""
-        written = [prepared is not None and prepared.write() for prepared in self._prepared]
-        return all(written)
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the I/O thread has to begin it at once, whoever writes it.
-
-        Shared memory is lent to the ranks, or is to be released before they want some.
-        """
-        is_lent = any(parcel.in_shared_memory for parcel in self._parcels)
-        return is_lent or self.messenger.parcels.has_dropped
-
-    def settle(self) -> None:
-        """The first act of what was handed over."""
-        for prepared in self._prepared:
-            if prepared is not None:
-                prepared.message.settle()
-
     def start(self) -> None:
         """Send it to every rank."""
         # Released before the ranks hear of this call: then they find their memory warm.
@@ -177,9 +144,7 @@ class Call:
 
     def aim(self, index: int, target: Target) -> None:
         """Before it is started: a rank may have another process by now, or none."""
-        prepared = self._prepared[index]
-        if prepared is None or not prepared.message.is_written:
-            self._targets[index] = target
+        self._targets[index] = target
 
     def go_on(self, target: Target) -> None:
         """A rank for whose process it waited has one."""
@@ -212,16 +177,13 @@ class Call:
 
     def abort(self, error: WorkerDied) -> None:
         """End the wait with `error`: a rank died that this call may depend on."""
-        if self._left == 0:  # every answer is here, and its end on its way
-            return
         if not self.settled.done():
             self.aborted = error
         self._end()
 
     def _end(self) -> None:
-        self.complete.set_result(None)
-        # Last, for it wakes whoever waits.
         self.settled.set_result(None)
+        self.complete.set_result(None)
 
     def cancel(self) -> None:
         """Give it up: nobody waits any more, and the ranks leave it where they wait."""
@@ -247,12 +209,12 @@ class Call:
         endpoint = self._targets[index].endpoint
         if not self._parcels or endpoint is None:
             return
-        prepared, self._prepared[index] = self._prepared[index], None
-        if prepared is None or prepared.endpoint is not endpoint:
-            prepared = self._prepare(index, endpoint)
-        self.sent_at[index] = prepared.written_at if prepared.message.is_written else time.monotonic()
-        prepared.begin()
-        prepared.future.add_done_callback(partial(self._on_answer, index))
+        self.sent_at[index] = time.monotonic()
+        frames = self._parcels[index].frames_for(endpoint)
+        answer = self.messenger.request(
+            endpoint, protocol.CALL, self._head, frames, snapshot=False, reply_type=protocol.CallAnswer
+        )
+        answer.add_done_callback(partial(self._on_answer, index))
         if self._is_cancelled:  # while the rank could not read its arguments
             self._send_cancel(index)
 
@@ -317,9 +279,8 @@ class Call:
         self._left -= 1
         if self._left == 0:
             self._ended_by(index)
-            self._parcels, self._prepared = [], []
-            # Behind what else this answer brings: a thread that is woken at once waits for the interpreter anyhow.
-            self.messenger.submit(self._end)
+            self._parcels = []
+            self._end()
             return
         if not isinstance(outcome, Arrived) and not self.settled.done():
             self.settled.by = str(self.addresses[index])

@@ -100,7 +100,6 @@ class GroupCalls(ABC, Generic[RankT]):
     # -- the I/O thread --------------------------------------------------------------------------
 
     def _start(self, call: Call) -> None:
-        call.settle()
         self._pending.add(call)
         if self._stall_after_s:
             watch_stalls(self.session, call, self._stall_after_s)
@@ -158,8 +157,7 @@ class GroupCalls(ABC, Generic[RankT]):
         """
         messenger = self.session.messenger
         self._watch_unread(call, result)
-        wake = bool(self._stall_after_s) or call.is_urgent
-        messenger.hand_over(partial(self._start, call), call.write, wake=wake)
+        messenger.submit(partial(self._start, call))
         if messenger.why_closed:  # what is handed over after that may not be looked at any more
             raise CommError(f"{self.name}.{call.method}(): {messenger.why_closed}")
 

@@ -69,11 +69,6 @@ class StreamCall(Call):
         self._open: set[ValueCell] = set()
         self._tails = list(heads)
 
-    @property
-    def is_urgent(self) -> bool:
-        """See `Call`; the ranks compute no value before it is asked for."""
-        return True
-
     def start(self) -> None:
         """Begin it on every rank, and ask for the first values."""
         super().start()

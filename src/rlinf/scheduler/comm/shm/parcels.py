@@ -244,11 +244,6 @@ class Parcels:
         if self._sweep_due:
             self._messenger.call_later(SWEEP_AFTER_S, self._sweep)
 
-    @property
-    def has_dropped(self) -> bool:
-        """Whether there is something to be released; from any thread."""
-        return bool(self._open.dropped)
-
     def release_dropped(self) -> None:
         """Release what was dropped here: then its owners have warm memory for what comes next."""
         self._open.serve()

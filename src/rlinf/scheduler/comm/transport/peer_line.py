@@ -11,7 +11,6 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, Message
 from rlinf.scheduler.comm.loop import IoLoop, Timer
 from rlinf.scheduler.comm.reports import Reporter
-from rlinf.scheduler.comm.transport.handed_message import HandedMessage
 from rlinf.scheduler.comm.transport.handshake import HandshakeError, Introduction
 from rlinf.scheduler.comm.transport.opening import Opening, close_quietly, code_of
 from rlinf.scheduler.comm.transport.peer_session import (
@@ -95,11 +94,6 @@ class PeerLine:
                 self.link.flush_late()
             else:
                 self._sockets.flush_soon(self.link)
-
-    def write_handed(self, message: HandedMessage) -> bool:
-        """See `Line`."""
-        link = self.link
-        return link is not None and not self._leaving and link.write_handed(message)
 
     def leave(self, goodbye: list[Buffer]) -> None:
         """Send a last message; no connection is made any more."""

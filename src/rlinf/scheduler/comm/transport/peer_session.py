@@ -181,10 +181,6 @@ class PeerSession(Generic[MessageT]):
         self.sent += 1
         return message
 
-    def unsent(self) -> tuple[MessageT, ...] | None:
-        """What `take` would give, one after the other; None if there is no connection. In one step, from any thread."""
-        return tuple(self._waiting) if self.state is State.CONNECTED else None
-
     def acknowledge(self, number: int) -> None:
         """The other side has received our messages up to `number`.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlinf.scheduler.comm.framing import Buffer, Message, StreamReader
-from rlinf.scheduler.comm.transport.handed_message import HandedMessage
 
 
 class SelfLine:
@@ -34,11 +33,6 @@ class SelfLine:
         for piece in pieces:
             reader.feed(memoryview(piece), messages)
         self._submit(lambda: self._deliver(messages))
-
-    def write_handed(self, message: HandedMessage) -> bool:
-        """There is nothing to write to."""
-        del message
-        return False
 
     def close(self) -> None:
         """Nothing is held."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import socket
 import ssl
-import time
 from collections import deque
-from itertools import chain
 from typing import Protocol
 
 from rlinf.scheduler.comm import framing
 from rlinf.scheduler.comm.framing import Buffer, Message, ProtocolError, StreamReader
 from rlinf.scheduler.comm.loop import FINISHED, READABLE, WRITABLE, IoLoop, Timer
-from rlinf.scheduler.comm.transport.handed_message import HandedMessage
 from rlinf.scheduler.comm.transport.opening import close_quietly, code_of
 from rlinf.scheduler.comm.transport.peer_session import ACK_DELAY_S, PeerSession, PeerSessionError
 from rlinf.scheduler.comm.transport.receive_buffers import SCRATCH_BYTES, ReceiveBuffers
@@ -26,8 +23,6 @@ FILL_BYTES = 1 << 20
 TLS_CHUNK_BYTES = 256 << 10
 # One connection may take this much of the thread's time before the others get their turn.
 MAX_BYTES_PER_TURN = 16 << 20
-# So much a thread writes by itself, at once; what is larger goes over the I/O thread.
-HANDED_BYTES = framing.JOIN_BYTES
 # What nobody waits for is written with what comes next, or so much later.
 LATE_S = 0.005
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -71,7 +66,6 @@ class StreamLink:
         self._reader = StreamReader(buffers.allocate)
         self._pieces: deque[Buffer] = deque()
         self._chunk: Buffer = b""  # what TLS is writing
-        self._handed: HandedMessage | None = None  # what another thread is writing, or has written in part
         self._watching_writes = False
         self._closed = False
         self._acknowledge = False
@@ -88,9 +82,6 @@ class StreamLink:
         """Write what the session has, until the kernel takes no more."""
         try:
             while not self._closed:
-                if self._handed is not None and not self._take_over(self._handed):
-                    self._loop.submit(self.flush)
-                    return
                 if not self._pieces and not self._chunk and not self._fill():
                     self._watch_writes(False)
                     return
@@ -108,36 +99,7 @@ class StreamLink:
     @property
     def idle(self) -> bool:
         """Whether everything taken from the session has been handed to the kernel."""
-        return not self._pieces and not self._chunk and self._handed is None
-
-    def write_handed(self, message: HandedMessage) -> bool:
-        """See `Line`; only a small message, and what waits before it."""
-        waiting = self._session.unsent()
-        if waiting is None or self._closed or self._secure is not None or not self.idle:
-            return False
-        pieces = [*chain.from_iterable(waiting), *message.pieces]
-        if sum(map(len, pieces)) > HANDED_BYTES:
-            return False
-        return message.write(self, self.connection, b"".join(pieces))
-
-    def note_written(self, message: HandedMessage) -> None:
-        """See `Writable`."""
-        self._session.send(message.pieces)
-        while self._session.take() is not None:
-            pass
-        self._handed = message
-        if not self._take_over(message) or self._pieces:
-            self._loop.submit(self.flush)
-
-    def _take_over(self, message: HandedMessage) -> bool:
-        """Go on where another thread has stopped writing; False if it is still at it."""
-        left = message.left()
-        if left is None:
-            return False
-        self._handed = None
-        if left:
-            self._pieces.append(left)
-        return True
+        return not self._pieces and not self._chunk
 
     def flush_late(self) -> None:
         """Write it with what comes next, or a moment later."""
@@ -312,9 +274,6 @@ class StreamLink:
             if timer is not None:
                 timer.cancel()
         self._loop.unregister(self.connection.fileno())
-        # The descriptor is another's in a moment: not before a thread that is within `send` has come back from it.
-        while self._handed is not None and self._handed.left() is None:
-            time.sleep(0)
         self._pieces.clear()
         close_quietly(self.connection)
 
