@@ -42,7 +42,7 @@ def groups(job):
 
 
 def test_a_wait_for_several_ranks_that_ends_at_its_deadline_is_put_down_to_the_one_that_is_missing(job):
-    group = job.launch(Stage, 3, name="late")
+    group = job.launch(Stage, 3, name="put-down")
     for number in (0, 2):
         group.workers[number].gate.set()
     held = group.hold()
@@ -50,7 +50,7 @@ def test_a_wait_for_several_ranks_that_ends_at_its_deadline_is_put_down_to_the_o
     with pytest.raises(ResultTimeout):
         held.wait(0.01)
     group.workers[1].gate.set()
-    assert {by for _, cause, by in TIMES.waits if "late" in cause.operation} == {"late:1"}
+    assert {by for _, cause, by in TIMES.waits if "put-down" in cause.operation} == {"put-down:1"}
     assert held.wait(DEADLINE_S) == ["held"] * 3
 
 
