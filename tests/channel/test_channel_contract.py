@@ -441,6 +441,12 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(backend):
     assert channel.stats().num_puts == 0
 
 
+def test_a_mistake_is_named_by_the_option_that_has_it(backend):
+    for option in ("stall_after_s", "successor_s"):
+        with pytest.raises(ChannelArgumentError, match=f"{option} is a number of seconds"):
+            Channel.create("bad", **{option: -1})
+
+
 def test_a_queue_may_be_named_by_a_number_or_a_tuple(backend):
     channel = backend.create()
     names = ["3", 3, ("step", 7), ("step", (7, "a"), -1)]

@@ -80,13 +80,13 @@ def checked_timeout(channel: str, timeout_s: Any, what: str = "timeout_s") -> fl
 
 def checked_successor(channel: str, successor_s: Any) -> float:
     """Return how long a producer's place is kept, in seconds."""
-    limit_s = checked_timeout(channel, successor_s)
+    limit_s = checked_timeout(channel, successor_s, "successor_s")
     return FOREVER_S if limit_s is None else limit_s
 
 
 def checked_stall(channel: str, stall_after_s: Any) -> float:
     """Return after how many seconds a wait is told of; 0 for never."""
-    return checked_timeout(channel, stall_after_s) or 0.0
+    return checked_timeout(channel, stall_after_s, "stall_after_s") or 0.0
 
 
 def or_forever(timeout_s: float | None) -> float:
