@@ -38,6 +38,26 @@ def test_a_reader_gets_the_newest_version_and_its_number(job, machine, elements)
         assert numbers_in(into) == {version}
 
 
+def test_readers_of_one_machine_copy_a_large_version_together(job):
+    actor, readers = job.member("actor:0"), [job.member(f"rollout:{rank}") for rank in range(3)]
+    numbers = np.arange(7 << 20, dtype=np.uint32)
+    weights, places = {"a": numbers, "b": numbers[::-1].copy()}, [{} for _ in readers]
+    for place in places:
+        place.update(a=np.zeros_like(numbers), b=np.zeros_like(numbers))
+    actor.publish("policy", weights, 1)
+    fetches = [
+        reader.fetch("policy", place, timeout_s=DEADLINE_S)
+        for reader, place in zip(readers, places, strict=True)
+    ]
+    wait_until(lambda: all(fetch.done() for fetch in fetches), job.driver)
+    threads = [threading.Thread(target=fetch.wait) for fetch in fetches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert all(np.array_equal(place[name], weights[name]) for place in places for name in "ab")
+
+
 def test_a_module_is_filled_in_place(job):
     actor, rollout = job.member("actor:0"), job.member("rollout:0")
     one, other = torch.nn.Linear(200, 100), torch.nn.Linear(200, 100)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.arrays import memory_of
-from rlinf.scheduler.comm.codec.copying import Copy, copy_all
+from rlinf.scheduler.comm.codec.copying import Company, Copy, copy_all
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
@@ -108,7 +109,7 @@ class _Table:
             kind = f"{type(data).__qualname__} ({data.layout}, {data.dtype}, {data.device})"
             raise WeightsError(self._name, f"'{key}' is a {kind}; plain dense tensors can be published")
         data = data.resolve_conj().resolve_neg()
-        row = TensorEntry(key, str(data.dtype).removeprefix("torch."), tuple(data.shape), _NO_PART)
+        row = TensorEntry(key, _name_of(data.dtype), tuple(data.shape), _NO_PART)
         if data.numel():
             bits = data.view(getattr(torch, BITS[data.element_size()]))
             plain = bits.is_cpu and bits.is_contiguous() and not self._device_of(bits)
@@ -167,6 +168,7 @@ class StateDictWriter:
         version: int,
         frames: Sequence[Any],
         on_device: Callable[[Callable[[], None]], None] | None = None,
+        company: Company | None = None,
     ) -> None:
         """Copy everything to its place; the dtypes and the devices stay those of the destination.
 
@@ -174,6 +176,7 @@ class StateDictWriter:
             version: for messages.
             frames: what `encode_state_dict` gave; some may be tensors of bytes on a device.
             on_device: lets something copy from there.
+            company: the processes that copy from the same frames about now.
 
         Raises:
             WeightsMismatch: keys, shapes or kinds differ; nothing was written.
@@ -188,7 +191,7 @@ class StateDictWriter:
                 there.append((row, frame))
             elif len(frame):
                 self._write(row, np.frombuffer(frame, np.uint8), copies)
-        copy_all(copies)
+        copy_all(copies, company)
         if on_device is not None and there:
             on_device(lambda: self._write_from_device(there))
 
@@ -218,13 +221,12 @@ class StateDictWriter:
         self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
     ) -> None:
         torch = self._torch
-        source = _as_tensor(torch, row, data)
-        with torch.no_grad():
-            if target.device.type == "cpu" and target.dtype == source.dtype and target.is_contiguous():
-                # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
-                copies.append((target.detach().reshape(-1).view(torch.uint8).numpy(), data))
-            else:
-                target.copy_(source)
+        if target.is_cpu and _name_of(target.dtype) == row.dtype and target.is_contiguous():
+            # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
+            copies.append((target.detach().view(-1).view(torch.uint8).numpy(), data))
+        else:
+            with torch.no_grad():
+                target.copy_(_as_tensor(torch, row, data))
 
     def _write_array(
         self, target: np.ndarray[Any, Any], row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
@@ -267,6 +269,11 @@ def _array_problem(row: TensorEntry, target: np.ndarray[Any, Any]) -> str:
     if not np.can_cast(dtype, target.dtype, "same_kind"):
         return f"'{row.key}' is {dtype}, which does not go into {target.dtype}"
     return ""
+
+
+@lru_cache(maxsize=256)
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _as_tensor(torch: Any, row: TensorEntry, data: np.ndarray[Any, Any]) -> Any:
