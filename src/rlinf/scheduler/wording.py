@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -31,6 +32,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = nearest_name(name, known)
     return f"did you mean '{near}'?" if near else ""
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> str:
+    """What is said of an attribute that is not there.
+
+    >>> no_attribute("Policy", "hidden_sise", ["hidden_size"])
+    "Policy has no attribute 'hidden_sise'; did you mean 'hidden_size'?"
+    """
+    hint = did_you_mean(name, known)
+    return f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else "")
+
+
+def natural_order(name: str) -> list[tuple[bool, int, str]]:
+    """The key by which names are sorted as people count.
+
+    >>> sorted(["actor:10", "actor:9", "actor", "1"], key=natural_order)
+    ['1', 'actor', 'actor:9', 'actor:10']
+    """
+    parts = re.split(r"([0-9]+)", name)
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts if part]
 
 
 def list_names(names: Iterable[str]) -> str:
