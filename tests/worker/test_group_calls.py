@@ -111,6 +111,16 @@ def test_attributes_and_properties_can_be_read(group):
         group.get("_secret")
 
 
+def test_a_remote_traceback_begins_with_the_users_code(group):
+    with pytest.raises(WorkerError) as caught:
+        wait(group.get("broken"))
+    lines = str(caught.value).splitlines()
+    first = lines[lines.index(next(line for line in lines if "Traceback" in line)) + 1]
+    assert f'File "{__file__}"' in first
+    assert first.endswith("in broken")
+    assert "/rlinf/scheduler/host/" not in str(caught.value)
+
+
 class Open(Worker):
     def __init__(self):
         super().__init__()

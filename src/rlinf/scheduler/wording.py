@@ -184,6 +184,16 @@ def counted(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
+def counted_about(number: float, noun: str) -> str:
+    """A measured number with its noun.
+
+    >>> counted_about(1.0, "put"), counted_about(0.25, "put"), counted_about(1234.5, "get")
+    ('1 put', '0.25 puts', '1.23e+03 gets')
+    """
+    text = f"{number:.3g}"
+    return f"{text} {noun}{'' if text == '1' else 's'}"
+
+
 def seconds_text(seconds: float) -> str:
     """A time that was given, for people: short ones are not rounded to none.
 

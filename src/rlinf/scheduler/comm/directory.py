@@ -337,6 +337,12 @@ class DirectoryClient:
         entries: list[Entry] = self._ask(ListNames(prefix, awaited), list[Entry]).head
         return entries
 
+    def group_sizes(self) -> dict[str, int]:
+        """How many ranks each group has, by its name, as soon as its launch begins."""
+        # What holds a channel is launched as a group, but says no size.
+        entries = [entry for entry in self.list(GROUPS) if WORLD_SIZE in entry.info]
+        return {entry.name.removeprefix(GROUPS): entry.info[WORLD_SIZE] for entry in entries}
+
     @awaited(lambda local: Wait(NAME, f"look-up of '{local['name']}'", subject=local["name"]))
     def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:
         """The entry of `name`, as soon as it is there.

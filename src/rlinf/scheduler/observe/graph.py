@@ -258,7 +258,7 @@ def _by_holder(graph: WaitGraph, process: str, wait: Wait) -> Ends:
         for turn in turns
         if turn.granted and turn.process != process and wanted.intersection(turn.devices)
     ]
-    because = (f"{turn.process} has {', '.join(turn.devices)} since {turn.since_s:.0f} s" for turn in holders)
+    because = (f"{turn.process} has {', '.join(turn.devices)} for {turn.since_s:.0f} s" for turn in holders)
     return Ends(tuple(turn.process for turn in holders), tuple(because))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S, WORLD_SIZE
+from rlinf.scheduler.comm.directory import ANSWER_TIMEOUT_S
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.comm.transport.peer_session import Loss
@@ -433,10 +433,7 @@ class GroupEntry:
 
 def groups_in(session: Session) -> dict[str, GroupEntry]:
     """The worker groups of the job, by name; one that is being launched too."""
-    prefix = group_entry("")
-    entries = session.directory.list(prefix)
-    # What holds a channel is launched as a group, but says no size.
-    sizes = {e.name.removeprefix(prefix): e.info[WORLD_SIZE] for e in entries if WORLD_SIZE in e.info}
+    sizes = session.directory.group_sizes()
     return {name: GroupEntry(name, size) for name, size in sizes.items()}
 
 
