@@ -550,3 +550,10 @@ def test_who_waits_for_a_producer_is_told_of_the_queue_into_which_that_one_puts(
     told = "4 items lie in queue 'trajectory', put by b:0, where nobody gets any (a misspelt 'trajectories'?)"
     assert told in found
     assert "metrics" not in found
+
+
+def test_who_was_stopped_before_it_could_say_its_name_is_named():
+    stopped = Silent("Channels:0", 7, "stopped", "its process is stopped", process_id="67e8fe5b")
+    unnamed = Wait(CHANNEL, "get('rollouts')", 9.0, peers=("67e8fe5b",), subject="rollouts", detail="get")
+    culprit = why(waits("a:0", unnamed), silent=(stopped,)).culprit
+    assert (culprit.address, culprit.operation, culprit.waiters) == ("Channels:0", "stopped", ("a:0",))
