@@ -1,10 +1,18 @@
 """Options that are misspelt are named, with the nearest one, before anything starts."""
 
+import inspect
+
 import pytest
 
-from rlinf.scheduler import Channel, Cluster, Worker
+from effort import case
+from rlinf.scheduler import Channel, Cluster, Worker, WorkerGroup
+from rlinf.scheduler.channel import Lease, Shard, Subscription
+from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.errors import CallArgumentError
 from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.worker import as_completed, wait_all, wait_first
+from rlinf.scheduler.worker.result import GroupResult
+from rlinf.scheduler.worker.stream import GroupStream
 from rlinf.testing import LocalRuntime
 
 
@@ -55,3 +63,66 @@ def test_a_type_error_of_the_body_is_left_as_it_is():
     with pytest.raises(TypeError, match="unsupported operand") as caught:
         Adder().add(1, other="2")
     assert type(caught.value) is TypeError
+
+
+PUBLIC = (
+    AsyncHandle,
+    Channel,
+    Cluster,
+    GroupResult,
+    GroupStream,
+    Lease,
+    Shard,
+    Subscription,
+    Worker,
+    WorkerGroup,
+)
+
+
+def public_methods():
+    for cls in PUBLIC:
+        for name, member in inspect.getmembers_static(cls):
+            function = getattr(member, "__func__", member)
+            if name.startswith("_") or not inspect.isfunction(function):
+                continue
+            signature = inspect.signature(function)
+            if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+                yield cls, name, member, list(signature.parameters.values())
+
+
+def test_every_public_method_answers_a_keyword_that_it_does_not_know():
+    seen = set()
+    for cls, name, member, parameters in public_methods():
+        with case(f"{cls.__name__}.{name}"):
+            inert = object.__new__(
+                type(cls.__name__, (cls,), {"__del__": lambda self: None, "__slots__": ()})
+            )
+            method = member.__get__(inert, type(inert))
+            given = 0 if isinstance(member, staticmethod) else 1
+            needed = [
+                None for p in parameters[given:] if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+            ]
+            with pytest.raises(CallArgumentError) as caught:
+                method(*needed, timeot_s=1)
+            told = str(caught.value)
+            assert told.startswith(f"{cls.__name__}.{name}(): got an unexpected keyword argument 'timeot_s'")
+            assert "_unknown" not in told.rpartition("it takes")[2]
+            if "timeout_s" in {p.name for p in parameters}:
+                assert "; did you mean 'timeout_s'?" in told
+                seen.add(f"{cls.__name__}.{name}")
+    assert seen >= {"Channel.get", "Channel.put", "AsyncHandle.wait", "GroupResult.wait", "Worker.recv"}
+
+
+@pytest.mark.parametrize("function", [wait_all, wait_first, as_completed])
+def test_functions_that_wait_for_several_results_know_their_keywords_too(function):
+    with pytest.raises(CallArgumentError, match=rf"{function.__name__}\(\): .*; did you mean 'timeout_s'"):
+        function([], timeout=3)
+
+
+def test_put_and_get_have_the_signatures_that_they_say():
+    for method in (Channel.put, Channel.get, Worker.recv, AsyncHandle.wait):
+        assert "_unknown" not in inspect.signature(method).parameters
+    with pytest.raises(
+        TypeError, match=r"Channel\.get_group\(\) missing 1 required positional argument: 'size'"
+    ):
+        Channel.get_group(None)

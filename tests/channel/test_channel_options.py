@@ -8,6 +8,8 @@ import pytest
 from rlinf.scheduler import Worker
 from rlinf.scheduler.channel import Channel, ChannelRef, ChannelSpec, StartChannel
 from rlinf.scheduler.comm import Endpoint, Entry
+from rlinf.scheduler.errors import ChannelError
+from rlinf.testing import LocalRuntime
 
 OPTIONS = set(ChannelSpec.__struct_fields__) - {"name", "channel_id", "creator"}
 AFFINITY = {"group_affinity", "group_rank_affinity"}
@@ -26,3 +28,11 @@ def test_a_spec_goes_to_its_process_and_to_the_directory_as_it_is():
     entry = Entry("items:0", Endpoint("id", "machine", "", ""), {"placement": b"", **spec.to_info()})
     told = msgspec.msgpack.decode(msgspec.msgpack.encode(entry), type=Entry)
     assert ChannelRef.from_entry("items", told).spec == spec
+
+
+def test_without_a_cluster_a_group_that_is_not_there_is_refused_too():
+    with LocalRuntime(own_name="actor:0") as local:
+        with pytest.raises(ChannelError, match="there is no group 'nobody' of workers: none was launched"):
+            Channel.create("items", group_affinity="nobody")
+        local.directory.register("actor:0", local.messenger.endpoint)
+        assert Channel.create("items", group_affinity="actor").qsize() == 0

@@ -70,7 +70,7 @@ def test_who_waits_is_named_with_what_for_and_since_when(backend):
     assert waiting.who
     assert 0 <= waiting.since_s < DEADLINE_S
     assert waiting.who in {peer.name for peer in report.peers}
-    assert f"waits  {waiting.who}: get_batch of weight 512, since" in str(report)
+    assert f"waits  {waiting.who}: get_batch of weight 512, for" in str(report)
     channel.close()
     assert other.result(DEADLINE_S) == 0
 

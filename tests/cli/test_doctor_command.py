@@ -34,6 +34,14 @@ def test_without_a_fault_it_exits_with_zero(monkeypatch):
     assert "0 faults, 0 notes" in done.output
 
 
+def test_where_no_cluster_is_found_it_says_where_it_looked_and_how_others_are_reached(monkeypatch):
+    done = shown(monkeypatch, ClusterFacts((node(0),)))
+    looked = next(line for line in done.output.splitlines() if line.startswith("looked at"))
+    assert looked.startswith("looked at this machine alone: RAY_ADDRESS names no cluster")
+    assert "simulates" in looked
+    assert "`--address HOST:PORT` says where one is" in looked
+
+
 def test_a_fault_is_told_with_node_and_remedy_and_makes_it_exit_with_one(monkeypatch):
     done = shown(monkeypatch, ClusterFacts((node(0), node(1, node_rank="0")), address="10.0.0.1:6379"))
     assert done.exit_code == 1

@@ -36,7 +36,9 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
         shown, data = rlinf(), rlinf("--json")
     assert shown.exit_code == data.exit_code == 0
     assert re.search(
-        rf"^process {os.getpid()} since \d\d:\d\d:\d\d, ends with it: .*python", shown.stdout, re.M
+        rf"^process {os.getpid()} has run a job of its own since \d\d:\d\d:\d\d, until it ends: .*python",
+        shown.stdout,
+        re.M,
     )
     assert os.getpid() in [job["pid"] for job in json.loads(data.stdout)["others"]]
     assert json.loads(data.stdout)["kept"] == []
@@ -44,7 +46,7 @@ def test_a_job_that_ends_with_its_driver_is_shown_by_the_drivers_process(no_clus
 
 def test_a_keeper_of_another_cluster_is_not_said_to_end_with_its_driver():
     shown = jobs._other(RunningJob(4711, "serve.py", 0.0, b"", None, False, kept="serving"))
-    assert re.search(r"^process 4711 since .* keeps job 'serving' on another cluster", shown)
+    assert re.search(r"^process 4711 has kept job 'serving' on another cluster since ", shown)
 
 
 def test_without_a_cluster_there_is_nothing_to_stop(no_cluster):

@@ -244,6 +244,17 @@ def test_without_a_node_it_says_what_still_fits(conf):
     assert rlinf("plan", file, "--nodes", "4x8", "--without", "0", "--without", "1", "--map").exit_code == 1
 
 
+def test_the_pages_example_of_what_still_fits_is_what_its_config_gives(conf):
+    page = (Path(__file__).parents[2] / "docs/how-to/read-a-plan.md").read_text()
+    section = page.partition("## What still fits")[2]
+    config = section.partition("```yaml\n")[2].partition("```")[0]
+    command, *shown = [line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")][
+        2:
+    ]
+    result = rlinf("plan", conf(config), *command.split()[3:])
+    assert result.stdout.startswith("\n".join(shown))
+
+
 def test_spare_nodes_are_told_of_and_take_the_place_of_a_lost_one(conf):
     file = conf(FLEET.replace("component_placement", "num_nodes: 4\n  component_placement"))
     result = rlinf("plan", file, "--nodes", "6x8")

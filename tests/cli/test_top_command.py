@@ -150,3 +150,9 @@ def test_it_ends_with_its_job(terminal):
         shown.wait_for("driver")
     shown.wait_for("the job has ended")
     assert shown.end() == 0
+
+
+def test_an_interval_that_is_too_short_is_refused_in_plain_words():
+    done = CliRunner().invoke(app, ["top", "--interval", "-1"])
+    assert done.exit_code == 2
+    assert "-1: it is 0.1 seconds or more" in done.stderr

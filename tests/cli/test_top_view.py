@@ -125,3 +125,8 @@ def test_brackets_in_names_are_shown_and_are_no_markup(name):
 def test_a_node_that_is_not_well_is_in_the_first_line():
     status = JobStatus(0.0, "train", 1, nodes=(NodeStatus(0, "a", ""), NodeStatus(1, "b", "", "lost")))
     assert "2 nodes  node 1 is lost" in shown(status, 100, 20).splitlines()[0]
+
+
+def test_who_is_behind_has_a_version_not_a_number():
+    weights = WeightsStatus("policy", 3, "actor:0", 1 << 20, {"rollout:0": 1, "rollout:1": 3}, 2)
+    assert "rollout:0 has version 1; from actor:0" in shown(replace(large_job(), weights=(weights,)), 200, 60)

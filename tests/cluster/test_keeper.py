@@ -7,9 +7,9 @@ import pytest
 
 from rlinf.scheduler import keeper
 from rlinf.scheduler.config import ClusterConfig
+from rlinf.scheduler.errors import ClusterTimeout
 from rlinf.scheduler.keeper import JobKeeper, KeeperOrder
 from rlinf.scheduler.kept import take_part
-from rlinf.scheduler.worker.kept_trace import check_wanted_trace
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ def test_where_no_job_is_begun_the_file_of_its_trace_is_as_it_was(monkeypatch, t
     old.write_text("a trace")
     for path in (new, old):
         monkeypatch.setenv("RLINF_TRACE", str(path))
-        check_wanted_trace()
+        with pytest.raises(ClusterTimeout):
+            take_part("serving", ClusterConfig(), None, "127.0.0.1:1", 0.1)
     assert not new.exists()
     assert old.read_text() == "a trace"

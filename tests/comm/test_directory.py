@@ -46,6 +46,35 @@ def test_a_look_up_past_its_deadline_names_the_nearest(names, pair):
     assert caught.value.known[-1] == "actor:0"
 
 
+def test_a_rank_that_its_group_does_not_have_is_not_waited_for(names, pair):
+    here, there = names
+    early = here.lookup_async("rollout:9", DEADLINE_S)
+    there.register("group/rollout", pair[1].endpoint, {"world_size": 2})
+    there.register("group/critic", pair[1].endpoint, {"world_size": 1})
+    started = time.monotonic()
+    for look_up in (early, *(here.lookup_async(f"rollout:{rank}", DEADLINE_S) for rank in (2, -1, "x"))):
+        with pytest.raises(
+            PeerNotFound, match=r"^there is no 'rollout:\S+': group 'rollout' has ranks 0 to 1$"
+        ):
+            look_up.result(DEADLINE_S)
+    with pytest.raises(PeerNotFound, match=r"^there is no 'critic:1': group 'critic' has rank 0 only$"):
+        here.lookup("critic:1", DEADLINE_S)
+    assert time.monotonic() - started < DEADLINE_S / 2
+    possible = [here.lookup_async(name, DEADLINE_S) for name in ("rollout:1", "critic:0", "reward:9")]
+    assert not any(look_up.done() for look_up in possible)
+    for look_up in possible:
+        look_up.cancel()
+
+
+def test_names_that_are_there_are_listed_as_people_count(names, pair):
+    here, there = names
+    for rank in (10, 9, 11):
+        there.register(f"rollout:{rank}", pair[1].endpoint)
+    with pytest.raises(PeerNotFound) as caught:
+        here.lookup("rollout:1", 0)
+    assert caught.value.known == ("rollout:9", "rollout:10", "rollout:11")
+
+
 def test_a_look_up_that_may_not_wait_fails_at_once(names):
     started = time.monotonic()
     with pytest.raises(PeerNotFound):

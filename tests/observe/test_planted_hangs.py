@@ -132,7 +132,7 @@ def test_a_process_that_is_stopped(job, groups):
         asked(job, has_culprit("rollout:1", "idle"))
         os.kill(pid, signal.SIGSTOP)
         try:
-            found = asked(job, has_culprit("rollout:1", "stopped"), "for it actor:0 waits")
+            found = asked(job, has_culprit("rollout:1", "stopped"), "actor:0 waits for it")
         finally:
             os.kill(pid, signal.SIGCONT)
     assert found.culprit.waiters == ("actor:0",)
@@ -140,7 +140,7 @@ def test_a_process_that_is_stopped(job, groups):
 
 def test_a_process_whose_interpreter_is_held(job, groups, gate, monkeypatch):
     actor, rollout = groups
-    told = "something keeps its interpreter (the GIL)", "for it actor:0 waits"
+    told = "something keeps its interpreter (the GIL)", "actor:0 waits for it"
     monkeypatch.setattr(asking_all, "SIGNAL_AFTER_S", math.inf)
     held = rollout.execute_on(0).hold_the_interpreter(str(gate))
     with planted(actor.execute_on(0).receive("rollout", 0)), behind(gate, held):
@@ -214,7 +214,7 @@ def test_a_channel_whose_process_is_stopped(job, groups):
         asked(job, has_culprit("actor:0", "get('dead')"))
         os.kill(holder.pid, signal.SIGSTOP)
         try:
-            found = asked(job, has_culprit(holder.process, "stopped"), "for it actor:0 waits")
+            found = asked(job, has_culprit(holder.process, "stopped"), "actor:0 waits for it")
         finally:
             os.kill(holder.pid, signal.SIGCONT)
     assert found.culprit.waiters == ("actor:0",)

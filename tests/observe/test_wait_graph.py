@@ -102,7 +102,7 @@ def test_nobody_waits():
     assert str(found).splitlines() == [
         "nobody waits for anybody",
         "at work:",
-        "  actor:1 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+        "  actor:1 stands in reward.py:31 (time.sleep) for 40 s, in generate()",
     ]
     assert str(why(idle("actor:0"))) == "nobody waits for anybody"
 
@@ -114,7 +114,7 @@ def test_a_wait_of_a_moment_is_not_said_to_hold_up_a_job(since_s):
     found = why(waits("driver", result("actor:0")), taker, works("rollout:0"), channel())
     assert found.culprit.address == "actor:0"
     assert found.headline.startswith("the job seems to move: actor:0 waits in") == (since_s < 1)
-    assert found.headline.endswith("; for it driver waits")
+    assert found.headline.endswith("; driver waits for it")
 
 
 def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
@@ -128,10 +128,10 @@ def test_the_sentence_of_a_batch_whose_producers_are_slow_and_gone():
     )
     assert (
         "actor:0 waits 41 s in get_batch('rollouts'): 3,900 of 4,096 are there; its producers: rollout:1 has ended, "
-        "rollout:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()" in str(found)
+        "rollout:0 stands in reward.py:31 (time.sleep) for 40 s, in generate()" in str(found)
     )
     assert found.headline == (
-        "rollout:0 stands in reward.py:31 (time.sleep) since 40 s, in generate(); for it actor:0 and driver wait"
+        "rollout:0 stands in reward.py:31 (time.sleep) for 40 s, in generate(); actor:0 and driver wait for it"
     )
     assert found.culprit.since_s == 40.0
 
@@ -205,9 +205,8 @@ def test_who_waits_for_items_beside_its_work_is_at_work():
     queue = QueueNote("'default'", 0, 0, putters=used("b:0"))
     new = Wait(WEIGHTS, "fetch_weights('policy')", 9.0, subject="policy", needs=2)
     found = why(waits("driver", result("a:0")), fetches_ahead(), waits("b:0", new), channel(queue))
-    assert found.headline.startswith(
-        "a:0 stands in reward.py:31 (time.sleep) since 40 s, in train(); for it "
-    )
+    assert found.headline.startswith("a:0 stands in reward.py:31 (time.sleep) for 40 s, in train(); ")
+    assert found.headline.endswith(" for it")
     assert "deadlock" not in str(found)
 
 
@@ -327,7 +326,7 @@ def test_who_makes_what_is_waited_for_is_told_once_and_not_slot_by_slot():
         waits("a:0", get(needs=4, kind="get_batch", counts_items=True)), works("b:0"), channel(making)
     )
     assert (
-        "1 of 4 are there; b:0 has 3 slots for items that it makes, the oldest since 18 s; its producers: b:0"
+        "1 of 4 are there; b:0 has 3 slots for items that it makes, the oldest for 18 s; its producers: b:0"
         in str(found)
     )
 
@@ -336,7 +335,7 @@ def test_who_waits_for_a_slot_waits_for_who_has_them_and_who_takes_items():
     held = (*SLOTS, Waiter("c:0", SLOTS[0].operation, 3.0))
     queue = QueueNote("'default'", 0, 0, held=held, putters=used("b:0"), getters=used("a:0"))
     asking = waits("d:0", get(kind="admit"))
-    told = "no slot is free; b:0 has 3 slots for items that it makes, the oldest since 18 s; c:0 has a slot for an item"
+    told = "no slot is free; b:0 has 3 slots for items that it makes, the oldest for 18 s; c:0 has a slot for an item"
     assert told in str(why(asking, works("b:0"), works("c:0"), idle("a:0"), channel(queue)))
     assert culprit_of(asking, works("b:0"), works("c:0"), idle("a:0"), channel(queue))[0] == "b:0"
 
@@ -448,17 +447,17 @@ def test_a_group_may_be_called_almost_as_who_only_looks():
 def test_nobody_stands_in_a_call_for_longer_than_it_runs():
     """Each of its calls was at the same line when somebody looked."""
     short = why(waits("a:0", recv("b:0")), works("b:0", since_s=0.5, same_for_s=400.0))
-    assert "b:0 runs generate() since 0 s, now in reward.py:31" in short.headline
+    assert "b:0 runs generate() for 0 s, now in reward.py:31" in short.headline
     longer = why(waits("a:0", recv("b:0")), works("b:0", since_s=3.0, same_for_s=400.0))
-    assert "b:0 stands in reward.py:31 (time.sleep) since 3 s" in longer.headline
+    assert "b:0 stands in reward.py:31 (time.sleep) for 3 s" in longer.headline
 
 
 def test_who_comes_by_a_line_again_and_again_does_not_stand_there():
     loop = why(waits("a:0", recv("b:0")), works("b:0", still_for_s=0.5))
-    assert "b:0 runs, at reward.py:31 (time.sleep) in every look since 40 s, in generate()" in loop.headline
+    assert "b:0 runs, at reward.py:31 (time.sleep) in every look for 40 s, in generate()" in loop.headline
     assert "stands" not in str(loop)
     slow = why(waits("a:0", recv("b:0")), works("b:0", still_for_s=4.0))
-    assert "b:0 stands in reward.py:31 (time.sleep) since 4 s, in generate()" in slow.headline
+    assert "b:0 stands in reward.py:31 (time.sleep) for 4 s, in generate()" in slow.headline
 
 
 def test_names_that_would_move_a_cursor_do_not():
@@ -477,7 +476,7 @@ def test_about_a_process_link_by_link():
     found = why(waits("driver", result("a:0")), waits("a:0", recv("b:0")), works("b:0"), idle("c:0"))
     assert found.about("driver").splitlines() == [
         "driver waits 41 s in actor.train(): a:0 has not answered",
-        "a:0 waits 10 s in recv('b:0'): b:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+        "a:0 waits 10 s in recv('b:0'): b:0 stands in reward.py:31 (time.sleep) for 40 s, in generate()",
     ]
     assert found.about("c:0") == "c:0 is idle: no call runs there"
     assert found.about("z:9") == "z:9 is gone: it is not part of the job"
@@ -499,7 +498,7 @@ def test_about_one_of_several_waits_tells_of_that_one():
     )
     assert found.about("driver", 2, 3.6).splitlines() == [
         "driver waits 4 s in actor.train(): b:0 has not answered",
-        "b:0 waits 300 s in recv('c:0'): c:0 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+        "b:0 waits 300 s in recv('c:0'): c:0 stands in reward.py:31 (time.sleep) for 40 s, in generate()",
     ]
     assert found.about("b:0", 2).splitlines() == [
         "b:0 waits 2 s in recv('d:0')",
@@ -525,7 +524,7 @@ def test_about_a_long_chain_and_a_ring():
     assert told[3:] == [
         "a:3 waits 10 s in recv('a:4')",
         "and so on, by 5 more",
-        "a:9 stands in reward.py:31 (time.sleep) since 40 s, in generate()",
+        "a:9 stands in reward.py:31 (time.sleep) for 40 s, in generate()",
     ]
     ring = why(waits("driver", result("a:0")), waits("a:0", recv("b:0")), waits("b:0", recv("a:0")))
     assert ring.about("driver").splitlines()[0] == "driver waits 41 s in actor.train(): a:0 has not answered"
@@ -538,3 +537,23 @@ def test_a_thousand_ranks_take_no_time():
     found = why(waits("driver", result(*(f"a:{rank}" for rank in range(1000)))), works("a:0"), *ring)
     assert found.culprit.address == "a:0"
     assert len(found.culprit.waiters) == 1000
+
+
+def test_who_waits_for_a_producer_is_told_of_the_queue_into_which_that_one_puts():
+    right = QueueNote("'trajectories'", 0, 0, putters=used("b:0"))
+    wrong = QueueNote("'trajectory'", 4, 4, putters=used("b:0"))
+    other = QueueNote("'metrics'", 1, 1, putters=used("b:0"), getters=used("c:0"))
+    get = Wait(
+        CHANNEL, "get('rollouts', 'trajectories')", 9.0, subject="rollouts", queue=right.name, detail="get"
+    )
+    found = str(why(waits("a:0", get), waits("b:0"), waits("c:0"), channel(right, wrong, other)))
+    told = "4 items lie in queue 'trajectory', put by b:0, where nobody gets any (a misspelt 'trajectories'?)"
+    assert told in found
+    assert "metrics" not in found
+
+
+def test_who_was_stopped_before_it_could_say_its_name_is_named():
+    stopped = Silent("Channels:0", 7, "stopped", "its process is stopped", process_id="67e8fe5b")
+    unnamed = Wait(CHANNEL, "get('rollouts')", 9.0, peers=("67e8fe5b",), subject="rollouts", detail="get")
+    culprit = why(waits("a:0", unnamed), silent=(stopped,)).culprit
+    assert (culprit.address, culprit.operation, culprit.waiters) == ("Channels:0", "stopped", ("a:0",))

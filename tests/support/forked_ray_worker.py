@@ -1,11 +1,11 @@
 """Ray's worker, forked from a process that has imported it: what the raylets of the Ray that all tests share start.
 
 To start an interpreter that imports Ray and the library takes a rank most of a second of a core. The first that a
-raylet starts stays, and forks a worker for itself and for each that comes later and hands over its descriptors, its
-variables and its arguments. All else is Ray's: how it is asked for, registered, watched and ended.
+raylet starts for a job stays, and forks a worker for itself and for each of the job that comes later and hands over its
+descriptors, its variables and its arguments. Ray reads a process's job as it is imported: each job has its own. All
+else is Ray's: how it is asked for, registered, watched and ended.
 
-One that is to have an environment of its own is started as Ray starts it, and so are those of other jobs than the
-first: Ray reads a process's job as it is imported.
+One that is to have an environment of its own is started as Ray starts it.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ def forked_ray_workers():
         yield
 
 
-def _first_of(raylet):
-    """A socket that listens for this raylet's workers; None if another process has it."""
-    own = f"{raylet}.{os.getpid()}"
+def _first_of(place):
+    """A socket that listens there for workers of one raylet and job; None if another process has it."""
+    own = f"{place}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(own)
     listening.listen(256)
     try:
-        os.link(own, f"{raylet}.forks")
+        os.link(own, place)
     except FileExistsError:
         listening.close()
         return None
@@ -56,10 +56,10 @@ def _first_of(raylet):
     return listening
 
 
-def _hand_over(raylet):
+def _hand_over(place):
     wanted = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": str(Path.cwd())}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(f"{raylet}.forks")
+        asking.connect(place)
         socket.send_fds(asking, [json.dumps(wanted).encode()], [0, 1, 2])
 
 
@@ -111,17 +111,19 @@ def _value(option):
 def _be_a_worker():
     """Returns in a process that is to be Ray's worker, with its program."""
     path = str(Path(importlib.util.find_spec("ray").origin).parent / "_private/workers/default_worker.py")
-    if _value(_OWN_ENVIRONMENT) != "0" or os.environ.get("RAY_JOB_ID") != _FIRST_JOB:
+    if _value(_OWN_ENVIRONMENT) != "0":
         os.execv(sys.executable, [sys.executable, path, *sys.argv[1:]])
-    raylet = _value(_RAYLET)
-    if (listening := _first_of(raylet)) is None:
-        _hand_over(raylet)
+    place = f"{_value(_RAYLET)}.{os.environ['RAY_JOB_ID']}"
+    if (listening := _first_of(place)) is None:
+        _hand_over(place)
         os._exit(0)
     from programs import WITH_RAY
 
     sys.path[0] = str(Path(path).parent)
     sys.argv[0] = path
-    for each in ("ray._private.workers.default_worker", "rlinf.scheduler.host.host", *WITH_RAY):
+    # What ranks of the tests' own job import has hundreds of uses, and in other jobs two or three.
+    more = WITH_RAY if os.environ["RAY_JOB_ID"] == _FIRST_JOB else ("rlinf.scheduler.worker",)
+    for each in ("ray._private.workers.default_worker", "rlinf.scheduler.host.host", *more):
         importlib.import_module(each)
     program = compile(Path(path).read_bytes(), path, "exec")
     gc.collect()

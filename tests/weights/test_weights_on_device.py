@@ -12,7 +12,7 @@ import torch
 
 import device_peers
 from device_peers import DEVICE, idle_bytes, tensors, values_in
-from rlinf.scheduler.comm.device import Devices, devices
+from rlinf.scheduler.comm.device import Devices, barred, devices
 from rlinf.scheduler.errors import (
     CommError,
     CommTimeout,
@@ -303,7 +303,7 @@ def test_who_cannot_open_them_gets_bytes_and_one_warning_says_why(job, caplog):
 
 
 def test_nothing_is_kept_of_whom_a_process_could_not_open_once(job, monkeypatch):
-    monkeypatch.setattr(devices, "BARRED_S", 0.01)
+    monkeypatch.setattr(barred, "BARRED_S", 0.01)
     actor = job.member("actor:0", device=PretendDevice(DEVICE))
     rollout = job.member("rollout:0", device=PretendDevice(DEVICE, opens=False))
     actor.publish("policy", tensors(1), 1)

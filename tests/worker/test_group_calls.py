@@ -1,10 +1,13 @@
 """What a group lets one call, and how: views, scattered arguments, attributes, and mistakes that are found at once."""
 
+import os
+
 import pytest
 
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
+from rlinf.scheduler.worker.attributes import declared_attributes
 from rlinf.scheduler.worker.group_launch import claim_name
 from rlinf.scheduler.worker.signatures import check_arguments
 
@@ -98,12 +101,90 @@ def test_attributes_and_properties_can_be_read(group):
     assert wait(group.get("kind")) == ["policy"] * 4
     with pytest.raises(WorkerError, match="no value yet"):
         wait(group.get("broken"))
-    with pytest.raises(WorkerError, match="hidden_sice"):
-        wait(group.get("hidden_sice"))
+    with pytest.raises(
+        AttributeError, match="Policy has no attribute 'hidden_sice'; did you mean 'hidden_size'"
+    ):
+        group.get("hidden_sice")
     with pytest.raises(AttributeError, match=r"group.train\(...\) calls it"):
         group.get("train")
     with pytest.raises(AttributeError, match="private"):
         group.get("_secret")
+
+
+def test_a_remote_traceback_begins_with_the_users_code(group):
+    with pytest.raises(WorkerError) as caught:
+        wait(group.get("broken"))
+    lines = str(caught.value).splitlines()
+    first = lines[lines.index(next(line for line in lines if "Traceback" in line)) + 1]
+    assert f'File "{__file__}"' in first
+    assert first.endswith("in broken")
+    assert "/rlinf/scheduler/host/" not in str(caught.value)
+
+
+class Open(Worker):
+    def __init__(self):
+        super().__init__()
+        setattr(self, "lay" + "er_1", 1)
+
+
+def test_attributes_that_only_the_rank_knows_are_asked_for_there(job):
+    group = job.launch(Open, 1)
+    assert wait(group.get("layer_1")) == [1]
+    with pytest.raises(WorkerError, match="Open has no attribute 'layer_2'; did you mean 'layer_1'"):
+        wait(group.get("layer_2"))
+
+
+def test_a_class_that_only_names_its_attributes_has_those_that_its_source_says():
+    class Mixed(Policy):
+        limit: int
+
+        def __init__(self):
+            super().__init__()
+            self.first, (self.second, self._hidden) = 1, (2, 3)
+            with open(os.devnull) as self.file:
+                self.count = 0
+
+        async def later(self):
+            self.count += 1
+            for self.step in range(3):
+                self.act(None)
+
+    declared = declared_attributes(Mixed)
+    assert {"limit", "first", "second", "file", "count", "step", "hidden_size", "double", "rank"} <= declared
+    assert "third" not in declared
+
+
+class Dictionary(Policy):
+    def fill(self):
+        self.__dict__.update(size=1)
+
+
+class Handed(Policy):
+    def fill(self):
+        register(self)
+
+
+class Asked(Policy):
+    def __getattr__(self, name):
+        return name
+
+
+class Chosen(Policy):
+    if Policy.kind == "policy":
+
+        def fill(self):
+            self.size = 1
+
+
+def register(worker):
+    worker.size = 1
+
+
+@pytest.mark.parametrize(
+    "worker_class", [Open, Dictionary, Handed, Asked, Chosen, type("Made", (Policy,), {})]
+)
+def test_a_class_that_may_have_others_does_not_say_which(worker_class):
+    assert declared_attributes(worker_class) is None
 
 
 def test_a_wrong_name_says_what_was_meant(group):

@@ -33,7 +33,7 @@ from rlinf.scheduler.session import set_current
 from rlinf.scheduler.worker import followed_group, kept_job, kept_trace
 from rlinf.scheduler.worker.group_desk import GroupDesk
 from rlinf.scheduler.worker.group_news import CLAIM, DISCLAIM, ClaimName
-from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker, trace_from_environment
+from rlinf.scheduler.worker.kept_trace import KeptTraces, TraceMaker, begin_wanted_trace, wanted_trace_file
 from rlinf.scheduler.worker.supervision import groups_of
 from waits import wait_until
 
@@ -357,11 +357,12 @@ def test_a_driver_whose_environment_says_so_has_the_job_traced_while_it_takes_pa
 ):
     group = launch(driver, "policy", placement=ONE, detached=True)
     monkeypatch.setenv("RLINF_TRACE", str(tmp_path / "run.json.gz"))
-    trace_from_environment(driver.session)
+    with wanted_trace_file() as file:
+        begin_wanted_trace(driver.session, file)
     group.who().wait(60)
     refusal = r"RLINF_TRACE=.*run\.json\.gz: .*traced already, by 'driver@here\.1' .*leave RLINF_TRACE away"
-    with pytest.raises(ConfigError, match=refusal):
-        trace_from_environment(kept.attach("driver@there.2").session)
+    with wanted_trace_file() as file, pytest.raises(ConfigError, match=refusal):
+        begin_wanted_trace(kept.attach("driver@there.2").session, file)
     driver.session.close()
     assert slices(tmp_path / "run.json.gz").count("who") == 1
 

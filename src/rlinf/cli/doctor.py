@@ -10,6 +10,7 @@ import typer
 
 from rlinf.cli.exits import ANSWER_IS_NO, readable_errors
 from rlinf.cli.options import Address, NodesTimeoutS
+from rlinf.cli.running import HOW_TO, NONE_FOUND
 from rlinf.scheduler.wording import counted, printable
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def _text(facts: ClusterFacts, findings: Sequence[Finding]) -> Iterator[str]:
 def _where(facts: ClusterFacts) -> str:
     if facts.address:
         return f"the Ray at {facts.address}"
-    why = "no cluster could be joined" if facts.joining_error else "there is no cluster"
-    return f"this machine alone: {why}"
+    if facts.joining_error:
+        return "this machine alone: no cluster could be joined"
+    return f"this machine alone: {NONE_FOUND}; {HOW_TO}"
 
 
 def _in_a_line(text: str) -> str:

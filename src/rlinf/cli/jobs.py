@@ -106,10 +106,11 @@ def _lines(kept: list[KeptJobReport]) -> Iterator[str]:
 
 
 def _other(job: RunningJob) -> str:
-    since = f"process {job.pid} since {clock_text(job.started)}"
+    process, since = f"process {job.pid}", clock_text(job.started)
     if job.kept:
-        return f"{since} keeps job '{job.kept}' on another cluster; `rlinf jobs --address` shows that"
-    return f"{since}, ends with it: {printable(job.program)}"
+        kept = f"{process} has kept job '{job.kept}' on another cluster since {since}"
+        return f"{kept}; `rlinf jobs --address` shows that"
+    return f"{process} has run a job of its own since {since}, until it ends: {printable(job.program)}"
 
 
 def _as_data(report: KeptJobReport) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+NONE_FOUND = (
+    "RAY_ADDRESS names no cluster, and none that was begun for all programs of this machine answers; one that a "
+    "program simulates, or has begun for itself, is found by its address only"
+)
 HOW_TO = "`rlinf node start --head` begins one, `--address HOST:PORT` says where one is"
 
 

@@ -27,14 +27,25 @@ if TYPE_CHECKING:
 LOOKER = "rlinf-top-"
 # So often it looks whether an answer is there, or `q` is pressed, in seconds.
 _GLANCE_S = 0.05
+# The shortest time between two looks that one may ask for, in seconds.
+_SHORTEST_S = 0.1
 # Where no terminal says how high and how wide it is, everything is shown.
 _NO_TERMINAL, _WIDE = 1_000_000, 160
+
+
+def _checked_interval(seconds: float) -> float:
+    if not seconds >= _SHORTEST_S:
+        raise typer.BadParameter(f"{seconds:g}: it is {_SHORTEST_S:g} seconds or more")
+    return seconds
 
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once, all of it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as data.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Look again after so many seconds.")] = 1.0,
+    interval: Annotated[
+        float,
+        typer.Option(callback=_checked_interval, help="Look again after so many seconds, 0.1 at least."),
+    ] = 1.0,
     job: Job = None,
     every: Annotated[bool, typer.Option("--all", help="Show all jobs of yours on this machine.")] = False,
 ) -> None:

@@ -267,7 +267,7 @@ def _weights(weights: Sequence[WeightsStatus], num_lines: int) -> list[Renderabl
 def _readers(weights: WeightsStatus) -> Text:
     behind = sorted(weights.readers, key=lambda name: weights.readers[name])
     who = f"{counted(len(behind), 'process', 'es')}" if behind else "nobody yet"
-    last = f", {behind[0]} has {weights.readers[behind[0]]}" if behind and weights.lag else ""
+    last = f", {behind[0]} has version {weights.readers[behind[0]]}" if behind and weights.lag else ""
     return Text(
         printable(f"{who}{last}; from {weights.publisher or 'nobody'}"), no_wrap=True, overflow="ellipsis"
     )

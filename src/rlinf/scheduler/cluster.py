@@ -26,7 +26,7 @@ from rlinf.scheduler.errors import ClusterError, ConfigError, raise_config_error
 from rlinf.scheduler.events import Listener
 from rlinf.scheduler.host.info import KeptJob, job_topology, keeps_elsewhere
 from rlinf.scheduler.host.output import LogFolder
-from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.keywords import explains_arguments, explains_calls
 from rlinf.scheduler.observe.report import WITHIN_S as REPORT_S
 from rlinf.scheduler.observe.report import Report, ask_report
 from rlinf.scheduler.observe.status import JobStatus
@@ -51,6 +51,7 @@ _MAX_JOB_NAME = 100
 T = TypeVar("T")
 
 
+@explains_calls
 class Cluster:
     """The nodes and accelerators that a job runs on.
 

@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -42,7 +42,7 @@ from rlinf.scheduler.worker.driver_news import DESCRIBE, STOP, JobDescription, S
 from rlinf.scheduler.worker.group import WorkerGroup
 from rlinf.scheduler.worker.group_calls import GroupCalls
 from rlinf.scheduler.worker.kept_job import follow_group
-from rlinf.scheduler.worker.kept_trace import KeptTraces, check_wanted_trace, trace_from_environment
+from rlinf.scheduler.worker.kept_trace import KeptTraces, begin_wanted_trace, wanted_trace_file
 
 T = TypeVar("T")
 
@@ -89,21 +89,21 @@ def take_part(
         OSError: RLINF_TRACE names a file that cannot be written; no job was begun.
     """
     deadline = time.monotonic() + timeout_s
-    check_wanted_trace()
-    engine = join_lasting(address, timeout_s)
-    restore = exit_on_sigterm()
-    try:
-        left_s = deadline - time.monotonic()
-        if begins is None:
-            record = record_of(name, left_s)
-        else:
-            order = KeeperOrder(name, own_program(), num_nodes, left_s, begins)
-            record = begin_keeper(JobKeeper, name, pickle.dumps(order), left_s)
-        session = _attach(name, record, engine.stop, restore)
-    except BaseException:
-        engine.stop()
-        restore()
-        raise
+    with wanted_trace_file() as trace:
+        engine = join_lasting(address, timeout_s)
+        restore = exit_on_sigterm()
+        try:
+            left_s = deadline - time.monotonic()
+            if begins is None:
+                record = record_of(name, left_s)
+            else:
+                order = KeeperOrder(name, own_program(), num_nodes, left_s, begins)
+                record = begin_keeper(JobKeeper, name, pickle.dumps(order), left_s)
+            session = _attach(name, record, trace, engine.stop, restore)
+        except BaseException:
+            engine.stop()
+            restore()
+            raise
     leave_when_interrupted(session)
     return session
 
@@ -205,7 +205,7 @@ def _driver(session: Session) -> AttachedDriver:
     return attached
 
 
-def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
+def _attach(name: str, record: bytes, trace: BinaryIO | None, *at_last: Callable[[], None]) -> Session:
     job = _decoded(record)
     if job.home.machine_id != local_machine_id() and not job.home.tcp_address:
         problem = f"job '{name}' was begun when its cluster was one machine, and listens to its own user there alone"
@@ -216,7 +216,8 @@ def _attach(name: str, record: bytes, *at_last: Callable[[], None]) -> Session:
     try:
         session.provide(AttachedDriver, AttachedDriver(session, name))
         set_current(session)
-        trace_from_environment(session)
+        if trace is not None:
+            begin_wanted_trace(session, trace)
     except BaseException:
         session.close()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -31,6 +32,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = nearest_name(name, known)
     return f"did you mean '{near}'?" if near else ""
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> str:
+    """What is said of an attribute that is not there.
+
+    >>> no_attribute("Policy", "hidden_sise", ["hidden_size"])
+    "Policy has no attribute 'hidden_sise'; did you mean 'hidden_size'?"
+    """
+    hint = did_you_mean(name, known)
+    return f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else "")
+
+
+def natural_order(name: str) -> list[tuple[bool, int, str]]:
+    """The key by which names are sorted as people count.
+
+    >>> sorted(["actor:10", "actor:9", "actor", "1"], key=natural_order)
+    ['1', 'actor', 'actor:9', 'actor:10']
+    """
+    parts = re.split(r"([0-9]+)", name)
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts if part]
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -161,6 +182,16 @@ def size_text(size_bytes: int) -> str:
 def counted(number: int, noun: str, plural: str = "s") -> str:
     """A number with its noun: "1 node", "2 nodes"."""
     return f"{number} {noun}{'' if number == 1 else plural}"
+
+
+def counted_about(number: float, noun: str) -> str:
+    """A measured number with its noun.
+
+    >>> counted_about(1.0, "put"), counted_about(0.25, "put"), counted_about(1234.5, "get")
+    ('1 put', '0.25 puts', '1.23e+03 gets')
+    """
+    text = f"{number:.3g}"
+    return f"{text} {noun}{'' if text == '1' else 's'}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -20,6 +20,7 @@ from rlinf.scheduler.channel import (
     save_job,
 )
 from rlinf.scheduler.channel.node_holder import NodeHolder
+from rlinf.scheduler.channel.starting import check_group
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.secret import ClusterSecret
@@ -142,8 +143,13 @@ class HeldHere(Starter):
 
         Raises:
             ChannelExists: the name is taken.
+            ChannelError: the worker to be beside is not there.
         """
         spec = wanted.spec
+        if wanted.group is not None:
+            beside = f"{wanted.group}:{wanted.rank or 0}"
+            if all(entry.name != beside for entry in self._session.directory.list(beside)):
+                check_group(self._session, spec.name, wanted.group, wanted.rank or 0)
         if spec.name in self._servers:
             raise ChannelExists(spec.name, "this process holds a channel of that name already")
         server = host_channel(self._session, spec, on_stopped=lambda: self._forget(spec.channel_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, Never, overload
 
 from rlinf.scheduler.channel.arguments import (
     DEFAULT_QUEUE,
@@ -17,6 +17,7 @@ from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.request import ChannelRequest, RequestLoop, open_requests
 from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf.scheduler.errors import ResultTimeout
+from rlinf.scheduler.keywords import unknown_argument
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
 
@@ -59,6 +60,7 @@ class Answering(Leasing):
         *,
         priority: int = 0,
         key: QueueName | None = None,
+        **_unknown: Never,
     ) -> Any:
         """Put a question into a queue, and return what its consumer answers (see `next_request`).
 
@@ -82,6 +84,8 @@ class Answering(Leasing):
             CodecError: the question cannot be pickled.
             Exception: what the consumer answered with `fail`.
         """
+        if _unknown:
+            raise unknown_argument(self.ask, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         limit_s = checked_timeout(self._name, timeout_s)
         operation = Operation("put", queue, limit_s)

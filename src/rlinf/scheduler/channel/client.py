@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal, Never, overload
 
 from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.admitting import Admitting
@@ -59,7 +59,7 @@ from rlinf.scheduler.errors import (
     PeerDied,
     PeerNotFound,
 )
-from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.keywords import explains_calls, unknown_argument
 from rlinf.scheduler.queueing import GroupName, QueueName
 from rlinf.scheduler.session import Session, SideBySide, current_session
 from rlinf.scheduler.tape.tape import tape_of
@@ -70,6 +70,7 @@ WHEN_FULL = ("drop_oldest", "wait")
 TAP_ITEMS = 1024
 
 
+@explains_calls
 class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     """A set of named FIFO queues that any worker and the driver put into and get from.
 
@@ -91,7 +92,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
     """
 
     @classmethod
-    @explains_arguments
     def create(
         cls,
         name: str,
@@ -194,7 +194,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         return cls(StartingChannel(spec, started))
 
     @classmethod
-    @explains_arguments
     def connect(cls, name: str, timeout_s: float | None = CONNECT_TIMEOUT_S) -> Channel:
         """Return the channel `name`, as soon as somebody has created it.
 
@@ -267,6 +266,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         slot: Slot | None = None,
         sources: Any = None,
         key: QueueName | None = None,
+        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Put an item at the tail of a queue; done when the queue holds it.
 
@@ -298,6 +298,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelClosed: the channel is closed; the item is still the caller's alone.
             CodecError: the item cannot be pickled.
         """
+        if _unknown:
+            raise unknown_argument(self.put, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, checked_timeout(self._name, timeout_s))
         if (
@@ -322,6 +324,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         slot: Slot | None = None,
         sources: Any = None,
         key: QueueName | None = None,
+        **_unknown: Never,
     ) -> None:
         """Put an item if there is room now.
 
@@ -330,6 +333,8 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelUnanswered: the channel's process did not answer within 5 s; the item may be in the queue or not.
             ChannelClosed: the channel is closed.
         """
+        if _unknown:
+            raise unknown_argument(self.put_nowait, _unknown)
         queue = checked_queue_name(self._name, queue_name, key)
         operation = Operation("put", queue, None, wait=False)
         self._say(operation, priority, group, version, slot, sources)
@@ -406,7 +411,6 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
         """
         return Producer(self._connection(), current_session().name)
 
-    @explains_arguments
     def subscribe(
         self,
         name: str,

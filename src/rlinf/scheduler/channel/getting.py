@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, Never, overload
 
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.access import ChannelAccess
@@ -20,7 +20,7 @@ from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.channel.shard import Shard
 from rlinf.scheduler.comm.handle import AsyncHandle, Later, Now, Seconds
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelClosed, ChannelEmpty
-from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.keywords import unknown_argument
 from rlinf.scheduler.queueing import QueueName
 
 Cost = str | tuple[float, float] | Sequence[tuple[float, float]] | Callable[[float], float]
@@ -55,6 +55,7 @@ class Getting(ChannelAccess):
         timeout_s: float | None = None,
         *,
         key: QueueName | None = None,
+        **_unknown: Never,
     ) -> Any:
         """Take the item at the head of a queue, when there is one and it is this getter's turn.
 
@@ -63,10 +64,14 @@ class Getting(ChannelAccess):
             ChannelClosed: the channel is closed, and the queue is drained.
             CodecError: the item cannot be read here, its class is missing, say. It is taken all the same.
         """
+        if _unknown:
+            raise unknown_argument(self.get, _unknown)
         queue = self._queue(queue_name, key)
         return self._get(Operation("get", queue, checked_timeout(self._name, timeout_s)), async_op)
 
-    def get_nowait(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
+    def get_nowait(
+        self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None, **_unknown: Never
+    ) -> Any:
         """Take the item at the head of a queue if there is one now.
 
         Raises:
@@ -74,6 +79,8 @@ class Getting(ChannelAccess):
             ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
             ChannelClosed: the channel is closed, and the queue is drained.
         """
+        if _unknown:
+            raise unknown_argument(self.get_nowait, _unknown)
         queue = self._queue(queue_name, key)
         return self._get(Operation("get", queue, None, wait=False), False)
 
@@ -124,6 +131,7 @@ class Getting(ChannelAccess):
         oversize: Literal["alone", "raise"] | None = None,
         key: QueueName | None = None,
         target_weight: float | None = None,
+        **_unknown: Never,
     ) -> Any:
         """Take the first items of a queue whose weights reach `batch_weight`, all at once, as a list.
 
@@ -157,6 +165,8 @@ class Getting(ChannelAccess):
             BatchUndecodable: items cannot be read here, by a class that is missing, say. They are taken, like
                 the others, which the error holds.
         """
+        if _unknown:
+            raise unknown_argument(self.get_batch, _unknown)
         queue = self._queue(queue_name, key)
         limits = checked_limits(
             self._name, self.maxsize, max_items, max_bytes, min_items, max_wait_s, oversize
@@ -194,6 +204,7 @@ class Getting(ChannelAccess):
         timeout_s: float | None = None,
         *,
         key: QueueName | None = None,
+        **_unknown: Never,
     ) -> Any:
         """Take `size` items that were put with the same `group`, all at once, as a list: all samples of a prompt.
 
@@ -214,18 +225,24 @@ class Getting(ChannelAccess):
             BatchImpossible: the queue is full, and none of its groups is complete.
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
+        if _unknown:
+            raise unknown_argument(self.get_group, _unknown)
         queue = self._queue(queue_name, key)
         operation = Operation("get_group", queue, checked_timeout(self._name, timeout_s))
         operation.group_size = checked_group_size(self._name, self.maxsize, size)
         return self._get(operation, async_op)
 
-    def drain(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Batch:
+    def drain(
+        self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None, **_unknown: Never
+    ) -> Batch:
         """Take everything that a queue holds now, which may be nothing.
 
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s; nothing was taken.
             BatchUndecodable: items cannot be read here, see `get_batch`.
         """
+        if _unknown:
+            raise unknown_argument(self.drain, _unknown)
         queue = self._queue(queue_name, key)
         everything = wire.BatchLimits(1, 0, 0, None)
         operation = Operation("get_batch", queue, None, wait=False, limits=everything)
@@ -235,7 +252,6 @@ class Getting(ChannelAccess):
             return Batch()
         return batch
 
-    @explains_arguments
     def shard(
         self,
         index: int,

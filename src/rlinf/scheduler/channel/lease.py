@@ -20,11 +20,13 @@ from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Fate
 from rlinf.scheduler.comm.timekeeping import ACK, TIMES
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, CommError, LeaseExpired
+from rlinf.scheduler.keywords import explains_calls
 
 LEFT = "the loop was left before it was acknowledged"
 MAX_REASON = 500
 
 
+@explains_calls
 class Lease:
     """Items of a queue that their consumer has on lease: `with channel.lease() as lease: train(lease.item)`.
 

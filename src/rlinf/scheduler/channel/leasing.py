@@ -20,7 +20,6 @@ from rlinf.scheduler.channel.lease import LeaseContext
 from rlinf.scheduler.channel.lease_loop import LeaseLoop
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.errors import ChannelArgumentError
-from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.queueing import QueueName
 from rlinf.scheduler.session import current_session
 
@@ -30,7 +29,6 @@ LEASE_S = 60.0
 class Leasing(ChannelAccess):
     """The part of `Channel` whose items come back unless they are acknowledged."""
 
-    @explains_arguments
     def lease(
         self,
         queue_name: QueueName = DEFAULT_QUEUE,

@@ -112,7 +112,7 @@ class Lifeline:
         if self._found or self._gone_since is None:
             return ""
         waited_s = time.monotonic() - self._gone_since
-        return f"its process is gone since {waited_s:.1f} s, and no other one holds the channel yet"
+        return f"its process has been gone for {waited_s:.1f} s, and no other one holds the channel yet"
 
     def begin(self, on_news: Callable[[Request], None], on_lost: Callable[[ChannelLost], None]) -> None:
         """See `Line`."""

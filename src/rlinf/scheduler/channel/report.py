@@ -11,7 +11,7 @@ import msgspec
 from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.spec import queue_depth
 from rlinf.scheduler.queueing import QueueDepth, Tapped
-from rlinf.scheduler.wording import counted, size_text
+from rlinf.scheduler.wording import counted, counted_about, size_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Waiting:
     since_s: float
 
     def __str__(self) -> str:
-        return f"{self.who}: {self.operation}, since {self.since_s:.1f} s" if self.who else self.operation
+        return f"{self.who}: {self.operation}, for {self.since_s:.1f} s" if self.who else self.operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class QueueReport:
             f"{depth.num_leased} on lease" if depth.num_leased else "",
             counted(depth.num_dead, "dead letter") if depth.num_dead else "",
             f"{depth.num_lost} lost, as the next getter is told" if depth.num_lost else "",
-            f"{len(depth.groups)} groups" if depth.groups else "",
+            counted(len(depth.groups), "group") if depth.groups else "",
             self.shards,
             self.admission,
             f"full: {' and '.join(self.limits)}" if self.limits else "",
@@ -181,7 +181,7 @@ class ChannelReport:
             f"{num_leased} more on lease" if num_leased else "",
             f"{self.num_lost} lost with their nodes or devices" if self.num_lost else "",
             f"{size_text(self.held_bytes)}{bound}",
-            f"{self.puts_per_s:.3g} puts and {self.gets_per_s:.3g} gets a second",
+            f"{counted_about(self.puts_per_s, 'put')} and {counted_about(self.gets_per_s, 'get')} a second",
             f"held by '{self.held_by}'",
         ]
         return f"channel '{self.name}': {', '.join(filter(None, parts))}"

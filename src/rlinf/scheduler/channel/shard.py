@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Never
 
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.batch import ShardBatch
 from rlinf.scheduler.channel.operation import Operation
 from rlinf.scheduler.errors import ChannelClosed, LeaseExpired
+from rlinf.scheduler.keywords import explains_calls, unknown_argument
 from rlinf.scheduler.queueing import QueueName, ShardPlan
 
 
+@explains_calls
 class Shard:
     """Batches of one rank, step by step, until the queue ends; all ranks see the same number of them.
 
@@ -47,7 +50,7 @@ class Shard:
         self._last_step = -1
         self.done_step = -1
 
-    def next_batch(self, timeout_s: float | None = None) -> ShardBatch:
+    def next_batch(self, timeout_s: float | None = None, **_unknown: Never) -> ShardBatch:
         """Be done with the batch before, and wait for the next one.
 
         Args:
@@ -59,6 +62,8 @@ class Shard:
             ChannelError: another one has asked for this shard meanwhile.
             ChannelArgumentError: other shards divide the queue in another way.
         """
+        if _unknown:
+            raise unknown_argument(self.next_batch, _unknown)
         self.done_step = self._last_step
         batch = self._next(timeout_s)
         self._last_step = batch.step

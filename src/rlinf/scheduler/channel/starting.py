@@ -13,6 +13,7 @@ from rlinf.scheduler.comm.peer import Reply
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.errors import ChannelError, CommError
 from rlinf.scheduler.session import Session
+from rlinf.scheduler.wording import did_you_mean, list_names
 
 # Of the job's home.
 START_CHANNEL = "job.start_channel"
@@ -61,6 +62,22 @@ class ChannelStopped(msgspec.Struct, frozen=True, array_like=True):
     """A notice to the job's home: this process does not hold the channel any more."""
 
     channel_id: str
+
+
+def check_group(session: Session, channel: str, group: str, rank: int) -> None:
+    """Make sure that there is a worker for a channel to be beside, or will be.
+
+    Raises:
+        ChannelError: there is no such group, or it has no such rank.
+    """
+    sizes = session.directory.group_sizes()
+    size = sizes.get(group)
+    if size is None:
+        there = f"there are {list_names(sizes)}" if sizes else "none was launched"
+        parts = f"there is no group '{group}' of workers: {there}", did_you_mean(group, sizes)
+        raise ChannelError(channel, "; ".join(filter(None, parts)))
+    if not 0 <= rank < size:
+        raise ChannelError(channel, f"group '{group}' has ranks 0 to {size - 1}, not {rank}")
 
 
 class Starter:

@@ -18,11 +18,13 @@ from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.spec import ChannelRef
 from rlinf.scheduler.comm.shm.parcel import Arrived
 from rlinf.scheduler.errors import ChannelArgumentError, ChannelError, SchedulerError
+from rlinf.scheduler.keywords import explains_calls
 from rlinf.scheduler.queueing import QueueName, Tapped
 
 _next_number = itertools.count(1).__next__
 
 
+@explains_calls
 class Subscription(Getting, Leasing, Inspecting):
     """What `Channel.subscribe` returns: it is read as a channel is, and has one queue, which needs no name.
 

@@ -22,6 +22,7 @@ from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import NAME, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
+from rlinf.scheduler.wording import natural_order
 
 SERVICE = "directory"
 # Where nobody says how long to wait: a name that nobody has is not waited for without end.
@@ -34,6 +35,9 @@ MAX_KNOWN = 5
 RETURNS = "returns"
 # In a listed entry, added: its process is gone, and no other one has taken the name yet.
 AWAITED = "awaited"
+# How the names of entries begin that are about groups, and how many ranks such a group has: "<group>:<rank>" is each.
+GROUPS = "group/"
+WORLD_SIZE = "world_size"
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -155,6 +159,9 @@ class DirectoryServer:
             self._gone.taken(wanted.name)
             for lookup in self._lookups.pop(wanted.name, ()):
                 self._answer(lookup, wanted)
+            if wanted.name.startswith(GROUPS):
+                for lookup in [lookup for waiting in self._lookups.values() for lookup in waiting]:
+                    self._fail_if_impossible(lookup)
         request.reply(None)
 
     def _unregister(self, request: Request, ask: Unregister) -> None:
@@ -203,6 +210,8 @@ class DirectoryServer:
             why = self._messenger.peers.why_lost(self._awaited[name].endpoint.process_id)
             why += "; another process may take its place, and is not waited for without wait_for_return=True"
             request.fail(PeerDied(name, why))
+        elif self._fail_if_impossible(lookup):
+            return
         elif timeout_s <= 0:
             self._expire(lookup)
         else:
@@ -215,10 +224,23 @@ class DirectoryServer:
             lookup.timer.cancel()
         lookup.request.reply(entry)
 
-    def _expire(self, lookup: _Lookup) -> None:
+    def _fail_if_impossible(self, lookup: _Lookup) -> bool:
+        """Answer who waits for a rank that a group does not have, for it was launched with fewer; whether it was so."""
+        group, _, rank = lookup.name.rpartition(":")
+        entry = self._entries.get(f"{GROUPS}{group}")
+        size = 0 if entry is None else entry.info.get(WORLD_SIZE, 0)
+        if not size or rank in map(str, range(size)):
+            return False
+        ranks = f"ranks 0 to {size - 1}" if size > 1 else "rank 0 only"
+        self._expire(lookup, f"group '{group}' has {ranks}")
+        return True
+
+    def _expire(self, lookup: _Lookup, why: str = "") -> None:
+        if lookup.timer is not None:
+            lookup.timer.cancel()
         self._drop(lookup)
         waited_s = time.monotonic() - lookup.started
-        lookup.request.fail(PeerNotFound(lookup.name, waited_s, self._nearest(lookup.name)))
+        lookup.request.fail(PeerNotFound(lookup.name, waited_s, self._nearest(lookup.name), why))
 
     def _drop(self, lookup: _Lookup) -> None:
         if lookup.timer is not None:
@@ -232,10 +254,12 @@ class DirectoryServer:
     def _nearest(self, name: str) -> list[str]:
         # Names with a slash are of kinds of their own: weights, or the library's notes, such as which groups there are.
         kind = name.rpartition("/")[0]
-        names = [known for known in sorted(self._entries) if known.rpartition("/")[0] == kind]
+        names = sorted(
+            (known for known in self._entries if known.rpartition("/")[0] == kind), key=natural_order
+        )
         nearest = difflib.get_close_matches(name, names, n=MAX_KNOWN, cutoff=0.5)
         others = (other for other in names if other not in nearest)
-        return [*nearest, *others][:MAX_KNOWN]
+        return [*sorted(nearest, key=natural_order), *others][:MAX_KNOWN]
 
     def _forget_process(self, process_id: str) -> None:
         lost = [name for name, entry in self._entries.items() if entry.endpoint.process_id == process_id]
@@ -312,6 +336,12 @@ class DirectoryClient:
         """
         entries: list[Entry] = self._ask(ListNames(prefix, awaited), list[Entry]).head
         return entries
+
+    def group_sizes(self) -> dict[str, int]:
+        """How many ranks each group has, by its name, as soon as its launch begins."""
+        # What holds a channel is launched as a group, but says no size.
+        entries = [entry for entry in self.list(GROUPS) if WORLD_SIZE in entry.info]
+        return {entry.name.removeprefix(GROUPS): entry.info[WORLD_SIZE] for entry in entries}
 
     @awaited(lambda local: Wait(NAME, f"look-up of '{local['name']}'", subject=local["name"]))
     def lookup(self, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Entry:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Never, TypeAlias, TypeVar
 
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
 from rlinf.scheduler.comm.forking import forked_error, generation
@@ -15,6 +15,7 @@ from rlinf.scheduler.comm.promise import Fate, Promise
 from rlinf.scheduler.comm.timekeeping import begin_wait, begin_wait_for, keeps_wait
 from rlinf.scheduler.comm.waits import OTHER, Wait, awaited
 from rlinf.scheduler.errors import ChannelTimeout, CommTimeout, ResultTimeout
+from rlinf.scheduler.keywords import explains_calls, unknown_argument
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -36,6 +37,7 @@ def _awaited_in_vain(local: dict[str, Any]) -> Wait | None:
     return handle.awaits() if "error" in local else _awaits(local)
 
 
+@explains_calls
 class AsyncHandle(Generic[T]):
     """What `async_op=True` gives: the result of an operation, now or later.
 
@@ -115,7 +117,7 @@ class AsyncHandle(Generic[T]):
         return self.settled.done()
 
     @awaited(_awaits)
-    def wait(self, timeout_s: float | None = None) -> T:
+    def wait(self, timeout_s: float | None = None, **_unknown: Never) -> T:
         """The result.
 
         Args:
@@ -127,6 +129,8 @@ class AsyncHandle(Generic[T]):
             CommError: it began before this process was forked, and its end does not come here.
             BaseException: what the operation failed with.
         """
+        if _unknown:
+            raise unknown_argument(self.wait, _unknown)
         if self._finished or self.settled.done():
             value = self._take()
         else:
@@ -138,8 +142,10 @@ class AsyncHandle(Generic[T]):
         fate.taken = True
         return value
 
-    def result(self) -> T:
+    def result(self, **_unknown: Never) -> T:
         """The result; the same as `wait()`."""
+        if _unknown:
+            raise unknown_argument(self.result, _unknown)
         return self.wait()
 
     def exception(self) -> BaseException | None:

@@ -28,6 +28,7 @@ from rlinf.scheduler.engine.node.interfaces import LOOPBACK
 from rlinf.scheduler.engine.probe import NodeReport, probe_this_node, simulated_environment
 from rlinf.scheduler.engine.ray_messages import keep_off_terminal
 from rlinf.scheduler.engine.raylets import node_ip_here, nodes_like_here, wait_for_raylet
+from rlinf.scheduler.engine.subscribing import unhurried
 from rlinf.scheduler.engine.token import use_fresh_token, use_mode, use_own_token
 from rlinf.scheduler.errors import ClusterError, ClusterTimeout, SchedulerError
 from rlinf.scheduler.planning import Node
@@ -35,7 +36,8 @@ from rlinf.scheduler.planning import Node
 NAMESPACE = "rlinf"
 _SIMULATED_STORE_BYTES = 100 * 1024 * 1024
 # Many ranks start at once on a node of one CPU: that is what a simulation is for, and no cause for a warning.
-_SIMULATED_RAY_SETTINGS = {"RAY_worker_maximum_startup_concurrency": "256"}
+# Ray's own 15 lets a rank have a thirtieth of a core beside any other program.
+_SIMULATED_RAY_SETTINGS = {"RAY_worker_maximum_startup_concurrency": "256", "RAY_worker_niceness": "0"}
 HEAD_RESOURCE = "node:__internal_head__"
 
 
@@ -328,7 +330,7 @@ def _connect(address: str) -> None:
         }
     start_none_by_accident()
     is_here = address == LOCAL or host_and_port(address)[0] in LOOPBACK
-    with _loopback_is_an_address() if is_here else nullcontext():
+    with unhurried(), _loopback_is_an_address() if is_here else nullcontext():
         ray.init(
             address=address,
             namespace=NAMESPACE,

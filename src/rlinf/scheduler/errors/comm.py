@@ -29,21 +29,25 @@ class PeerDied(CommError):
 
 
 class PeerNotFound(CommError, TimeoutError):
-    """Nobody registered under a name before the deadline.
+    """Nobody registered under a name before the deadline, or nobody ever can.
 
     Args:
         name: the name that was looked up, e.g. "rollout:3".
         waited_s: how long, in seconds.
-        known: names that are registered (a few, nearest first).
+        known: names that are registered (a few, the nearest ones first).
+        why: why nobody can have that name; "" if somebody may.
     """
 
-    def __init__(self, name: str, waited_s: float, known: Sequence[str] = ()) -> None:
-        super().__init__(name, waited_s, tuple(known))
+    def __init__(self, name: str, waited_s: float, known: Sequence[str] = (), why: str = "") -> None:
+        super().__init__(name, waited_s, tuple(known), why)
         self.name = name
         self.waited_s = waited_s
         self.known = tuple(known)
+        self.why = why
 
     def __str__(self) -> str:
+        if self.why:
+            return f"there is no '{self.name}': {self.why}"
         there = f"; there are: {', '.join(self.known)}" if self.known else "; nobody is registered"
         return f"nobody named '{self.name}' after {self.waited_s:.1f} s{there}"
 

@@ -12,6 +12,7 @@ from rlinf.scheduler.comm.failure import dump_failure
 from rlinf.scheduler.comm.shm.parcel import Parcel
 from rlinf.scheduler.host import protocol
 from rlinf.scheduler.host.job import Demand, Job
+from rlinf.scheduler.host.own_frames import without_own_frames
 from rlinf.scheduler.tape.tape import YIELDED, Tape
 
 
@@ -70,7 +71,7 @@ class Answers:
         if isinstance(error, asyncio.CancelledError) and job.scope.cancelled:
             job.request.reply(protocol.Cancelled(job.durations))
         else:
-            job.request.reply(protocol.Raised(job.durations), [dump_failure(error)])
+            job.request.reply(protocol.Raised(job.durations), [dump_failure(without_own_frames(error))])
         if job.demand is not None:
             job.demand.close()
 

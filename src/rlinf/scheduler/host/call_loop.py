@@ -26,6 +26,7 @@ from rlinf.scheduler.observe.notes import Doing, RunningCall
 from rlinf.scheduler.observe.vitals import Vitals
 from rlinf.scheduler.tape.tape import NO_TAPE, Tape
 from rlinf.scheduler.tape.work import Work
+from rlinf.scheduler.wording import no_attribute
 
 # The place in the line of a call whose arguments are still to come, as bytes; None if its caller dies before that.
 Reservation: TypeAlias = Promise[Job | None]
@@ -240,8 +241,9 @@ class CallLoop:
             message = f"'{call.method}' is private to {type(self._worker).__name__}"
             raise AttributeError(message)
         args, kwargs = job.load_arguments()
-        attribute = getattr(self._worker, call.method)
-        return attribute if call.kind == "get" else attribute(*args, **kwargs)
+        if call.kind == "get":
+            return _attribute_of(self._worker, call.method)
+        return getattr(self._worker, call.method)(*args, **kwargs)
 
     def _forget(self, job: Job) -> None:
         """It was answered: there is nothing left of it to cancel, nor to ask it for."""
@@ -318,6 +320,16 @@ def _is_async(worker_class: type, name: str) -> bool:
     """Whether a method is an `async def`; to find out takes longer than to remember it."""
     method = getattr(worker_class, name, None)
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+def _attribute_of(worker: Any, name: str) -> Any:
+    try:
+        return getattr(worker, name)
+    except AttributeError as error:
+        if error.obj is not worker or error.name != name:
+            raise
+        public = [each for each in dir(worker) if not each.startswith("_")]
+        raise AttributeError(no_attribute(type(worker).__name__, name, public)) from None
 
 
 async def _same(coroutine: Coroutine[Any, Any, Any]) -> Any:

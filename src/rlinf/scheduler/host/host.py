@@ -29,6 +29,7 @@ from rlinf.scheduler.host.force import STARTED_BY_VARIABLE, birth_of, end_descen
 from rlinf.scheduler.host.info import KeptJob, Role, WorkerAddress, WorkerInfo, unpacked_topology
 from rlinf.scheduler.host.log_forwarding import forward_logs
 from rlinf.scheduler.host.output import LogFolder, RankOutput, capture_output, tell_method
+from rlinf.scheduler.host.own_frames import without_own_frames
 from rlinf.scheduler.host.parent import watch_parent
 from rlinf.scheduler.host.ports import ReservedPort
 from rlinf.scheduler.host.protocol import Assignment, HostSpec, WorkerFactory
@@ -220,7 +221,9 @@ class Hosting:
             # That a class is read from bytes is no concern of whoever wrote it: why it cannot be imported is.
             hides_cause = self._phase == protocol.IMPORTING and isinstance(error, CodecError)
             cause = error.__cause__ if hides_cause else None
-            self._report(protocol.FAILED, [dump_failure(cause or error)], failed_in=self._phase)
+            self._report(
+                protocol.FAILED, [dump_failure(without_own_frames(cause or error))], failed_in=self._phase
+            )
             return None
 
     def _made_ready(self, worker: Any, assignment: Assignment, tape: Tape) -> Any:

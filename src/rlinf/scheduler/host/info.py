@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlinf.scheduler.comm import Buffer
+from rlinf.scheduler.comm.directory import GROUPS
 from rlinf.scheduler.errors import ClusterError, ConfigError
 from rlinf.scheduler.planning import Placement, Topology
 from rlinf.scheduler.session import Session
@@ -130,7 +131,7 @@ def check_detached(session: Session, *, detached: bool) -> None:
 
 def group_entry(name: str) -> str:
     """Under which name the directory knows a group; a channel has it too, so that no group is called as it is."""
-    return f"group/{name}"
+    return f"{GROUPS}{name}"
 
 
 def packed_topology(topology: Topology) -> bytes:

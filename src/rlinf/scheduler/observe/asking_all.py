@@ -207,7 +207,8 @@ class AskingAll:
 
     def _note(self, process_id: str, found: Silent) -> None:
         if process_id in self._missing:
-            self._silent[process_id] = replace(found, silent_s=self._session.silent_s(process_id))
+            silent_s = self._session.silent_s(process_id)
+            self._silent[process_id] = replace(found, silent_s=silent_s, process_id=process_id)
             self._end_if_known()
 
     def _end(self) -> None:
@@ -215,6 +216,7 @@ class AskingAll:
         if done is None:
             return
         for process_id, (name, known) in self._missing.items():
-            self._silent.setdefault(process_id, silence(name, known, "it does not answer"))
+            found = silence(name, known, "it does not answer")
+            self._silent.setdefault(process_id, replace(found, process_id=process_id))
         self.took_s = time.monotonic() - self._began
         done(self)

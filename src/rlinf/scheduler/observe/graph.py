@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import structs
 
 from rlinf.scheduler.comm.waits import (
     CHANNEL,
@@ -174,8 +176,9 @@ def graph_of(look: JobLook) -> WaitGraph:
     channels = {channel.name: channel for each in doing.values() for channel in each.channels}
     bare = WaitGraph({}, doing, silent, gone, channels)
     blocked: dict[str, tuple[Blocked, ...]] = {}
+    names = {each.process_id: each.process for each in silent.values()}
     for process, each in doing.items():
-        waits = tuple(_blocked(bare, process, stack) for stack in each.stacks if _is_wait(stack.wait))
+        waits = tuple(_blocked(bare, process, stack, names) for stack in each.stacks if _is_wait(stack.wait))
         if waits:
             blocked[process] = waits
     return WaitGraph(blocked, doing, silent, gone, channels)
@@ -196,8 +199,10 @@ def _is_wait(wait: Wait | None) -> bool:
     return wait is not None and wait.kind != IDLE
 
 
-def _blocked(graph: WaitGraph, process: str, stack: Stack) -> Blocked:
+def _blocked(graph: WaitGraph, process: str, stack: Stack, names: Mapping[str, str]) -> Blocked:
     wait = stack.wait or Wait(OTHER, "")
+    # Who has been stopped before it could say its name is known to others by its id.
+    wait = structs.replace(wait, peers=tuple(names.get(peer, peer) for peer in wait.peers))
     ends = _ENDS[wait.kind](graph, process, wait)
     ends = replace(ends, processes=tuple(dict.fromkeys(ends.processes)))
     return Blocked(process, wait, ends, stack.thread)
@@ -258,7 +263,7 @@ def _by_holder(graph: WaitGraph, process: str, wait: Wait) -> Ends:
         for turn in turns
         if turn.granted and turn.process != process and wanted.intersection(turn.devices)
     ]
-    because = (f"{turn.process} has {', '.join(turn.devices)} since {turn.since_s:.0f} s" for turn in holders)
+    because = (f"{turn.process} has {', '.join(turn.devices)} for {turn.since_s:.0f} s" for turn in holders)
     return Ends(tuple(turn.process for turn in holders), tuple(because))
 
 

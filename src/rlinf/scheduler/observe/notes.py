@@ -189,6 +189,7 @@ class Silent(msgspec.Struct, frozen=True, array_like=True):
         detail: what the kernel says of it, a phrase.
         silent_s: for how long nothing was heard of it, in seconds; 0 where that is not known.
         stacks: of its threads, as far as they could be had.
+        process_id: its id in the job, by which others call it that are not connected with it yet; "" where not known.
     """
 
     process: str
@@ -197,6 +198,7 @@ class Silent(msgspec.Struct, frozen=True, array_like=True):
     detail: str = ""
     silent_s: float = 0.0
     stacks: tuple[Stack, ...] = ()
+    process_id: str = ""
 
 
 class JobLook(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ from itertools import islice
 
 from rlinf.scheduler.comm.waits import Wait
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
-from rlinf.scheduler.wording import counted, name_list
+from rlinf.scheduler.wording import counted, name_list, nearest_name
 
 # Of many names, so many are written out.
 MAX_NAMES = 6
@@ -101,13 +101,13 @@ def _of_get(
         others = {each.process for each in holders}.difference(putters)
         title = "its producers and who has items of it" if others else "its producers"
         processes = (*sorted(putters), *sorted(others))
+        because += _elsewhere(channel, queue)
         return Ends(processes, tuple(because), title=title, gone=_lost(queue.putters, present))
-    elsewhere = list(_elsewhere(channel, queue))
     if queue.putters:
         because.append(_who_left(queue.putters))
     else:
         because.append("nobody has ever put into it")
-    because += elsewhere
+    because += _elsewhere(channel, queue)
     if channel.producers:
         because.append(channel.producers)
     return Ends(tuple(each.process for each in holders), tuple(because), is_hopeless=not holders)
@@ -124,11 +124,11 @@ def _who_has(held: Iterable[Waiter]) -> Iterator[str]:
         if each.operation.startswith(_SLOT):
             slots.setdefault(each.process, []).append(each.since_s)
         else:
-            yield f"{each.process} has {each.operation} since {each.since_s:.0f} s"
+            yield f"{each.process} has {each.operation} for {each.since_s:.0f} s"
     for process, ages in slots.items():
         several = f"{len(ages)} slots for items that it makes, the oldest"
         what = several if len(ages) > 1 else "a slot for an item that it makes,"
-        yield f"{process} has {what} since {max(ages):.0f} s"
+        yield f"{process} has {what} for {max(ages):.0f} s"
 
 
 def _arrives(held: Waiter, process: str) -> bool:
@@ -169,4 +169,7 @@ def _elsewhere(channel: ChannelNote, queue: QueueNote) -> Iterator[str]:
             who = sorted({user.process for user in other.putters})
             by = f", put by {some_names(who)}" if who else ""
             verb = "lies" if other.num_items == 1 else "lie"
-            yield f"{counted(other.num_items, 'item')} {verb} in queue {other.name}{by}, where nobody gets any"
+            there = (
+                f"{counted(other.num_items, 'item')} {verb} in queue {other.name}{by}, where nobody gets any"
+            )
+            yield f"{there} (a misspelt {queue.name}?)" if nearest_name(other.name, [queue.name]) else there

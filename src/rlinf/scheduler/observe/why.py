@@ -60,7 +60,7 @@ class Why:
         if self.culprit is None:
             return "nobody waits for anybody"
         waiters = self.culprit.waiters
-        wait = f"; for it {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''}" if waiters else ""
+        wait = f"; {some_names(waiters)} wait{'s' if len(waiters) == 1 else ''} for it" if waiters else ""
         moves = "the job seems to move: " if self._is_on_the_way(self.culprit) else ""
         return f"{moves}{self.culprit.reason}{wait}"
 

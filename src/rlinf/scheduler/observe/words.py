@@ -68,18 +68,18 @@ def at_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
         same_for_s, still_for_s = min(same_for_s, longest_s), min(still_for_s, longest_s)
     inside = f", in {call}" if call else ""
     if where and still_for_s >= STANDS_S:
-        return where, still_for_s, f"{name} stands in {where} since {still_for_s:.0f} s{inside}"
+        return where, still_for_s, f"{name} stands in {where} for {still_for_s:.0f} s{inside}"
     if where and same_for_s >= STANDS_S:  # it runs in between: a loop, or something that computes
-        return where, same_for_s, f"{name} runs, at {where} in every look since {same_for_s:.0f} s{inside}"
+        return where, same_for_s, f"{name} runs, at {where} in every look for {same_for_s:.0f} s{inside}"
     if call:
         now = f", now in {where}" if where else ""
-        return where or call, since_s, f"{name} runs {call} since {since_s:.0f} s{now}"
+        return where or call, since_s, f"{name} runs {call} for {since_s:.0f} s{now}"
     return where, same_for_s, f"{name} is in {where}" if where else f"{name} shows no stack"
 
 
 def _silent_text(graph: WaitGraph, name: str) -> tuple[str, float, str]:
     silent = graph.silent[name]
-    since = f" since {silent.silent_s:.0f} s" if silent.silent_s >= STANDS_S else ""
+    since = f" for {silent.silent_s:.0f} s" if silent.silent_s >= STANDS_S else ""
     if silent.state == "stopped":
         return "stopped", silent.silent_s, f"{name} is stopped{since}: {silent.detail}"
     where = place_of(silent.stacks[0]) if silent.stacks else ""

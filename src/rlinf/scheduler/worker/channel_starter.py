@@ -25,6 +25,7 @@ from rlinf.scheduler.channel.starting import (
     HoldChannel,
     StartChannel,
     Starter,
+    check_group,
 )
 from rlinf.scheduler.comm import Endpoint, Request
 from rlinf.scheduler.comm.peer import Reply
@@ -44,13 +45,13 @@ from rlinf.scheduler.host.info import WorkerAddress, group_entry, job_topology
 from rlinf.scheduler.host.protocol import WorkerFactory
 from rlinf.scheduler.planning import NodePlacementStrategy, Placement
 from rlinf.scheduler.session import Session
-from rlinf.scheduler.wording import did_you_mean, list_names
+from rlinf.scheduler.wording import list_names
 from rlinf.scheduler.worker.channel_pool import ChannelPool
 from rlinf.scheduler.worker.group_launch import prepare_launch
 from rlinf.scheduler.worker.launch import LaunchOptions
 from rlinf.scheduler.worker.restarts import Restarts
 from rlinf.scheduler.worker.starting import begin_beside
-from rlinf.scheduler.worker.supervision import Supervision, groups_in
+from rlinf.scheduler.worker.supervision import Supervision
 
 _AFFINITY_TIMEOUT_S = 30.0
 # How long a process that shares is kept when its last channel is gone: the next one need not wait for a start.
@@ -434,7 +435,7 @@ class ChannelStarter(Starter):
         return NodePlacementStrategy([node_rank]).get_placement(job_topology(self._session))[0]
 
     def _placement_beside(self, channel: str, worker: WorkerAddress) -> Placement:
-        self._check_group(channel, worker)
+        check_group(self._session, channel, worker.group, worker.rank)
         try:
             entry = self._session.directory.lookup(str(worker), timeout_s=_AFFINITY_TIMEOUT_S)
         except (PeerNotFound, CommError) as error:
@@ -444,21 +445,6 @@ class ChannelStarter(Starter):
             raise ChannelError(channel, f"cannot be placed beside '{worker}': where it is is not known")
         found: Placement = pickle.loads(placement)
         return found
-
-    def _check_group(self, channel: str, worker: WorkerAddress) -> None:
-        """Raise unless there is such a worker, or will be: a group is known as soon as its launch begins."""
-        groups = groups_in(self._session)
-        group = groups.get(worker.group)
-        if group is None:
-            hint = did_you_mean(worker.group, groups)
-            there = f"there are {list_names(groups)}" if groups else "none was launched"
-            problem = "; ".join(
-                filter(None, [f"there is no group '{worker.group}' of workers: {there}", hint])
-            )
-            raise ChannelError(channel, problem)
-        if not 0 <= worker.rank < group.world_size:
-            problem = f"group '{worker.group}' has ranks 0 to {group.world_size - 1}, not {worker.rank}"
-            raise ChannelError(channel, problem)
 
 
 def _worker(request: Request) -> WorkerAddress | None:

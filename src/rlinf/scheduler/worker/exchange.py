@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Never, SupportsIndex, TypeAlias, overload
 
 from rlinf.scheduler.channel.deadlines import CONNECT_TIMEOUT_S, SUCCESSOR_S, Survives
 from rlinf.scheduler.comm import WAIT_S, AsyncHandle
 from rlinf.scheduler.comm.directory import DEFAULT_TIMEOUT_S
 from rlinf.scheduler.comm.handle import Later, Now, Seconds
 from rlinf.scheduler.errors import ClusterError
-from rlinf.scheduler.keywords import explains_arguments
+from rlinf.scheduler.keywords import unknown_argument
 from rlinf.scheduler.mailbox import open_mailbox
 from rlinf.scheduler.session import Session, current_session
 
@@ -81,6 +81,7 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Send an object to another worker; its `recv` gets the objects of one sender in the order of their sends.
 
@@ -99,6 +100,8 @@ class Exchange:
             PeerDied: the receiver is gone.
             CommTimeout: the receiver had no room at the deadline.
         """
+        if _unknown:
+            raise unknown_argument(self.send, _unknown)
         handle = self._mailbox.send(
             obj,
             f"{dst_group_name}:{dst_rank}",
@@ -138,6 +141,7 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        **_unknown: Never,
     ) -> Any:
         """The next object that a worker sent to this one.
 
@@ -153,6 +157,8 @@ class Exchange:
             PeerDied: the sender is gone, and nothing of it is left to receive.
             CommTimeout: nothing came before the deadline.
         """
+        if _unknown:
+            raise unknown_argument(self.recv, _unknown)
         handle = self._mailbox.recv(
             f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
         )
@@ -203,8 +209,11 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        **_unknown: Never,
     ) -> AsyncHandle[None] | None:
         """Send one tensor to a worker that calls `recv_tensor`; errors as of `send`."""
+        if _unknown:
+            raise unknown_argument(self.send_tensor, _unknown)
         handle = self._mailbox.send_tensor(
             tensor,
             f"{dst_group_name}:{dst_rank}",
@@ -259,6 +268,7 @@ class Exchange:
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
         *,
         wait_for_return: bool = False,
+        **_unknown: Never,
     ) -> Any:
         """Receive one tensor into `tensor`, in place, from a worker that calls `send_tensor`.
 
@@ -275,6 +285,8 @@ class Exchange:
             PeerDied: the sender is gone.
             CommTimeout: nothing came before the deadline.
         """
+        if _unknown:
+            raise unknown_argument(self.recv_tensor, _unknown)
         handle = self._mailbox.recv_tensor(
             tensor, f"{src_group_name}:{src_rank}", timeout_s=timeout_s, wait_for_return=wait_for_return
         )
@@ -330,6 +342,7 @@ class Exchange:
         min_version: int | None = None,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        **_unknown: Never,
     ) -> Any:
         """Copy the newest published weights into tensors that are there already; the version's number.
 
@@ -348,6 +361,8 @@ class Exchange:
             PeerDied: the worker that published is gone.
             CommTimeout: no such version at the deadline; it says which one is there.
         """
+        if _unknown:
+            raise unknown_argument(self.fetch_weights, _unknown)
         handle = _weights().fetch(name, into, min_version=min_version, timeout_s=timeout_s)
         return handle if async_op else handle.wait()
 
@@ -379,6 +394,7 @@ class Exchange:
         src: tuple[str, SupportsIndex] | None = None,
         async_op: bool = False,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        **_unknown: Never,
     ) -> Any:
         """Give one object to every member of `groups`; each of them calls this, with the same `groups` and `src`.
 
@@ -407,11 +423,12 @@ class Exchange:
             CommTimeout: the source had not called at the deadline; on the source: the members named in it had not
                 started, or had no room, and the others have the object.
         """
+        if _unknown:
+            raise unknown_argument(self.broadcast, _unknown)
         handle = self._mailbox.broadcast(obj, groups, src, timeout_s=timeout_s, wait_s=_room_s(async_op))
         return handle if async_op else handle.wait()
 
     @classmethod
-    @explains_arguments
     def create_channel(
         cls,
         channel_name: str,

@@ -14,6 +14,7 @@ from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import LAUNCH, Wait, awaited
 from rlinf.scheduler.errors import CallArgumentError, CodecError, ConfigError, PlacementError
 from rlinf.scheduler.host.protocol import CallKind
+from rlinf.scheduler.keywords import explains_calls
 from rlinf.scheduler.observe.profiling import RATE_HZ
 from rlinf.scheduler.observe.rank_stacks import RankStack, stacks_of
 from rlinf.scheduler.observe.why import WITHIN_S
@@ -60,6 +61,7 @@ class RemoteMethod:
         return f"<{self._method} on {self._group!r}>"
 
 
+@explains_calls
 class WorkerGroup(Generic[T]):
     """A launched group. `group.method(...)` calls `method` on every rank and returns a `GroupResult` at once.
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm import Buffer, Endpoint, Request
+from rlinf.scheduler.comm.directory import WORLD_SIZE
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.threads import run_beside_in_time
 from rlinf.scheduler.errors import ClusterError, CommError, WorkerDied
@@ -239,7 +240,7 @@ class GroupDesk:
 
     def _claim(self, request: Request, claimant: str) -> None:
         wanted: ClaimName = request.head
-        about = {"world_size": wanted.world_size}
+        about = {WORLD_SIZE: wanted.world_size}
         try:
             name = claim_name(self._session, wanted.wanted, wanted.class_name, about, claimant)
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked

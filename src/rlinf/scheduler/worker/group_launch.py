@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from rlinf.scheduler.comm.directory import WORLD_SIZE
 from rlinf.scheduler.errors import CommError, ConfigError, GroupExists, NameTaken
 from rlinf.scheduler.host.info import group_entry
 from rlinf.scheduler.host.protocol import WorkerFactory
@@ -34,7 +35,7 @@ def prepare_launch(
         GroupExists: the name is taken.
     """
     # What holds channels is no group of workers that anything could be placed beside.
-    about = {} if options.registers_itself else {"world_size": len(placements)}
+    about = {} if options.registers_itself else {WORLD_SIZE: len(placements)}
     claimed = claim_name(session, name, factory.worker_class.__name__, about)
 
     def launch() -> Supervision:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -185,8 +185,13 @@ class KeptTraces:
         self._goes_on = False
         session.on_close_first(self.stop)
 
-    def begin(self, path: str | os.PathLike[str], max_bytes: int) -> JobTrace:
+    def begin(self, path: str | os.PathLike[str], max_bytes: int, opened: BinaryIO | None = None) -> JobTrace:
         """See `Cluster.trace`.
+
+        Args:
+            path: as there.
+            max_bytes: as there.
+            opened: that file, if it is open already.
 
         Raises:
             ConfigError: the job is traced already, or nothing fits into `max_bytes`.
@@ -198,8 +203,10 @@ class KeptTraces:
                 f"this driver traces the job already, to {self._trace.path}: stop that trace first"
             )
         file = Path(path).absolute()
-        with file.open("wb"):  # now, and not when all is over
-            pass
+        with (
+            nullcontext(opened) if opened is not None else file.open("ab") as now
+        ):  # and not when all is over
+            now.truncate(0)
         self._ask(BEGIN_TRACE, BeginTrace(str(file), max_bytes), None, ANSWER_TIMEOUT_S)
         self._trace, self._goes_on = JobTrace(file, partial(self._finish, file)), True
         return self._trace
@@ -232,31 +239,40 @@ class KeptTraces:
         return asked.result()
 
 
-def check_wanted_trace() -> None:
-    """Make sure, before a job is begun, that there can be the trace that RLINF_TRACE wants.
+@contextmanager
+def wanted_trace_file() -> Iterator[BinaryIO | None]:
+    """A block with the file of the trace that RLINF_TRACE wants, open before a job is begun; None if it wants none.
+
+    What was in the file stays there until the trace is begun; if the block raises, a new file goes again.
 
     Raises:
         OSError: the file cannot be written.
     """
     path = wanted_trace()
-    if path:
-        file = Path(path)
-        is_new = not file.exists()
-        with file.open("ab"):  # what is there stays until there is a job
-            pass
-        if is_new:
-            file.unlink(missing_ok=True)
+    if not path:
+        yield None
+        return
+    is_new = not Path(path).exists()
+    with Path(path).open("ab") as file:
+        try:
+            yield file
+        except BaseException:
+            if is_new:
+                Path(path).unlink(missing_ok=True)
+            raise
 
 
-def trace_from_environment(session: Session) -> None:
-    """Trace the job for as long as this driver takes part in it, if RLINF_TRACE says where to.
+def begin_wanted_trace(session: Session, file: BinaryIO) -> None:
+    """Trace the job for as long as this driver takes part in it.
+
+    Args:
+        session: of the driver.
+        file: as of `wanted_trace_file`.
 
     Raises:
         ConfigError, OSError, CommError: as of `KeptTraces.begin`.
     """
-    path = wanted_trace()
-    if path:
-        try:
-            session.service(KeptTraces).begin(path, MAX_BYTES)
-        except ConfigError as error:
-            raise ConfigError(f"{TRACE_VARIABLE}={path}: {error}; or leave {TRACE_VARIABLE} away") from error
+    try:
+        session.service(KeptTraces).begin(file.name, MAX_BYTES, file)
+    except ConfigError as error:
+        raise ConfigError(f"{TRACE_VARIABLE}={file.name}: {error}; or leave {TRACE_VARIABLE} away") from error

@@ -16,6 +16,7 @@ from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import CallCancelled, PeerDied, ResultTimeout, WorkerDied, WorkerError
 from rlinf.scheduler.host.info import WorkerAddress
 from rlinf.scheduler.host.timing import Reduce, reduce_durations
+from rlinf.scheduler.keywords import explains_calls
 from rlinf.scheduler.observe.reasons import explaining
 from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.call import Call
@@ -32,6 +33,7 @@ def _awaits(local: dict[str, Any]) -> Wait:
     return result.awaits()
 
 
+@explains_calls
 class GroupResult(Generic[R]):
     """The results of one call on several ranks, in rank order.
 

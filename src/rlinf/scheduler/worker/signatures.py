@@ -10,7 +10,8 @@ from typing import Any
 from rlinf.scheduler.errors import CallArgumentError
 from rlinf.scheduler.host.protocol import CallKind
 from rlinf.scheduler.keywords import keyword_hint
-from rlinf.scheduler.wording import nearest_name
+from rlinf.scheduler.wording import nearest_name, no_attribute
+from rlinf.scheduler.worker.attributes import declared_attributes
 
 
 def public_methods(worker_class: type) -> list[str]:
@@ -40,10 +41,10 @@ def check_method(worker_class: type, name: str) -> None:
 
 
 def check_attribute(worker_class: type, name: str) -> None:
-    """Make sure that an attribute may be read through a group; whether a worker has it, only the worker knows.
+    """Make sure that an attribute may be read through a group.
 
     Raises:
-        AttributeError: it is private, or a method.
+        AttributeError: it is private, or a method, or no worker of that class has it.
     """
     if name.startswith("_"):
         message = f"'{name}' is private to {worker_class.__name__}: a group reads public attributes only"
@@ -51,6 +52,10 @@ def check_attribute(worker_class: type, name: str) -> None:
     if inspect.isroutine(getattr(worker_class, name, None)):
         message = f"{worker_class.__name__}.{name} is a method: group.{name}(...) calls it"
         raise AttributeError(message)
+    declared = declared_attributes(worker_class)
+    if declared is not None and name not in declared:
+        public = [each for each in declared if not each.startswith("_")]
+        raise AttributeError(no_attribute(worker_class.__name__, name, public))
 
 
 def kind_of(worker_class: type, method: str) -> CallKind:

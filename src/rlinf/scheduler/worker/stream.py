@@ -11,6 +11,7 @@ from rlinf.scheduler.comm.handle import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise, Wake
 from rlinf.scheduler.errors import ResultTimeout, UnevenStreams
 from rlinf.scheduler.host.timing import Reduce
+from rlinf.scheduler.keywords import explains_calls
 from rlinf.scheduler.worker.result import GroupResult
 from rlinf.scheduler.worker.stream_call import StreamCall, ValueCell
 from rlinf.scheduler.worker.waiting import stop_waking, wait_for_any, when_any
@@ -18,6 +19,7 @@ from rlinf.scheduler.worker.waiting import stop_waking, wait_for_any, when_any
 R = TypeVar("R")
 
 
+@explains_calls
 class GroupStream(Generic[R]):
     """The values of one call of a generator method, on several ranks.
 

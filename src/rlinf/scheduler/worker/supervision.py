@@ -433,10 +433,7 @@ class GroupEntry:
 
 def groups_in(session: Session) -> dict[str, GroupEntry]:
     """The worker groups of the job, by name; one that is being launched too."""
-    prefix = group_entry("")
-    entries = session.directory.list(prefix)
-    # What holds a channel is launched as a group, but says no size.
-    sizes = {e.name.removeprefix(prefix): e.info["world_size"] for e in entries if "world_size" in e.info}
+    sizes = session.directory.group_sizes()
     return {name: GroupEntry(name, size) for name, size in sizes.items()}
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import RESULT, Wait, awaited
 from rlinf.scheduler.errors import ResultTimeout
+from rlinf.scheduler.keywords import explains_arguments
 from rlinf.scheduler.observe.reasons import explaining
 from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.worker.seconds import checked_deadline
@@ -40,6 +41,7 @@ class Waitable(Protocol):
 W = TypeVar("W", bound=Waitable)
 
 
+@explains_arguments
 def wait_all(
     results: Iterable[Waitable],
     fail_fast: bool = True,
@@ -75,6 +77,7 @@ def wait_all(
         raise
 
 
+@explains_arguments
 def wait_first(results: Iterable[W], timeout_s: float | None = None) -> W:
     """The first of `results` that is done, well or not; the others go on.
 
@@ -98,6 +101,7 @@ def _awaits(local: dict[str, Any]) -> Wait | None:
     )
 
 
+@explains_arguments
 @awaited(_awaits)
 def as_completed(results: Iterable[W], timeout_s: float | None = None) -> Iterator[W]:
     """Each of `results` as soon as it is done, well or not.

@@ -21,6 +21,7 @@ from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.host.info import Role, WorkerAddress, WorkerInfo, job_topology
 from rlinf.scheduler.host.ports import acquire_port
 from rlinf.scheduler.host.timing import Stopwatch, timer
+from rlinf.scheduler.keywords import explains_calls
 from rlinf.scheduler.planning import Placement
 from rlinf.scheduler.session import current_or_none
 from rlinf.scheduler.tape.work import at_step
@@ -39,6 +40,7 @@ R = TypeVar("R")
 T = TypeVar("T", bound="Worker")
 
 
+@explains_calls
 class Worker(Exchange):
     """One rank of a component: derive, add methods, and launch a group of them.
 

@@ -7,6 +7,7 @@ records.py       what is said of buckets
 thread.py        the thread that does everything on devices
 staging.py       this process's buckets, from what is put into them until nobody reads it
 imports.py       the buckets of others
+barred.py        whose buckets could not be opened here lately: pure
 devices.py       all of that for one process
 landing.py       objects in buckets that were passed on, on their way to whoever takes them
 pins.py          which blocks of shared memory devices read by themselves, and for how long: pure

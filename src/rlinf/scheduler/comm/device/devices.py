@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.sources import StridedTensor
+from rlinf.scheduler.comm.device.barred import Barred
 from rlinf.scheduler.comm.device.driver import DeviceDriver, DeviceUnusable
 from rlinf.scheduler.comm.device.imports import BucketImports, BucketUse
 from rlinf.scheduler.comm.device.limit import pool_limit_bytes
@@ -38,8 +39,6 @@ T = TypeVar("T")
 
 # A copy comes after what its thread had asked of the device before, which may be a whole step of training.
 COPY_TIMEOUT_S = 600.0
-# Who could not open a bucket tries it again after so long.
-BARRED_S = 60.0
 
 
 class Devices:
@@ -69,7 +68,7 @@ class Devices:
         self._staging = Staging(messenger, self._thread, self._limit_bytes)
         self._imports = BucketImports(messenger, self._thread)
         # Whose buckets could not be opened here lately.
-        self._barred: set[str] = set()
+        self._barred = Barred(messenger.call_later)
         self._said: set[str] = set()
         messenger.serve(RETIRE, self._on_retire, Retire)
         messenger.serve(OPENED, self._on_opened, BucketOpened)
@@ -215,7 +214,7 @@ class Devices:
         def done(answer: Promise[BucketUse]) -> None:
             error = answer.exception()
             if error is not None:
-                self._messenger.submit(partial(self._bar, where.owner.process_id))
+                self._messenger.submit(partial(self._barred.add, where.owner.process_id))
                 peer = where.owner_name
                 # Its text: what keeps a record of it is not to keep what the error's traceback refers to.
                 why = str(error)
@@ -224,10 +223,6 @@ class Devices:
             self._messenger.submit(lambda: then(use))
 
         self._thread.ask(partial(self._open, arrived, where)).add_done_callback(done)
-
-    def _bar(self, process_id: str) -> None:
-        self._barred.add(process_id)
-        self._messenger.call_later(BARRED_S, partial(self._barred.discard, process_id))
 
     def copy_out(self, what: str, staged: Staged, then: Callable[[Parcel | BaseException], None]) -> None:
         """Copy an object to host memory.
