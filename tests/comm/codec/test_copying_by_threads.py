@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlinf.scheduler.comm.codec import copying
-from rlinf.scheduler.comm.codec.copying import BATCH_BYTES, PARALLEL_BYTES, Company, copy_all
+from rlinf.scheduler.comm.codec.copying import BATCH_BYTES, PARALLEL_BYTES, copy_all
 from rlinf.scheduler.errors import CommTimeout
 
 DEADLINE_S = 60.0
@@ -69,70 +69,12 @@ def test_all_arrives_wherever_it_is_cut(sizes, four_cores):
 )
 def test_what_is_shared_is_cut_so_that_no_thread_has_most_of_it(sizes):
     sources, targets = arrays(sizes)
-    batches = copying._cut([(target[1:-1], source) for target, source in zip(targets, sources, strict=True)])
+    batches = copying._batches(
+        [(target[1:-1], source) for target, source in zip(targets, sources, strict=True)]
+    )
     shares = [sum(len(source) for _, source in batch) for batch in batches]
     assert sum(shares) == sum(sizes)
     assert 0 < max(shares) < 2 * BATCH_BYTES
-
-
-def company_of(num_processes, place=0):
-    """As many processes as that, and what they all see."""
-    return Company(num_processes, np.full(1, place, np.uint16).data)
-
-
-@pytest.fixture
-def begun(monkeypatch):
-    """The sizes of the batches in the order in which they are begun."""
-    sizes, copy = [], copying._copy
-    monkeypatch.setattr(
-        copying, "_copy", lambda batch: sizes.append(sum(len(x) for _, x in batch)) or copy(batch)
-    )
-    return sizes
-
-
-@pytest.mark.parametrize(("place", "order"), [(0, "0123"), (1, "1230"), (3, "3012"), (9, "0123")])
-def test_who_copies_with_others_begins_where_they_are(four_cores, begun, place, order):
-    sizes = [BATCH_BYTES + number for number in range(4)]
-    sources, targets = arrays(sizes)
-    copy_all(list(zip([target[1:-1] for target in targets], sources, strict=True)), company_of(4, place))
-    assert begun == [BATCH_BYTES + int(number) for number in order]
-    assert all(np.array_equal(target[1:-1], source) for source, target in zip(sources, targets, strict=True))
-
-
-def test_who_has_fallen_behind_goes_on_where_the_others_are(begun, monkeypatch):
-    company, copy = company_of(8), copying._copy
-
-    def copied_beside_others(batch):
-        copy(batch)
-        if len(begun) == 2:
-            company.place[0] = 5
-
-    monkeypatch.setattr(copying, "_copy", copied_beside_others)
-    sizes = [BATCH_BYTES + number for number in range(7)]
-    sources, targets = arrays(sizes)
-    copy_all(list(zip([target[1:-1] for target in targets], sources, strict=True)), company)
-    assert [size - BATCH_BYTES for size in begun] == [0, 1, 5, 6, 2, 3, 4]
-    assert company.place[0] == 4
-
-
-def test_threads_of_many_processes_copy_each_batch_once(four_cores, begun):
-    company = company_of(2)
-    sources, targets = arrays([BATCH_BYTES] * 12)
-    others = [np.zeros(BATCH_BYTES, np.uint8) for _ in sources]
-    beside = threading.Thread(
-        target=copy_all, args=(list(zip(others, sources, strict=True)), company), daemon=True
-    )
-    beside.start()
-    copy_all(list(zip([target[1:-1] for target in targets], sources, strict=True)), company)
-    beside.join(DEADLINE_S)
-    assert len(begun) == 2 * len(sources)
-    assert all(np.array_equal(target[1:-1], source) for source, target in zip(sources, targets, strict=True))
-    assert all(np.array_equal(other, source) for source, other in zip(sources, others, strict=True))
-
-
-@pytest.mark.parametrize(("num_processes", "num_threads"), [(0, 4), (1, 4), (2, 2), (3, 1), (4, 1), (300, 1)])
-def test_processes_that_copy_together_share_the_processors(four_cores, num_processes, num_threads):
-    assert copying._num_processors(company_of(num_processes)) == num_threads
 
 
 def test_threads_that_get_no_processor_hold_up_nobody(four_cores, no_helpers):

@@ -83,7 +83,7 @@ class FetchedWeights:
         frames: list[Any] = list(arrived.frames())
         try:
             if self._use is None:
-                writer.write(self.version, frames, company=arrived.company())
+                writer.write(self.version, frames)
             else:
                 frames = self._use.frames(frames)
                 writer.write(self.version, frames, partial(self._read, self._use))

@@ -20,7 +20,7 @@ import numpy as np
 
 from rlinf.scheduler.comm.codec import Encoded
 from rlinf.scheduler.comm.codec.arrays import memory_of
-from rlinf.scheduler.comm.codec.copying import Company, Copy, copy_all
+from rlinf.scheduler.comm.codec.copying import Copy, copy_all
 from rlinf.scheduler.comm.codec.sources import BytePart, StridedArray, StridedTensor
 from rlinf.scheduler.comm.codec.tensors import BITS, KNOWN_TO_NUMPY
 from rlinf.scheduler.errors import WeightsError, WeightsMismatch
@@ -168,7 +168,6 @@ class StateDictWriter:
         version: int,
         frames: Sequence[Any],
         on_device: Callable[[Callable[[], None]], None] | None = None,
-        company: Company | None = None,
     ) -> None:
         """Copy everything to its place; the dtypes and the devices stay those of the destination.
 
@@ -176,7 +175,6 @@ class StateDictWriter:
             version: for messages.
             frames: what `encode_state_dict` gave; some may be tensors of bytes on a device.
             on_device: lets something copy from there.
-            company: the processes that copy from the same frames about now.
 
         Raises:
             WeightsMismatch: keys, shapes or kinds differ; nothing was written.
@@ -191,7 +189,7 @@ class StateDictWriter:
                 there.append((row, frame))
             elif len(frame):
                 self._write(row, np.frombuffer(frame, np.uint8), copies)
-        copy_all(copies, company)
+        copy_all(copies)
         if on_device is not None and there:
             on_device(lambda: self._write_from_device(there))
 
@@ -221,7 +219,8 @@ class StateDictWriter:
         self, target: Any, row: TensorEntry, data: np.ndarray[Any, Any], copies: list[Copy]
     ) -> None:
         torch = self._torch
-        if target.is_cpu and _name_of(target.dtype) == row.dtype and target.is_contiguous():
+        same = _name_of(target.dtype) == (row.dtype if row.of_torch else np.dtype(row.dtype).name)
+        if same and target.is_cpu and target.is_contiguous():
             # Bytes: torch's own copy has threads that wait by spinning, and readers are many on a machine.
             copies.append((target.detach().view(-1).view(torch.uint8).numpy(), data))
         else:

@@ -148,9 +148,8 @@ class Weights:
             began = time.monotonic()
             note.took(delivery.frames, delivery.version)
             self._fetched[name] = version = delivery.write(writer)
-            if into_devices:
-                # So its publisher can fill this version's bucket again at once.
-                self._messenger.submit(self._messenger.parcels.release_dropped)
+            # So its publisher can fill this version's memory again at once, before it answers who asks for the next.
+            self._messenger.parcels.release_dropped_soon()
             TIMES.note_moved(FETCH, began, f"fetch version {version}", name, ((name, version),))
             return version
 

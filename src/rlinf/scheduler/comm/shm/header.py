@@ -15,7 +15,7 @@ import msgspec
 from rlinf.scheduler.comm.endpoint import Endpoint
 
 # The last two bytes but one are the version of the layout.
-MAGIC = b"rlinf\x00\x04\n"
+MAGIC = b"rlinf\x00\x03\n"
 WANTED_AT = 8
 LOW_AT = 9
 UNPIN_AT = 10

@@ -16,7 +16,6 @@ The table knows nothing of where the bytes of the blocks lie: in this arena, or 
     pinning      u8 of each slot: 1 once its process has pinned something
     dirty        u8 of each group of GROUP blocks: something was released
     marks        u8 of each block: 1 once somebody has taken what lies there for himself
-    places       u16 of each block: where in it one of those who copy it is (see `copying.Company`)
     generations  u64 of each block
     held         u8 of each block, a row for each slot
     pinned       u8 of each block, a row for each slot
@@ -40,7 +39,7 @@ _PAGE = 4096
 def _parts(num_blocks: int) -> list[int]:
     """Where the table's parts begin, in the order from above, and where it ends; each at a page, each row too."""
     row = _row_bytes(num_blocks)
-    sizes = [5 * MAX_SLOTS, row // GROUP, row, 2 * row, 8 * row, MAX_SLOTS * row, MAX_SLOTS * row]
+    sizes = [5 * MAX_SLOTS, row // GROUP, row, 8 * row, MAX_SLOTS * row, MAX_SLOTS * row]
     places = [0]
     for size in sizes:
         places.append(places[-1] - (-size // _PAGE) * _PAGE)
@@ -79,17 +78,16 @@ class HolderTable:
         self.pinning: Bytes = memory[4 * MAX_SLOTS : 5 * MAX_SLOTS]
         self.dirty: Bytes = memory[places[1] : places[1] + row // GROUP]
         self._marks: memoryview[Any] = memory[places[2] : places[2] + row].data
-        self._places: memoryview[Any] = memory[places[3] : places[3] + 2 * row].view(np.uint16).data
-        generations = memory[places[4] : places[4] + 8 * row].view(np.uint64)
-        self._held: Bytes = memory[places[5] : places[5] + MAX_SLOTS * row].reshape(MAX_SLOTS, row)
+        generations = memory[places[3] : places[3] + 8 * row].view(np.uint64)
+        self._held: Bytes = memory[places[4] : places[4] + MAX_SLOTS * row].reshape(MAX_SLOTS, row)
         # Single items are read and written five times faster through these.
         self._cells: memoryview[Any] = self._held.reshape(-1).data
-        self._pinned: memoryview[Any] = memory[places[6] : places[6] + MAX_SLOTS * row].data
+        self._pinned: memoryview[Any] = memory[places[5] : places[5] + MAX_SLOTS * row].data
         self._generations: memoryview[Any] = generations.data
         self._dirty: memoryview[Any] = self.dirty.data
         self._pids: memoryview[Any] = self.pids.data.cast("B")
         self._known_slots: tuple[bytes, list[int]] = (b"", [])
-        self._rows_at = places[5:7]
+        self._rows_at = places[4:6]
 
     def rows_at(self, slot: int) -> list[int]:
         """Where a slot's rows begin, in bytes from the beginning of the table."""
@@ -127,10 +125,6 @@ class HolderTable:
     def mark(self, index: int) -> memoryview[Any]:
         """One byte of a block that is held: 0 in each generation, until a user of the block writes 1."""
         return self._marks[index : index + 1]
-
-    def place(self, index: int) -> memoryview[Any]:
-        """One number of 16 bits of a block: a hint, which those who copy the block write and read."""
-        return self._places[index : index + 1]
 
     # -- the owner -------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rlinf.scheduler.comm.codec.copying import Company
 from rlinf.scheduler.comm.framing import Bytes
 from rlinf.scheduler.comm.shm import kernel
 from rlinf.scheduler.comm.shm.foreign import Hold
@@ -82,11 +81,6 @@ class BlockLease:
     def mark(self) -> Any:
         """One byte of the block that everybody sees (see `HolderTable.mark`)."""
         return self.hold.arena.seat.table.mark(self.hold.index)
-
-    def company(self) -> Company:
-        """This process and the others that hold the block now, for a copy of what lies there."""
-        table, index = self.hold.arena.seat.table, self.hold.index
-        return Company(len(table.holders(index)), table.place(index))
 
     def copy(self) -> Bytes:
         """A copy of the data, made without mapping it.

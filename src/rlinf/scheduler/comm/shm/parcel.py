@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rlinf.scheduler.comm.codec import Encoded, decode
-from rlinf.scheduler.comm.codec.copying import BATCH_BYTES, Company
+from rlinf.scheduler.comm.codec.copying import BATCH_BYTES
 from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.framing import Buffer, Bytes, total_bytes
 from rlinf.scheduler.comm.shm.arena import Arena
@@ -232,10 +232,6 @@ class Arrived:
     def mark(self) -> Any:
         """A byte of its block, seen by all processes: 1 once somebody has taken the object; None without a block."""
         return None if self.lease is None else self.lease.mark()
-
-    def company(self) -> Company | None:
-        """The processes that read its block now; None without a block."""
-        return None if self.lease is None else self.lease.company()
 
     def frames(self) -> list[Buffer]:
         """Its frames, to be read and handed on; those in shared memory keep their block.
