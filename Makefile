@@ -31,7 +31,7 @@ demo: .venv/.ready ## Train across components on simulated accelerators (EXAMPLE
 	$(BIN)/python examples/$(EXAMPLE)/main.py --config-name $(MODE)
 
 test: .venv/.ready ## Run the test suite
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0
+	$(BIN)/python -m pytest -n 4 --dist loadgroup --max-worker-restart 0
 
 soak: .venv/.ready ## Run the test suite with many times its random examples, seeds and rounds (EFFORT=10)
 	EFFORT=$(EFFORT) $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0 --timeout 0
