@@ -180,8 +180,37 @@ def register(worker):
     worker.size = 1
 
 
+def counted(method):
+    def run(self, *args):
+        self.num_calls = 1
+        return method(self, *args)
+
+    return run
+
+
+def has_a_size(cls):
+    cls.__init__ = counted(cls.__init__)
+    return cls
+
+
+class Wrapped(Policy):
+    @counted
+    def act(self, obs):
+        return obs
+
+
+class Assigned(Policy):
+    fill = register
+
+
+@has_a_size
+class Dressed(Policy):
+    pass
+
+
 @pytest.mark.parametrize(
-    "worker_class", [Open, Dictionary, Handed, Asked, Chosen, type("Made", (Policy,), {})]
+    "worker_class",
+    [Open, Dictionary, Handed, Asked, Chosen, Wrapped, Assigned, Dressed, type("Made", (Policy,), {})],
 )
 def test_a_class_that_may_have_others_does_not_say_which(worker_class):
     assert declared_attributes(worker_class) is None

@@ -10,6 +10,25 @@ from functools import lru_cache
 from typing import TypeAlias
 
 _LIBRARY = "rlinf.scheduler."
+_KNOWN_DECORATORS = frozenset(
+    [
+        "abstractmethod",
+        "cached_property",
+        "classmethod",
+        "dataclass",
+        "final",
+        "inference_mode",
+        "no_grad",
+        "overload",
+        "override",
+        "property",
+        "setter",
+        "staticmethod",
+        "timer",
+    ]
+)
+# Of what a class assigns in its body: none of them is a function.
+_PLAIN_VALUES = ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp | ast.BinOp | None
 
 Method: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -18,8 +37,8 @@ Method: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 def declared_attributes(worker_class: type) -> frozenset[str] | None:
     """The names of all attributes that a worker may have; None where only the worker knows.
 
-    That is so if its source cannot be read, or if a method does anything else with `self` than to name its attributes:
-    then others may set some.
+    That is so if its source cannot be read, or if others may set some: a method does anything else with `self` than to
+    name its attributes, or a function from elsewhere is a method, or around one.
     """
     names = set(dir(worker_class))
     for each in worker_class.__mro__:
@@ -40,8 +59,11 @@ def _attributes_of(each: type) -> set[str] | None:
         tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
     except (OSError, TypeError, SyntaxError):
         return None
+    definition = tree.body[0]
+    if not isinstance(definition, ast.ClassDef) or not _are_known(definition.decorator_list):
+        return None
     names = set(inspect.get_annotations(each))
-    for method in _methods(tree.body[0]):
+    for method in _methods(definition):
         of_method = None if method is None else _set_in(method)
         if of_method is None:
             return None
@@ -49,15 +71,30 @@ def _attributes_of(each: type) -> set[str] | None:
     return names
 
 
-def _methods(definition: ast.stmt) -> Iterator[Method | None]:
-    """The methods that a class's instances have; None for what may hold some."""
-    for each in getattr(definition, "body", [None]):
+def _methods(definition: ast.ClassDef) -> Iterator[Method | None]:
+    """The methods that a class's instances have; None for what may be, or hold, one that is not seen here."""
+    for each in definition.body:
         if isinstance(each, Method):
-            kinds = [decorator.id for decorator in each.decorator_list if isinstance(decorator, ast.Name)]
-            if "staticmethod" not in kinds and "classmethod" not in kinds:
+            if not _are_known(each.decorator_list):
+                yield None
+            elif not {"staticmethod", "classmethod"} & set(map(_name_of, each.decorator_list)):
                 yield each
-        elif not isinstance(each, ast.Assign | ast.AnnAssign | ast.Expr | ast.Pass | ast.ClassDef):
+        elif isinstance(each, ast.Assign | ast.AnnAssign):
+            if not isinstance(each.value, _PLAIN_VALUES):
+                yield None
+        elif not isinstance(each, ast.Expr | ast.Pass | ast.ClassDef):
             yield None
+
+
+def _are_known(decorators: list[ast.expr]) -> bool:
+    """Whether what is around a class or a method sets no attributes but such as the class says."""
+    return all(_name_of(each) in _KNOWN_DECORATORS for each in decorators)
+
+
+def _name_of(decorator: ast.expr) -> str:
+    """Its last name: "timer" for `@Worker.timer("generate")`."""
+    bare = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return bare.attr if isinstance(bare, ast.Attribute) else bare.id if isinstance(bare, ast.Name) else ""
 
 
 def _set_in(method: Method) -> set[str] | None:
