@@ -79,7 +79,8 @@ class Pulse:
     def sweep(self, now: float) -> list[Silence]:
         """The processes that are silent since the last look, or too long; to be asked every `SWEEP_S` seconds.
 
-        Who looks late was silent itself, and may not have read what came: that time counts against nobody.
+        Who looks late was silent itself, and may not have read what came: that time counts against nobody. A silence
+        that a late look found is doubted by the next look before it is told, for what leads there has not been tried.
         """
         late_s = now - self._swept_at - 2 * SWEEP_S
         self._swept_at = now
@@ -92,10 +93,11 @@ class Pulse:
             if limit_s is not None and silent_s >= max(limit_s, SILENT_S):
                 self.forget(process_id)
                 found.append(Silence(process_id, silent_s, too_long=True))
+            elif silent_s >= DOUBT_S and not heard.doubted:
+                if late_s <= 0:
+                    heard.doubted = True
+                    found.append(Silence(process_id, silent_s, early=True))
             elif silent_s >= SILENT_S and not heard.told:
                 heard.told = True
                 found.append(Silence(process_id, silent_s))
-            elif silent_s >= DOUBT_S and not heard.doubted and late_s <= 0:
-                heard.doubted = True
-                found.append(Silence(process_id, silent_s, early=True))
         return found
