@@ -149,7 +149,15 @@ def test_a_class_that_only_names_its_attributes_has_those_that_its_source_says()
             for self.step in range(3):
                 self.act(None)
 
+        def share(self):
+            Mixed.newest = self.first
+
+        @classmethod
+        def prepare(cls):
+            cls.ready = True
+
     declared = declared_attributes(Mixed)
+    assert {"newest", "ready"} <= declared
     assert {"limit", "first", "second", "file", "count", "step", "hidden_size", "double", "rank"} <= declared
     assert "third" not in declared
 
@@ -167,6 +175,16 @@ class Handed(Policy):
 class Asked(Policy):
     def __getattr__(self, name):
         return name
+
+
+class Named(Policy):
+    def fill(self):
+        self.__setattr__("size", 1)
+
+
+class OfItsClass(Policy):
+    def fill(self):
+        setattr(OfItsClass, "si" + "ze", 1)
 
 
 class Chosen(Policy):
@@ -210,7 +228,10 @@ class Dressed(Policy):
 
 @pytest.mark.parametrize(
     "worker_class",
-    [Open, Dictionary, Handed, Asked, Chosen, Wrapped, Assigned, Dressed, type("Made", (Policy,), {})],
+    [
+        *(Open, Dictionary, Handed, Asked, Named, OfItsClass, Chosen, Wrapped, Assigned, Dressed),
+        type("Made", (Policy,), {}),
+    ],
 )
 def test_a_class_that_may_have_others_does_not_say_which(worker_class):
     assert declared_attributes(worker_class) is None

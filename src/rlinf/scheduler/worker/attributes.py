@@ -62,13 +62,16 @@ def _attributes_of(each: type) -> set[str] | None:
     definition = tree.body[0]
     if not isinstance(definition, ast.ClassDef) or not _are_known(definition.decorator_list):
         return None
-    names = set(inspect.get_annotations(each))
-    for method in _methods(definition):
-        of_method = None if method is None else _set_in(method)
-        if of_method is None:
-            return None
-        names |= of_method
-    return names
+    if not all(method is not None and _only_names(method) for method in _methods(definition)):
+        return None
+    nodes = list(ast.walk(definition))
+    if any(isinstance(node, ast.Name) and node.id == "setattr" for node in nodes):
+        return None
+    # Whatever they are set on: a method may also set them by the name of its class.
+    stored = {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return stored | set(inspect.get_annotations(each))
 
 
 def _methods(definition: ast.ClassDef) -> Iterator[Method | None]:
@@ -97,8 +100,8 @@ def _name_of(decorator: ast.expr) -> str:
     return bare.attr if isinstance(bare, ast.Attribute) else bare.id if isinstance(bare, ast.Name) else ""
 
 
-def _set_in(method: Method) -> set[str] | None:
-    """The attributes of its first argument that a method names; None if it does anything else with it."""
+def _only_names(method: Method) -> bool:
+    """Whether a method does nothing with its first argument but to name attributes of it, and no special ones."""
     positional = [*method.args.posonlyargs, *method.args.args]
     own = positional[0].arg if positional else ""
     attributes = [
@@ -107,6 +110,8 @@ def _set_in(method: Method) -> set[str] | None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == own
     ]
     used = sum(isinstance(node, ast.Name) and node.id == own for node in ast.walk(method))
-    if used > len(attributes) or any(node.attr == "__dict__" for node in attributes):
-        return None
-    return {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    return used == len(attributes) and not any(_is_special(node.attr) for node in attributes)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
