@@ -185,8 +185,8 @@ def account_for_prompts(
     outcome.expect("prompts learned from", learned, outcome.num_steps * per_step)
     outcome.expect_settled("requests")
     num_prompts = outcome.num_items // settings.grpo.group_size
-    for name in ("scored", "groups"):
-        outcome.expect(f"groups put into '{name}'", Channel.connect(name).stats().num_puts, num_prompts)
+    # What was written and scored twice is refused there.
+    outcome.expect("groups put into 'groups'", Channel.connect("groups").stats().num_puts, num_prompts)
 
 
 # Each with how many updates it makes, and how many a second where nobody is killed.

@@ -20,6 +20,7 @@ from rlinf.scheduler.errors import (
     ChannelError,
     ChannelTimeout,
     CodecError,
+    SlotExpired,
     VersionTooEarly,
 )
 from waits import wait_until
@@ -138,7 +139,7 @@ def test_a_slot_that_is_dropped_goes_to_the_next_one(backend, how):
     else:
         slot = channel.admit(max_lag=0)
         slot.give_back()
-        with pytest.raises(ChannelArgumentError, match="is over"):
+        with pytest.raises(SlotExpired, match="is over"):
             channel.put("x", slot=slot)
     gc.collect()
     assert channel.admit(max_lag=0, timeout_s=DEADLINE_S).version == 0
@@ -167,7 +168,7 @@ def test_a_slot_is_used_once(backend):
     channel = admitting(backend)
     with channel.admit(max_lag=1) as slot:
         channel.put("a", slot=slot)
-        with pytest.raises(ChannelArgumentError, match="is over: an item was put with it"):
+        with pytest.raises(SlotExpired, match="is over: an item was put with it"):
             channel.put("b", slot=slot)
     assert channel.drain() == ["a"]
 
@@ -212,7 +213,7 @@ def test_a_slot_may_be_sent_and_is_used_by_whoever_puts(backend):
     assert channel.get(timeout_s=DEADLINE_S) == "made elsewhere"
     copy = pickle.loads(pickle.dumps(slot))
     assert (copy.number, copy.version, copy.queue_name) == (slot.number, 0, "default")
-    with pytest.raises(ChannelArgumentError, match="is over"):
+    with pytest.raises(SlotExpired, match="is over"):
         channel.put("again", slot=copy)
 
 

@@ -167,6 +167,25 @@ def test_every_prompt_is_learned_from_once_and_none_is_staler_than_allowed(setti
     assert all(0 <= step.reward <= 1 for step in training.steps)
 
 
+def test_a_prompt_that_is_answered_twice_is_learned_from_once(settings, monkeypatch):
+    """As where a rank of the rollout dies when it has handed over all of a prompt's answers, and said so of none."""
+    hand_over, written = RolloutWorker._hand_over, {}
+
+    def handed_over_again_when_all_are(self, answer, taken):
+        answers = written.setdefault(answer.prompt, [])
+        answers.append((answer, taken))
+        puts = [hand_over(self, answer, taken)]
+        if len(answers) == settings.grpo.group_size:
+            puts += [hand_over(self, *each) for each in answers]
+        return puts[-1]
+
+    monkeypatch.setattr(RolloutWorker, "_hand_over", handed_over_again_when_all_are)
+    training = train(settings, max_lag=1)
+    assert [step.version for step in training.steps] == [1, 2, 3, 4]
+    assert training.progress.first_left == 4 * settings.grpo.prompts_per_step
+    assert not training.progress.ahead
+
+
 def test_a_training_that_goes_on_from_a_checkpoint_learns_from_what_the_first_one_has_not(settings, tmp_path):
     checkpoint = tmp_path / "checkpoint"
 

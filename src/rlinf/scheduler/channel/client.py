@@ -296,6 +296,7 @@ class Channel(Getting, Answering, Admitting, Inspecting, Saving):
             ChannelTimeout: there was no room in time.
             ChannelUnanswered: the channel's process did not answer; the item may be in the queue or not.
             ChannelClosed: the channel is closed; the item is still the caller's alone.
+            SlotExpired: an item was put with this slot before, or it was given back.
             CodecError: the item cannot be pickled.
         """
         if _unknown:

@@ -23,6 +23,7 @@ from rlinf.scheduler.errors import (
     NameTaken,
     NotServed,
     SchedulerError,
+    SlotExpired,
     VersionTooEarly,
 )
 from rlinf.scheduler.queueing import Ending, QueueName, Reason
@@ -56,8 +57,9 @@ def ending_error(channel: str, operation: Operation, ending: Ending, detail: Any
             return ChannelEmpty(channel, f"{queue} has nothing for this {operation.kind}: {state}")
         case Reason.TOO_EARLY.value:
             return VersionTooEarly(channel, operation.queue_name, operation.version or 0, state)
-        case Reason.LOST.value:
-            return ItemsLost(channel, operation.queue_name, state)
+        case Reason.LOST.value | Reason.SPENT.value:
+            kind = ItemsLost if reason == Reason.LOST.value else SlotExpired
+            return kind(channel, operation.queue_name, state)
         case Reason.IMPOSSIBLE.value | Reason.OVERSIZE.value:
             batch = operation.describe_batch()
             why = (

@@ -58,6 +58,7 @@ boundaries through pickle unchanged.
         ├── QueueError                      of one of its queues
         │   ├── ItemsLost                   the node that held the bytes of items is gone
         │   ├── LeaseExpired                items are settled that are on lease no more: another one has them
+        │   ├── SlotExpired                 an item was put with this slot before, or it was given back
         │   └── VersionTooEarly             with this version, items would be older than they may be
         ├── ChannelJournalError             the files of a durable channel cannot be used
         └── BatchImpossible                 a batch that no future put can complete

@@ -193,6 +193,13 @@ class ItemsLost(QueueError):
     """
 
 
+class SlotExpired(QueueError):
+    """An item is put with a slot that is over: one was put with it before, or it was given back.
+
+    Whoever makes an item again, for another process died while it made it, learns by this that the first was put.
+    """
+
+
 class VersionTooEarly(QueueError):
     """`set_version` was refused: items that the version before was to take would be older than they may be.
 

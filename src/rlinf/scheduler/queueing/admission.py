@@ -138,19 +138,22 @@ class Admission:
             if owner[0] == client:
                 self.withdraw(*owner)
 
+    def why_over(self, number: int) -> str:
+        """Why nothing can be put with a slot any more; empty if something can, and where there is none."""
+        if not number or number in self.making:
+            return ""
+        return f"slot {number} is over: an item was put with it, or it was given back"
+
     def use(self, item: Item, number: int) -> None:
-        """A put of an item with a slot has begun.
+        """A put of an item with a slot that is not over has begun.
 
         Raises:
-            ValueError: there is no such slot, it is used already, or the item was made with an earlier version.
+            ValueError: there is none, another put uses it, or the item was made with an earlier version.
         """
         if not number:
             message = "this queue admits: put(item, slot=channel.admit(max_lag=...))"
             raise ValueError(message)
-        slot = self.making.get(number)
-        if slot is None:
-            message = f"slot {number} is over: an item was put with it, or it was given back"
-            raise ValueError(message)
+        slot = self.making[number]
         if slot.is_used:
             message = f"slot {number} is used by another put"
             raise ValueError(message)

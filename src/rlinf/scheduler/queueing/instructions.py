@@ -21,6 +21,7 @@ class Reason(Enum):
     ENDED = "ended"  # the queue has ended (and, for getters, is drained)
     SUCCEEDED = "succeeded"  # another one asks for the same shard now
     IMPOSSIBLE = "impossible"  # a batch that no future put can complete
+    SPENT = "spent"  # put with a slot that is over
     TOO_EARLY = "too early"  # the version may not move on: items would be older than they may be
     OVERSIZE = "oversize"  # a batch, before which an item stands that is more than it is to be
     LOST = "lost"  # items that it would have had are gone, with the node that held their bytes

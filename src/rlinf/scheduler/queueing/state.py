@@ -118,6 +118,8 @@ class ChannelState(Lending, Versioning, Recording):
             raise ValueError(message)
         queue = self._queue(queue_name)
         if queue.admission is not None:
+            if over := queue.admission.why_over(slot):
+                return [Refuse(client, ticket, Reason.SPENT, over)]
             queue.admission.use(item, slot)
         if not wait and (queue.putters or not queue.has_room(size_bytes)):
             if queue.admission is not None:
