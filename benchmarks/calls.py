@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 
 from measure import (
     KIB,
@@ -79,7 +80,7 @@ class Bench:
     def calls(self) -> dict[str, tuple[Work, Work, int]]:
         """Every workload: ours, theirs, and how many calls each makes."""
         small, medium, large = "x" * 100, b"x" * KIB, b"x" * MIB
-        array = np.ones(MIB, np.uint8)
+        array, tensor = np.ones(MIB, np.uint8), torch.ones(MIB, dtype=torch.uint8)
         one, group, actors, questions = self.one, self.group, self.actors, self.questions
         return {
             "one rank, 100 B, one at a time": (
@@ -128,6 +129,11 @@ class Bench:
             "one rank, an array of 1 MiB there and back": (
                 lambda: one.echo(array).wait(TIMEOUT_S),
                 lambda: _get(actors[0].echo.remote(array)),
+                1,
+            ),
+            "one rank, a tensor of 1 MiB there and back": (
+                lambda: one.echo(tensor).wait(TIMEOUT_S),
+                lambda: _get(actors[0].echo.remote(tensor)),
                 1,
             ),
             f"all {NUM_RANKS} ranks, an array of 1 MiB there and back": (
