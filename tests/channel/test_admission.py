@@ -170,6 +170,8 @@ def test_a_slot_is_used_once(backend):
         channel.put("a", slot=slot)
         with pytest.raises(SlotExpired, match="is over: an item was put with it"):
             channel.put("b", slot=slot)
+        with pytest.raises(SlotExpired, match="is over"):
+            channel.put(np.zeros(LARGE, np.uint8), slot=slot)
     assert channel.drain() == ["a"]
 
 
