@@ -29,6 +29,8 @@ _KNOWN_DECORATORS = frozenset(
 )
 # Of what a class assigns in its body: none of them is a function.
 _PLAIN_VALUES = ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp | ast.BinOp | None
+# Functions that may set an attribute whose name is a text.
+_SET_BY_TEXT = frozenset(["eval", "exec", "locals", "setattr", "vars"])
 
 Method: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -65,7 +67,7 @@ def _attributes_of(each: type) -> set[str] | None:
     if not all(method is not None and _only_names(method) for method in _methods(definition)):
         return None
     nodes = list(ast.walk(definition))
-    if any(isinstance(node, ast.Name) and node.id == "setattr" for node in nodes):
+    if any(isinstance(node, ast.Name) and node.id in _SET_BY_TEXT for node in nodes):
         return None
     # Whatever they are set on: a method may also set them by the name of its class.
     stored = {
