@@ -14,6 +14,7 @@ from rlinf.scheduler.queueing import (
     Limits,
     Reason,
     Refuse,
+    Ripen,
     ShardPlan,
     StartClock,
     StopClock,
@@ -273,6 +274,48 @@ def test_the_bound_of_a_consumer_is_over_all_queues():
     generation, _ = lease_of(state.lease("c", 1, Q, TERMS))
     assert state.lease("c", 2, "other", TERMS) == []
     assert delivered(state.acknowledge("c", generation)) == [("c", ["elsewhere"])]
+
+
+def test_a_consumer_that_gets_enough_elsewhere_is_passed_over_where_it_already_waits():
+    state = filled(1, max_leased=1)
+    assert state.lease("greedy", 1, Q, TERMS, 5) == []  # waits for more weight
+    assert state.get("second", 1, Q) == []
+    assert state.lease("greedy", 2, "other", TERMS) == []
+    out = state.put("p", 9, "other", "elsewhere")
+    assert delivered(out) == [("greedy", ["elsewhere"]), ("second", ["item0"])]
+
+
+def test_who_asks_behind_a_consumer_that_got_enough_elsewhere_does_not_wait_for_it():
+    state = filled(1, max_leased=1)
+    assert state.lease("greedy", 1, Q, TERMS, 5) == []
+    state.put("p", 9, "other", "elsewhere")
+    generation, _ = lease_of(state.lease("greedy", 2, "other", TERMS))
+    assert delivered(state.get("second", 1, Q)) == [("second", ["item0"])]
+    for ticket in range(5):
+        state.put("p", 10 + ticket, Q, ticket, weight=1)
+    assert delivered(state.acknowledge("greedy", generation)) == [("greedy", [0, 1, 2, 3, 4])]
+
+
+def test_a_batch_of_others_ripens_behind_a_consumer_that_got_enough_elsewhere():
+    state = filled(1, max_leased=1)
+    assert state.lease("greedy", 1, Q, TERMS, 5) == []
+    assert state.get_batch("second", 1, Q, 5, Limits(max_wait_s=1.0)) == []
+    state.put("p", 9, "other", "elsewhere")
+    out = state.lease("greedy", 2, "other", TERMS)
+    assert [(each.client, each.ticket) for each in out if isinstance(each, Ripen)] == [("second", 1)]
+
+
+def test_it_is_passed_over_behind_a_line_that_was_restored_too():
+    state = filled(1, max_leased=1)
+    assert state.lease("greedy", 1, Q, TERMS, 5) == []
+    assert state.get("second", 1, Q) == []
+    state.put("p", 9, "other", "elsewhere")
+    twin = ChannelState(max_leased=1)
+    snapshot = state.snapshot()
+    twin.restore(snapshot.record, [item.payload for item in snapshot.items])
+    for each in (state, twin):
+        out = each.lease("greedy", 2, "other", TERMS)
+        assert delivered(out) == [("greedy", ["elsewhere"]), ("second", ["item0"])]
 
 
 def test_a_plain_get_has_no_bound():

@@ -510,7 +510,7 @@ MADE_ANEW = {
     WeightedFifo: "groups num_items size_bytes weight",
     RankedItems: "_by_age _by_rank",
     Getter: "lease",
-    Client: "num_leased",
+    Client: "leasing num_leased",
     Admission: "_epoch _lent _lent_before _next_number _open _owned",
     Leases: "max_attempts max_leased",
     Tally: "held_bytes leases max_bytes num_gets touched",

@@ -24,14 +24,26 @@ QueueT = TypeVar("QueueT", bound=Timed)
 class Client(Generic[QueueT]):
     """One process that uses the channel, and its unfinished operations by ticket."""
 
-    __slots__ = ("name", "num_leased", "operations", "parked")
+    __slots__ = ("leasing", "name", "num_leased", "operations", "parked")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.num_leased = 0  # items
+        # How many of its getters that want leases stand in line, by queue; those in `parked` do not.
+        self.leasing: dict[QueueT, int] = {}
         # Its getters that wait until it has fewer items on lease.
         self.parked: dict[Getter[QueueT], None] = {}
         self.operations: dict[int, Getter[QueueT] | Putter[QueueT]] = {}
+
+    def lines_up(self, getter: Getter[QueueT]) -> None:
+        """A getter of its own that wants a lease stands in line."""
+        self.leasing[getter.queue] = self.leasing.get(getter.queue, 0) + 1
+
+    def leaves(self, getter: Getter[QueueT]) -> None:
+        """It does not any more."""
+        left = self.leasing.pop(getter.queue) - 1
+        if left:
+            self.leasing[getter.queue] = left
 
 
 class Getter(Generic[QueueT]):

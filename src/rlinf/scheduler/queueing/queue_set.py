@@ -171,12 +171,14 @@ class QueueSet:
             self._follow(out)
 
     def _follow(self, out: list[Instruction]) -> None:
-        """What has entered is seen by subscriptions, and where that, or anything else, made room, puts enter."""
+        """What happened to a queue is seen by its subscriptions, and by others; where there is room now, puts enter."""
         tally = self._tally
         while True:
             touched, tally.touched = tally.touched, {}
-            for tap in touched:
-                tap.settle(self.closed, out)
+            for queue in touched:
+                queue.settle(self.closed, out)
+                queue.touch_taps()
+                self._drop_if_idle(queue)
             self._relieve(out)
             if not tally.touched:
                 return

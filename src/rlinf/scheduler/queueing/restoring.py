@@ -136,6 +136,8 @@ class Restorer:
             queue.sharding.wait(getter, record.shard)
         else:
             (queue.parked if record.parked else queue.getters)[getter] = None
+            if getter.terms is not None and not record.parked:
+                getter.client.lines_up(getter)
 
     def _put(self, queue: NamedQueue, record: PutRecord) -> None:
         client, item = self._clients[record.client], self.item(record.item, queue.tally.now)

@@ -32,6 +32,8 @@ class ServingQueue(MatchingQueue):
         tally.num_gets += 1
         getter.number = tally.num_gets
         self.getters[getter] = None
+        if getter.terms is not None:
+            getter.client.lines_up(getter)
 
     def get_part(
         self, getter: AnyGetter, plan: ShardPlan, index: int, done_step: int, out: list[Instruction]
@@ -57,6 +59,8 @@ class ServingQueue(MatchingQueue):
             del self.parked[getter], getter.client.parked[getter]
         else:
             del self.getters[getter]
+            if getter.terms is not None:
+                getter.client.leaves(getter)
 
     def unpark(self, client: AnyClient) -> None:
         """Getters of a client that were passed over stand in line again, each at its old place."""
@@ -68,6 +72,8 @@ class ServingQueue(MatchingQueue):
         for getter in sorted([*before, *unparked], key=_number_of, reverse=True):
             self.getters[getter] = None
             self.getters.move_to_end(getter, last=False)
+        for getter in unparked:
+            client.lines_up(getter)
 
     def settle(self, closed: bool, out: list[Instruction]) -> None:
         """Serve getters and let puts enter until neither line can move."""
@@ -112,7 +118,9 @@ class ServingQueue(MatchingQueue):
             if self.admission is not None:
                 self.admission.give(items)
             if getter.terms is not None:
+                getter.client.leaves(getter)
                 self.tally.leases.begin(getter, getter.terms, items, out)
+                self._make_way(getter.client)
                 continue
             getter.items = items
             self.delivering += 1
@@ -139,7 +147,17 @@ class ServingQueue(MatchingQueue):
     def _park(self, getter: AnyGetter) -> None:
         """Pass over a getter whose client has enough on lease; the others do not wait for it."""
         del self.getters[getter]
+        getter.client.leaves(getter)
         self.parked[getter] = getter.client.parked[getter] = None
+
+    def _make_way(self, client: AnyClient) -> None:
+        """Other queues pass over a client that has enough on lease now, too, where it is first in line."""
+        if not self.tally.leases.is_at_bound(client):
+            return
+        first = (next(iter(queue.getters)) for queue in client.leasing if queue is not self)
+        in_the_way = [getter for getter in first if getter.client is client and getter.terms is not None]
+        for getter in sorted(in_the_way, key=_number_of):
+            self.tally.touched[getter.queue] = None
 
     def _refuse_parked(self, closed: bool, out: list[Instruction]) -> None:
         """Tell those who were passed over that nothing more comes."""

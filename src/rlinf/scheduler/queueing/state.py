@@ -185,6 +185,8 @@ class ChannelState(Lending, Versioning, Recording):
         if queue is None:
             return 0
         queue.get_run(self._client(client), tickets, out)
+        if self._tally.touched:
+            self._follow(out)
         return len(tickets)
 
     def _open_queue(self, name: QueueName) -> NamedQueue | None:
@@ -565,6 +567,8 @@ class ChannelState(Lending, Versioning, Recording):
             queue.settle(self.closed, out)
         if not queue.delivering:
             self._drop_if_idle(queue)
+        if self._tally.touched:
+            self._follow(out)
 
     def _end(self, queues: Collection[NamedQueue]) -> list[Instruction]:
         out: list[Instruction] = []

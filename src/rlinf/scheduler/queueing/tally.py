@@ -53,7 +53,7 @@ class Tally:
         watches: each is told what enters which queue.
         num_lost: of the items accepted, those that are lost; lost_bytes: their size.
         has_losses: some bytes are gone, of items here or of such as may come back.
-        touched: subscriptions for which something may have changed.
+        touched: subscriptions, and queues, for which what happened to another one may have changed something.
     """
 
     __slots__ = (
@@ -84,5 +84,5 @@ class Tally:
         self.held_bytes = 0
         # Queues with puts that may wait for what other queues hold.
         self.crowded: dict[Any, None] = {}
-        self.touched: dict[Tap, None] = {}
+        self.touched: dict[Any, None] = {}
         self.watches: list[Watch] = []

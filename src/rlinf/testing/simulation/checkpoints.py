@@ -163,7 +163,8 @@ class Checkpoints:
             for name, items in self._ledger.at_rest(done).items()
             if name != SHARDS or self._script.plan is None
         }
-        dead = {(_name_of(item.queue), item.number): item.attempts for item in self._ledger.leases.dead}
+        letters = (item for item in self._ledger.leases.dead if not item.is_gone)
+        dead = {(_name_of(item.queue), item.number): item.attempts for item in letters}
         return snapshot, Wanted(queues, dead)
 
     def _restart(self, snapshot: Snapshot) -> ChannelState:

@@ -45,6 +45,7 @@ class Ledger:
         credit_bytes: what a client may send to a queue unasked, unless it is a single larger item.
         max_attempts: how often an item is given out on lease; 0 for any number.
         max_leased: how many items a client may have on lease; 0 for any number.
+        marks: large items lie in shared memory, where their server sees that they were taken.
 
     Attributes:
         leases: what is on lease.
@@ -60,6 +61,7 @@ class Ledger:
         credit_bytes: int,
         max_attempts: int = 0,
         max_leased: int = 0,
+        marks: bool = True,
     ) -> None:
         self.leases = LeaseBook(max_attempts, max_leased)
         self._bounds = Bounds(maxsize, max_bytes, total_bytes, self._own_queues, self.leases)
@@ -73,6 +75,7 @@ class Ledger:
         self._gets: dict[Ticket, tuple[QueueName, Asked]] = {}
         self._books: dict[Ticket, QueueBook] = {}  # of gets
         self._taps: list[TapBook] = []
+        self._marks = marks
         self._marked: set[int] = set()  # of those that several read: by somebody
         self._deliveries: dict[Ticket, list[Known]] = {}
         self._inline: dict[Ticket, bool] = {}
@@ -164,7 +167,7 @@ class Ledger:
         """Items become a user's; a large one is marked."""
         for item in items:
             known = self._seen(item) if queue == TAP else self._items[item]
-            if known.size_bytes > MARKED_BYTES:
+            if self._marks and known.size_bytes > MARKED_BYTES:
                 known.marked_by = client
                 self._marked.add(item)
             known.taken_by.append(client)
