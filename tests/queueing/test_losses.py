@@ -201,6 +201,19 @@ def test_the_end_of_a_queue_comes_after_its_losses():
     assert refused(state.get("actor", 2, "q"))[0][2] is Reason.ENDED
 
 
+def test_the_end_of_a_queue_comes_after_its_losses_also_for_those_who_have_enough_on_lease():
+    state = ChannelState(max_leased=1)
+    put(state, "a", queue="elsewhere")
+    state.lease("actor", 1, "elsewhere", TERMS)
+    assert state.lease("actor", 2, "q", TERMS, 5) == []
+    assert state.lease("actor", 3, "q", TERMS) == []
+    put(state, "b")
+    state.end("q")
+    told = refused(state.lose_items(why("b")))
+    assert told[0] == ("actor", 2, Reason.LOST, "1 item went")
+    assert [each[1:3] for each in told[1:]] == [(3, Reason.ENDED)]
+
+
 def test_what_is_lost_is_counted_in_a_record_also_what_would_be_when_it_came_back():
     state = ChannelState()
     put(state, "a", "b", "c", "d")

@@ -160,11 +160,14 @@ class ServingQueue(MatchingQueue):
             self.tally.touched[getter.queue] = None
 
     def _refuse_parked(self, closed: bool, out: list[Instruction]) -> None:
-        """Tell those who were passed over that nothing more comes."""
+        """Tell those who were passed over that nothing more comes, and the first of them what is lost."""
         if not self._is_last(closed) or self.fifo.num_items or self._may_come_back():
             return
         for getter in list(self.parked):
             self.withdraw_get(getter)
+            if self.lost:
+                out.append(self._told_of_lost(getter))
+                continue
             out.append(Refuse(getter.client.name, getter.ticket, self.why_over(closed), self.describe()))
 
     def _serve_shards(self, sharding: Sharding[AnyGetter], closed: bool, out: list[Instruction]) -> None:

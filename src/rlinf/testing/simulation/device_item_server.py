@@ -94,8 +94,8 @@ class ItemServer:
         self.host.world.note(self.host.name, "hears", sender, type(message).__name__, message[0])
         match message:
             case Put(item):
-                self._hold(item)
-                self._carry_out(state.put(sender, item.number, QUEUE, item))
+                is_there = self._hold(item)
+                self._carry_out(state.put(sender, item.number, QUEUE, item) if is_there else [])
             case Get(ticket):
                 self._carry_out(state.get(sender, ticket, QUEUE))
             case Confirm(ticket):
@@ -132,11 +132,15 @@ class ItemServer:
                     outcome = each.reason.value
             self._carry_out(out)
 
-    def _hold(self, item: ItemAt) -> None:
+    def _hold(self, item: ItemAt) -> bool:
+        """Hold the block of an item; whether it is there: one of who is gone, or holds this process for gone, is not."""
         self._held[item.number] = item
         is_there = self.reader.hold(item.producer, item.block, item.generation)
-        if not is_there and self._owners[item.producer].alive and item.producer not in self._book.given_up:
+        owner = self._owners[item.producer]
+        may_be_gone = item.producer in self._book.given_up or owner.sessions.has_given_up(self.host.name)
+        if not is_there and owner.alive and not may_be_gone:
             raise Violation(f"item {item.number} is put, and its block is gone", (item.number,))
+        return is_there
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for each in instructions:

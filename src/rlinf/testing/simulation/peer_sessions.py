@@ -78,11 +78,15 @@ class PeerSessions:
 
     def send(self, peer: str, message: Any) -> None:
         """Send; it arrives once and in order, unless the session ends before."""
+        is_new = peer not in self._halves
         half = self._half(peer)
         if half.session.state is not State.DEAD:
             half.num_said += 1
             half.session.send((half.num_said, message))
-            self._step(half)
+            if is_new:
+                self._step(half)
+            elif not half.pumping:  # who sends something does not hear of an end while it does
+                self._pump(half)
 
     def check_rest(self) -> None:
         """Check that nothing is under way when the world rests."""
