@@ -133,7 +133,7 @@ class ItemServer:
             self._carry_out(out)
 
     def _hold(self, item: ItemAt) -> bool:
-        """Hold the block of an item; whether it is there: one of who is gone, or holds this process for gone, is not."""
+        """Hold the block of an item; whether it is there: one of who is gone, or holds us for gone, is not."""
         self._held[item.number] = item
         is_there = self.reader.hold(item.producer, item.block, item.generation)
         owner = self._owners[item.producer]
