@@ -525,3 +525,14 @@ def test_what_a_subscription_has_lost_is_counted_where_it_was_put_in_a_checkpoin
 )
 def test_its_bound_is_told_as_a_bound_and_not_as_what_it_holds(bounds, said):
     assert said in TapTerms(Q, **bounds).describe()
+
+
+def test_a_put_that_waited_for_a_subscription_that_is_over_waits_for_no_other_queue_afterwards():
+    """Who takes the channel over is told of the queues with such puts; this one is not even there any more."""
+    state = tapped(TapTerms(Q, drops=False, maxsize=1), maxsize=1)
+    put(state, "a", "b")
+    vacancy = state.leave_subscription("reader", 1, "log")
+    state.give_up_subscription("log", vacancy)
+    assert take_all(state, Q) == ["a", "b"]
+    record = state.snapshot().record
+    assert (record.queues, record.crowded) == ([], [])

@@ -124,7 +124,7 @@ class BoundedQueue:
             held_bytes = self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
             tally.held_bytes += held_bytes - self.counted_bytes
             self.counted_bytes = held_bytes
-        elif not self.taps:
+        elif not (self.taps or tally.crowded):
             return
         if self.putters:
             tally.crowded[self] = None
