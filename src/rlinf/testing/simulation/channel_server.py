@@ -362,7 +362,7 @@ class ChannelServer:
                 out = self.state.finish_part(client, SHARDS, index, step)
                 self._ledger.part_is_done(client, SHARDS, index, step, refused=out is None)
             case Extend(generation):
-                leases.hear(client, generation, self.world.now_us)
+                leases.hear(client, generation, self.host.heard_us)
                 out = self.state.extend(client, generation)
         return out or []
 
@@ -493,7 +493,7 @@ class ChannelServer:
                 accepted.append(instruction.ticket)
             else:
                 answers.append(self._as_answer(instruction))
-        self._ledger.follow(instructions, self.state, self.world.now_us)
+        self._ledger.follow(instructions, self.state, self.host.heard_us)
         if self._remote is not None:
             self.host.later(1, self.release_all)
 

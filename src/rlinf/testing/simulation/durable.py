@@ -150,6 +150,11 @@ class JournaledHost:
         """The channel's own clock."""
         return self._now_us
 
+    @property
+    def heard_us(self) -> int:
+        """When it heard what it is at, by the clock of the world: it may be stopped before it comes to that."""
+        return self._now_us + self._behind_us
+
     def serve(self, _name: str, server: Any) -> None:
         """Tell a server what happens."""
         self.server = server

@@ -212,7 +212,8 @@ class LeaseBook:
         queue = self._held[generation].queue
         living: list[Known] = []
         for item in self._release(generation, places):
-            if 0 < self._max_attempts <= item.attempts and not item.is_gone:
+            is_dead = 0 < self._max_attempts <= item.attempts and not item.is_gone
+            if is_dead and not queue.gone:
                 self._dead[item.number, item.queue] = (queue, item)
                 queue.num_dead += 1
             else:

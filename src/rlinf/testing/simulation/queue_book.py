@@ -104,6 +104,7 @@ class QueueBook:
         leased_bytes: their size.
         num_dead: dead letters.
         unreported: items that are lost, and nobody was told.
+        gone: it was a subscription, and nobody reads it any more: what comes back is dropped.
     """
 
     def __init__(self) -> None:
@@ -125,6 +126,7 @@ class QueueBook:
         self._returned: list[tuple[int, Known]] = []  # ascending
         self._fresh: list[Known] = []  # by order
         self._passes = 0
+        self.gone = False
 
     def __iter__(self) -> Iterator[Known]:
         yield from (item for _, item in self._returned)

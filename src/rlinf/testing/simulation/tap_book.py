@@ -21,7 +21,6 @@ class TapBook(QueueBook):
     Attributes:
         members: who reads it, by client and number.
         until_us: how long the last member may be succeeded.
-        gone: nobody does any more.
         num_dropped: how many it gave up.
         seen: every item that entered it, by number.
     """
@@ -31,7 +30,6 @@ class TapBook(QueueBook):
         self.terms = terms
         self.members: set[tuple[str, int]] = set()
         self.until_us = 0
-        self.gone = False
         self.num_dropped = 0
         self.seen: dict[int, Known] = {}
         self._sources = sources

@@ -50,6 +50,11 @@ class Process:
         return self.world.now_us
 
     @property
+    def heard_us(self) -> int:
+        """When it heard what it is at, by the clock of the world."""
+        return self.world.now_us
+
+    @property
     def paused_us(self) -> int:
         """How long it has been paused until now, all in all."""
         return self._paused_us + (0 if self._paused_at is None else self.world.now_us - self._paused_at)
