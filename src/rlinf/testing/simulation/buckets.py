@@ -117,6 +117,10 @@ class BucketOwner:
         if ("free", number) in self._busy.values():
             self.host.send(reader, self._service, Retire(self.key(number)))
 
+    def is_lent(self, block: Block) -> bool:
+        """Whether what a block stands for is still in its bucket."""
+        return block in self._busy
+
     def drop(self, block: Block) -> None:
         """The owner itself uses a block no more."""
         block.uses -= 1

@@ -127,8 +127,8 @@ class ItemUser:
         self.host.send(self._server.name, DEVICE_ITEMS, Put(item))
 
     def _read_out(self, reader: str, ticket: int, item: ItemAt) -> None:
-        memory = self.owner.memory.get(item.bucket)
-        if memory is None or memory.content != item.number:
+        # Who asked may have given up, and another one taken it, before this process comes to it.
+        if not self.owner.is_lent(self._blocks[item.number]):
             self.host.send(reader, DEVICE_ITEMS, ReadOut(ticket, is_there=False))
             return
         answer = partial(self.host.send, reader, DEVICE_ITEMS, ReadOut(ticket, is_there=True))
