@@ -234,7 +234,8 @@ class QueueBook:
     def waiting_first(self) -> list[Known]:
         """The put that enters next, if one waits for room, and as far as that is known."""
         waiting = (item for ticket, item in self.line.items() if ticket not in self.granted)
-        return [item for item in (next(waiting, None),) if item is not None and not item.stands_behind]
+        first = next(waiting, None)
+        return [] if first is None or (first.stands_behind and self.granted) else [first]
 
     # -- what must be --------------------------------------------------------------------------------
 
