@@ -189,7 +189,9 @@ class ItemUser:
 
     def _opens(self, item: ItemAt) -> bool:
         """Open its bucket; whether that can be."""
-        if item.key not in self.reader.buckets and not self.reader.owner(item.producer).host.alive:
+        # Sessions do not begin anew here: whoever has lost a producer would not hear that it gives the bucket up.
+        is_there = item.producer not in self._lost_peers and self.reader.owner(item.producer).host.alive
+        if item.key not in self.reader.buckets and not is_there:
             return False
         if self.reader.open(item.key, item.bucket):
             self.host.send(item.producer, DEVICE_ITEMS, Opened(item.bucket))
