@@ -128,7 +128,8 @@ class ItemUser:
 
     def _read_out(self, reader: str, ticket: int, item: ItemAt) -> None:
         # Who asked may have given up, and another one taken it, before this process comes to it.
-        if not self.owner.is_lent(self._blocks[item.number]):
+        is_lent = self.owner.is_lent(self._blocks[item.number])
+        if not is_lent or self.owner.memory[item.bucket].content != item.number:
             self.host.send(reader, DEVICE_ITEMS, ReadOut(ticket, is_there=False))
             return
         answer = partial(self.host.send, reader, DEVICE_ITEMS, ReadOut(ticket, is_there=True))

@@ -186,12 +186,15 @@ class JournaledHost:
             self.server.resume(image)
             for key, timers in self._timers.items():
                 self._timers[key] = deque((due_us, timers[0][1]) for due_us in dues.get(key, ()))
-        for number, turn in enumerate(self._journal.turns()):
+        turns = self._journal.turns()
+        # Its clock stands since the last of them.
+        self._behind_us = self.world.now_us - (turns[-1].now_us if turns else self._now_us)
+        for number, turn in enumerate(turns):
             if number == self._journal.num_done:
                 self.world.note(self.host.name, "was not told", len(turn.records))
                 on_untold()
             self._apply(turn)
-        self._journal.num_done = len(self._journal.turns())
+        self._journal.num_done = len(turns)
 
     def go_live(self) -> None:
         """Hear clients from now on."""
