@@ -10,9 +10,14 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-from browser import Browser
+from playwright.sync_api import Browser, Page, expect
+
+from browser import chromium, complaints_of, tasks_ms
 from rlinf.scheduler.observe.status import (
     ChannelStatus,
     DeviceStatus,
@@ -31,7 +36,7 @@ DEVICES = 8
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 MIB = 1 << 20
 FRAME_MS = 16
-IS_LIVE = "typeof page === 'object' && page.status !== null"
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 # Share of nodes, devices of a rank, and what it calls, of each group.
 GROUPS = {
     "actor": (0.0, 0.25, 1, "update"),
@@ -298,10 +303,9 @@ def why() -> dict[str, object]:
 
 def measure(browser: Browser, url: str, seconds: float) -> None:
     """Print what following a page costs its main thread."""
-    browser.show(url, *SIZES["wide"])
-    browser.wait_until(IS_LIVE)
-    time.sleep(3)
-    tasks = sorted(browser.tasks_ms(seconds))
+    with opened(browser, url, "wide", "light") as page:
+        page.wait_for_timeout(3000)
+        tasks = sorted(tasks_ms(page, seconds))
     longest = ", ".join(f"{each:.1f}" for each in tasks[-5:])
     num_long = sum(each > FRAME_MS for each in tasks)
     print(
@@ -310,28 +314,35 @@ def measure(browser: Browser, url: str, seconds: float) -> None:
     )
 
 
+@contextmanager
+def opened(browser: Browser, url: str, size: str, scheme: Literal["light", "dark"]) -> Iterator[Page]:
+    """Open the page of a job in a window of a size, wait until it is live, and print what it complains of."""
+    width, height = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, is_mobile=width < 600
+    )
+    page = context.new_page()
+    complaints = complaints_of(page)
+    page.goto(url)
+    expect(page.locator("#live")).to_contain_text("live, ")
+    yield page
+    context.close()
+    for complaint in complaints:
+        print(f"the page complains: {complaint}")
+
+
 def take_pictures(browser: Browser, url: str, folder: Path, after_s: float) -> None:
     """Save how the page looks."""
     folder.mkdir(parents=True, exist_ok=True)
-    for size, (width, height) in SIZES.items():
-        for scheme in ("light", "dark"):
-            browser.show(url, width, height, dark=scheme == "dark")
-            browser.wait_until(IS_LIVE)
-            time.sleep(after_s)
-            browser.picture(folder / f"{size}-{scheme}.png")
-            browser.evaluate("choose('rank', page.status.groups[1].ranks[0].address)")
-            time.sleep(0.3)
-            browser.picture(folder / f"{size}-{scheme}-chosen.png")
-            full = browser.evaluate("document.documentElement.scrollHeight")
-            browser.call(
-                "Emulation.setDeviceMetricsOverride",
-                width=width,
-                height=full,
-                deviceScaleFactor=1,
-                mobile=width < 600,
-            )
-            time.sleep(1.2)
-            browser.picture(folder / f"{size}-{scheme}-whole.png")
+    for size in SIZES:
+        for scheme in SCHEMES:
+            with opened(browser, url, size, scheme) as page:
+                page.wait_for_timeout(after_s * 1000)
+                page.screenshot(path=folder / f"{size}-{scheme}.png")
+                page.evaluate("choose('rank', page.status.groups[1].ranks[0].address)")
+                page.wait_for_timeout(300)
+                page.screenshot(path=folder / f"{size}-{scheme}-chosen.png")
+                page.screenshot(path=folder / f"{size}-{scheme}-whole.png", full_page=True)
 
 
 def main() -> None:
@@ -345,13 +356,11 @@ def main() -> None:
     chosen = parser.parse_args()
     server = None if chosen.url else WebServer(SimulatedJob(chosen.nodes), why)
     url = chosen.url or (server.url if server else "")
-    with Browser() as browser:
+    with chromium() as browser:
         if chosen.pictures:
             take_pictures(browser, url, chosen.pictures, chosen.after_s)
         else:
             measure(browser, url, chosen.seconds)
-        for complaint in browser.complaints():
-            print(f"the page complains: {complaint}")
     if server:
         server.close()
 

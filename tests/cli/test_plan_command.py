@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from plan_files import rlinf
 
+from plan_files import rlinf
 from rlinf.cli.plan_table import plan_rows, render_plan
 from rlinf.scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from plan_files import MIXED_FLEET, rlinf
 
 OLD = "cluster: {component_placement: {actor: 0-7, env: 8-15, critic: '0'}}"

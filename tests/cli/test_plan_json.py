@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from plan_files import plan_mixed_fleet, rlinf
 
+from plan_files import plan_mixed_fleet, rlinf
 from rlinf.scheduler.planning import PlanWarning
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan-json.md"

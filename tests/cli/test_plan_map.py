@@ -4,8 +4,8 @@ import io
 import sys
 
 import pytest
-from plan_files import plan_mixed_fleet, rlinf
 
+from plan_files import plan_mixed_fleet, rlinf
 from rlinf.cli.palette import looks
 from rlinf.cli.plan_map import render_map
 from rlinf.scheduler.planning import PlacementRule, Sharing, Topology, plan_components

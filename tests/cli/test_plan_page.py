@@ -4,8 +4,8 @@ import json
 from html.parser import HTMLParser
 
 import pytest
-from plan_files import plan_mixed_fleet, rlinf
 
+from plan_files import plan_mixed_fleet, rlinf
 from rlinf.cli.plan_page import page_data
 from rlinf.cli.plan_report import report_on
 from rlinf.scheduler.planning import HardwareUnit, NodeGroup, PlacementRule, Topology, plan_components
