@@ -144,7 +144,6 @@ def hold_without_descriptors(ready, name):
     """Hold a channel in a process that cannot open what it is sent, though it could when it was asked."""
     Channel.create(name)
     known = kernel.open_of
-    ready.put("there")
 
     def refuse(pid, fd):
         # Offers come before items.
@@ -153,6 +152,7 @@ def hold_without_descriptors(ready, name):
         return known(pid, fd)
 
     kernel.open_of = refuse
+    ready.put("there")
     ready.get("never")
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rlinf.scheduler.engine.node.processes import living
 from rlinf.scheduler.engine.probe import simulated_environment
 from rlinf.scheduler.planning import Node
 from rlinf.testing.machines import Machine, MachineStar
@@ -98,8 +99,14 @@ class Host:
         return found[0]
 
     def _processes_of(self, program: str) -> list[int]:
-        paths = {pid: command.partition(" ")[0] for pid, command in self.processes().items()}
-        return [pid for pid, path in paths.items() if path.endswith(f"/{program}")]
+        found = [
+            pid
+            for pid, command in self.processes().items()
+            if command.partition(" ")[0].endswith(f"/{program}")
+        ]
+        # What it has just forked bears its name until it runs a program of its own.
+        forked = {process.pid for process, parent in living().items() if parent in found}
+        return [pid for pid in found if pid not in forked]
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes but this one."""
