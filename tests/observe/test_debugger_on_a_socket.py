@@ -160,9 +160,13 @@ def test_a_breakpoint_on_the_way_of_who_debugs_already_is_theirs(debugged, conne
     method = debugged(comes_to_three)
     client = connect(method.path())
     client.hear()
-    for step, line in (("s", "stop_here()"), ("n", "return sys.gettrace()")):
-        client.say(step)
-        assert f"-> {line}\n" in client.hear()
+    shown = []
+    # Where the first breakpoint stops, at it or behind it, depends on the version of Python.
+    while not shown or "-> return sys.gettrace()\n" not in shown[-1]:
+        client.say("n" if shown else "s")
+        shown.append(client.hear())
+        assert "comes_to_three()" in shown[-1]
+    assert 2 <= len(shown) <= 6
     client.say("c")
     assert client.rest() == ""
     assert method.result() is None

@@ -252,10 +252,10 @@ def test_a_folder_that_is_taken_away_before_it_is_held_is_made_again(monkeypatch
     folder.mkdir(mode=0o700)
     open_file = os.open
 
-    def open_late(path, *about):
+    def open_late(path, *about, **options):
         if take_away.pop() if take_away else False:
             folder.rmdir()
-        return open_file(path, *about)
+        return open_file(path, *about, **options)
 
     monkeypatch.setattr(os, "open", open_late)
     try:

@@ -13,7 +13,7 @@ from rlinf.scheduler.errors import CommError
 from rlinf.scheduler.events import JobLost
 from rlinf.scheduler.session import Session, current_or_none, set_current
 from rlinf.scheduler.session import session as session_module
-from scarce_threads import refuse_thread
+from scarce_threads import refuse_thread_object
 from waits import wait_until
 
 DEADLINE_S = 60.0
@@ -87,7 +87,7 @@ def test_a_listener_that_closes_what_is_being_left_holds_up_nobody(session):
 @pytest.mark.parametrize("how", ["by its I/O thread", "in its I/O thread's place"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_process_that_has_to_leave_the_job_does_so_though_it_can_start_no_thread(session, monkeypatch, how):
-    refused = refuse_thread(monkeypatch, "_bootstrap")  # of `threading`
+    refused = refuse_thread_object(monkeypatch)
     undone = threading.Event()
     session.on_close(undone.set)
     if how == "by its I/O thread":

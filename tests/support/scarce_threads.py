@@ -19,5 +19,18 @@ def refuse_thread(monkeypatch, function):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(_thread, "start_new_thread", refuse_once)
-    monkeypatch.setattr(threading, "_start_new_thread", refuse_once)
+    return refused
+
+
+def refuse_thread_object(monkeypatch):
+    """Let the first `threading.Thread` not be had; the event is set when it was refused."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def refuse_once(thread):
+        if refused.is_set():
+            return start(thread)
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
     return refused
