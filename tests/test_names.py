@@ -1,6 +1,7 @@
 """Names: one class of the library, one name."""
 
 import ast
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -43,3 +44,40 @@ def test_no_benchmark_hides_a_module_of_an_example():
     """Benchmarks import examples, and what lies beside a program is found first."""
     modules = {path.stem for path in (ROOT / "examples").glob("*/*.py")} - {"main"}
     assert modules & {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == set()
+
+
+# With an underscore, and documented all the same.
+DOCUMENTED = {"os._exit", "sys._current_frames", "sys._getframe"}
+
+
+def private_names(text):
+    """The private names of the standard library that a module uses, as `module.name`."""
+    tree, modules, found = ast.parse(text), {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
+            found.add(f"{modules.get(ast.unparse(node.value), '')}.{node.attr}")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 1:
+            owner, name = ast.unparse(node.args[0]), getattr(node.args[1], "value", None)
+            if isinstance(name, str) and name.startswith("_"):
+                found.add(f"{modules.get(owner, '')}.{name}")
+    return {name for name in found if name.partition(".")[0] in sys.stdlib_module_names} - DOCUMENTED
+
+
+def test_tests_reach_for_no_private_name_of_the_standard_library():
+    """Such a name is another one, or none, in the next version of Python."""
+    paths = TESTS.rglob("*.py")
+    used = {str(path.relative_to(TESTS)): private_names(path.read_text(encoding="utf-8")) for path in paths}
+    assert {path: names for path, names in used.items() if names} == {}
+
+
+def test_a_private_name_would_be_found():
+    text = (
+        "import threading\nfrom os import _exit\nthreading._active\nmonkeypatch.setattr(threading, '_x', 1)"
+    )
+    assert private_names(text) == {"threading._active", "threading._x"}

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from concurrent.futures import thread as executors
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -210,7 +210,9 @@ def test_a_fetch_that_is_interrupted_while_it_waits_leaves_nothing_at_its_publis
     assert rollout.fetch("policy", state(-1), min_version=2, timeout_s=DEADLINE_S).wait() == 2
 
 
-def test_a_signal_handler_fetches_from_elsewhere_while_its_thread_is_handing_work_to_an_executor(job):
+def test_a_signal_handler_fetches_from_elsewhere_while_its_thread_is_handing_work_to_an_executor(
+    job, monkeypatch
+):
     actor, rollout = job.member("actor:0"), job.member("rollout:0", "there")
     actor.publish("policy", state(1), 1)
     fetched = []
@@ -218,11 +220,19 @@ def test_a_signal_handler_fetches_from_elsewhere_while_its_thread_is_handing_wor
     def fetch(_number, _frame):
         fetched.append(rollout.fetch("policy", state(-1), timeout_s=DEADLINE_S).wait(5))
 
+    start = threading.Thread.start
+
+    def signal_and_start(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        start(thread)
+
     before = signal.signal(signal.SIGUSR1, fetch)
     try:
-        # As `Executor.submit` has it for a moment, of whatever executor.
-        with executors._global_shutdown_lock:
-            os.kill(os.getpid(), signal.SIGUSR1)
+        with ThreadPoolExecutor(1) as executor:
+            # `submit` starts its thread while it holds a lock that all executors share.
+            monkeypatch.setattr(threading.Thread, "start", signal_and_start)
+            executor.submit(int)
         assert fetched == [1]
     finally:
         signal.signal(signal.SIGUSR1, before)
