@@ -1,12 +1,12 @@
 import asyncio
 import concurrent.futures
 import signal
-import sys
 import threading
 from itertools import count
 
 import pytest
 
+from alarms import traced_by
 from rlinf.scheduler.comm import AsyncHandle
 from rlinf.scheduler.comm.promise import Promise
 
@@ -75,12 +75,8 @@ def step_in(act, other):
                 other(promise, told)
             return trace
 
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        with traced_by(trace):
             act(promise, told)
-        finally:
-            sys.settrace(before)
         if next(num_steps) <= number:  # it was over before
             return
         yield promise, told

@@ -1,5 +1,6 @@
 """Real signals at random moments of whatever the main thread does."""
 
+import contextlib
 import random
 import signal
 import sys
@@ -79,12 +80,22 @@ def interrupted_at(number, work, files):
                 raise Interrupted
         return trace
 
-    before = sys.gettrace()
     try:
-        sys.settrace(trace)
-        work()
+        with traced_by(trace):
+            work()
     except Interrupted:
         return True
+    return False
+
+
+@contextlib.contextmanager
+def traced_by(trace):
+    """Trace what the block calls; a frame that sets `f_trace_opcodes` is traced by instructions."""
+    before = sys.gettrace()
+    # Python 3.12 tells no trace of instructions before some frame has asked for them.
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(trace)
+    try:
+        yield
     finally:
         sys.settrace(before)
-    return False
