@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.scheduler.engine import holds, leaving
+from rlinf.scheduler.errors import ClusterError
 
 DEADLINE_S = 60.0
 STATUS = 7
@@ -89,6 +90,35 @@ def test_a_head_that_cannot_be_asked_for_want_of_descriptors_is_left_as_one_that
     monkeypatch.setattr(leaving, "SHUTDOWN_WITHIN_S", 0.01)
     leaving.leave_ray()
     assert stuck.ended
+
+
+@pytest.fixture
+def no_thread(monkeypatch):
+    """At the end of a process Python 3.12.1 starts none."""
+
+    def refuse(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(leaving, "run_beside", refuse)
+
+
+def test_a_silent_head_is_left_where_no_thread_can_be_had(stuck, no_thread, monkeypatch):
+    monkeypatch.setattr(leaving, "_LOOK_S", 0.01)
+    leaving.leave_ray()
+    assert stuck.ended
+    assert not stuck.leaves.is_set()
+    with pytest.raises(ClusterError, match="has not left its last Ray yet"):
+        leaving.check_left()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_devices_are_given_back_where_no_thread_can_be_had(stuck, no_thread, monkeypatch, answers):
+    removed = []
+    monkeypatch.setattr(leaving, "_answers", lambda _: answers)
+    monkeypatch.setattr(holds, "remove_placement_group", removed.append)
+    group = SimpleNamespace(id=1)
+    holds.DeviceHolds("job").release([group])
+    assert removed == ([group] if answers else [])
 
 
 def test_devices_are_given_back_without_waiting_for_a_head_that_is_silent(stuck, monkeypatch):

@@ -39,15 +39,16 @@ def leave_ray() -> None:
     address = str(ray.get_runtime_context().gcs_address)
     left: Promise[None] | None = None
     try:
-        if not _answers(address):
-            left = _leave_beside()
+        answers = _answers(address)
+        left = None if answers else _begin_beside(ray.shutdown)
+        if left is not None:
             _wait(left, address)
     except BaseException:  # Ctrl-C, say: what it ends must not wait for the head then
-        _leave_alone(left or _leave_beside(), address)
+        _leave_alone(left or _begin_beside(ray.shutdown), address)
         raise
-    if left is None:
+    if answers:
         ray.shutdown()
-    elif left.done():
+    elif left is not None and left.done():
         left.result()
     else:
         _log.info("Ray's head at %s does not answer: this process does not wait until Ray is left", address)
@@ -59,11 +60,14 @@ def do_while_head_answers(work: Callable[[], None]) -> None:
 
     Raises: what `work` raises, if it ends meanwhile.
     """
-    done: Promise[None] = Promise()
-    run_beside(done.set_from, work)
-    _wait(done, str(ray.get_runtime_context().gcs_address))
-    if done.done():
-        done.result()
+    address = str(ray.get_runtime_context().gcs_address)
+    done = _begin_beside(work)
+    if done is not None:
+        _wait(done, address)
+        if done.done():
+            done.result()
+    elif _answers(address):
+        work()
 
 
 def check_left() -> None:
@@ -107,14 +111,18 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _leave_beside() -> Promise[None]:
-    left: Promise[None] = Promise()
-    run_beside(left.set_from, ray.shutdown)
-    return left
+def _begin_beside(work: Callable[[], None]) -> Promise[None] | None:
+    """Begin work in a thread of its own; None where none can be had, as at the end of a process on Python 3.12.1."""
+    done: Promise[None] = Promise()
+    try:
+        run_beside(done.set_from, work)
+    except RuntimeError:  # "can't start new thread", or "can't create new thread at interpreter shutdown"
+        return None
+    return done
 
 
-def _leave_alone(left: Promise[None], address: str) -> None:
-    _left_alone.append((left, address))
+def _leave_alone(left: Promise[None] | None, address: str) -> None:
+    _left_alone.append((left or Promise(), address))
     _end_without_ray()
 
 
