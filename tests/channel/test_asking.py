@@ -12,6 +12,7 @@ import asking_roles as roles
 import numpy as np
 import pytest
 
+import slow_errors
 from rlinf.scheduler.channel import Channel
 from rlinf.scheduler.channel.asking import Asking
 from rlinf.scheduler.errors import (
@@ -24,6 +25,7 @@ from rlinf.scheduler.errors import (
     ResultTimeout,
 )
 from rlinf.scheduler.session import current_session
+from slow_errors import SlowError
 from waits import wait_until
 
 DEADLINE_S = 30.0
@@ -92,6 +94,24 @@ def test_an_error_is_an_answer_that_the_asker_raises(backend):
     channel.next_request(timeout_s=DEADLINE_S).fail(ZeroDivisionError("nobody knows"))
     with pytest.raises(ZeroDivisionError, match="nobody knows"):
         handle.wait(DEADLINE_S)
+
+
+def test_the_class_of_an_answers_error_is_read_by_who_takes_it(backend):
+    channel = Channel.create(backend.name())
+    handle = channel.ask("why", async_op=True)
+    doubled = handle.then(lambda answer: 2 * answer)
+    slow_errors.readings.clear()
+    channel.next_request(timeout_s=DEADLINE_S).fail(SlowError("so"))
+    with pytest.raises(SlowError, match="so"):
+        doubled.wait(DEADLINE_S)
+
+    async def take():
+        await handle
+
+    with pytest.raises(SlowError, match="so"):
+        asyncio.run(take())
+    assert slow_errors.readings
+    assert not any(slow_errors.readings)
 
 
 def test_a_block_that_fails_answers_with_its_exception(backend):

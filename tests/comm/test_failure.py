@@ -1,11 +1,17 @@
 """Exceptions on their way to another process."""
 
+import pickle
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlinf.scheduler.comm.failure import Failure, dump_failure, load_failure
-from rlinf.scheduler.errors import ChannelExists, CommError, LaunchError
+import slow_errors
+from rlinf.scheduler.comm.failure import Failure, UnreadError, dump_failure, load_failure, read_error
+from rlinf.scheduler.comm.promise import Promise
+from rlinf.scheduler.errors import ChannelExists, CommError, LaunchError, WorkerError
+from slow_errors import DEADLINE_S, SlowError
 
 
 class Unpicklable(Exception):
@@ -80,7 +86,7 @@ def test_a_cause_that_pickle_cannot_carry_leaves_its_text():
 def test_an_exception_that_pickle_cannot_carry_is_told_with_who_raised_it():
     failure = sent(raised(Unpicklable("has a lock")))
     assert failure.load() is None
-    told = failure.error("rollout:3")
+    told = read_error(failure.error("rollout:3"))
     assert isinstance(told, CommError)
     assert str(told) == ("'rollout:3' failed with an error that cannot be read here: Unpicklable: has a lock")
 
@@ -115,3 +121,96 @@ def test_a_mistake_of_a_program_has_a_note_of_where_it_was_raised_and_a_known_er
     assert note.startswith("raised in 'rollout:3':\nTraceback")
     assert "in raised" in note
     assert not hasattr(sent(raised(ChannelExists("items", "taken"))).error("rollout:3"), "__notes__")
+
+
+@pytest.fixture
+def readings():
+    slow_errors.readings.clear()
+    return slow_errors.readings
+
+
+def test_a_known_error_is_itself_at_once_and_reads_what_caused_it_when_it_is_taken(readings):
+    sent_error = sent(raised(LaunchError("actor", "rank 0 failed"), SlowError("so")))
+    readings.clear()  # whether it can be read is tried where it is raised
+    error = sent_error.error("driver")
+    assert type(error) is LaunchError
+    assert isinstance(error.__cause__, UnreadError)
+    assert str(error.__cause__) == "SlowError: so"
+    assert not readings
+    assert read_error(error) is error
+    assert type(error.__cause__) is SlowError
+    assert len(readings) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SlowError("so"), WorkerError("actor", 0, "act", "Traceback", SlowError("so"))],
+    ids=["own", "held"],
+)
+def test_an_error_with_a_foreign_class_in_it_is_read_when_it_is_taken(error, readings):
+    failure = sent(raised(error))
+    readings.clear()
+    unread = failure.error("rollout:3")
+    assert isinstance(unread, UnreadError)
+    assert str(unread).startswith(f"'rollout:3' failed: {type(error).__name__}: ")
+    assert not readings
+    assert type(read_error(unread)) is type(error)
+    assert len(readings) == 1
+
+
+def test_an_error_that_nobody_has_read_goes_on_as_it_came(readings):
+    failure = sent(raised(ValueError("mine"), SlowError("so")))
+    whole = sent(raised(SlowError("so")))
+    readings.clear()
+    assert sent(whole.error("rollout:3")) == whole
+    again = sent(failure.error("rollout:3"))
+    assert again.chain[1:] == failure.chain[1:]
+    assert str(pickle.loads(pickle.dumps(whole.error("rollout:3")))) == "'rollout:3' failed: SlowError: so"
+    assert not readings
+
+
+class Alarm(Exception):
+    """What a signal handler of a user's raises."""
+
+
+def test_an_interruption_while_an_error_is_read_is_no_reason_to_take_it_for_unreadable():
+    promise = Promise()
+    promise.set_exception(sent(raised(SlowError("so"))).error("rollout:3"))
+
+    def interrupt(_number, _frame):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    slow_errors.gate.clear()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.05)
+        with pytest.raises(Alarm):
+            promise.result()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        slow_errors.gate.set()
+    with pytest.raises(SlowError, match="so"):
+        promise.result()
+
+
+def test_a_class_that_takes_long_to_import_holds_up_only_who_takes_the_error(pair, readings):
+    client, server = pair
+    server.serve(
+        "fail", lambda request: threading.Thread(target=request.fail, args=[SlowError("so")]).start(), None
+    )
+    server.serve("echo", lambda request: request.reply(request.head), int)
+    failing = client.request(server.endpoint, "fail", None)
+    assert failing.wait(DEADLINE_S)
+    slow_errors.gate.clear()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(failing.exception)
+            assert client.request(server.endpoint, "echo", 3, reply_type=int).result(DEADLINE_S).head == 3
+            assert not taken.done()
+            slow_errors.gate.set()
+            assert type(taken.result(DEADLINE_S)) is SlowError
+    finally:
+        slow_errors.gate.set()
+    assert readings
+    assert not any(readings)

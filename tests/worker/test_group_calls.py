@@ -4,12 +4,14 @@ import os
 
 import pytest
 
+import slow_errors
 from local_group import DEADLINE_S
 from rlinf.scheduler import Worker
 from rlinf.scheduler.errors import CallArgumentError, ConfigError, GroupExists, PlacementError, WorkerError
 from rlinf.scheduler.worker.attributes import declared_attributes
 from rlinf.scheduler.worker.group_launch import claim_name
 from rlinf.scheduler.worker.signatures import check_arguments
+from slow_errors import SlowError
 
 
 class Base(Worker):
@@ -304,3 +306,19 @@ def test_a_group_of_a_worker_is_called_after_it(job):
     for wrong in ("a/b", "a:0", ""):
         with pytest.raises(ConfigError, match="colon or a slash"):
             claim_name(job.session, wrong, "Inner", {})
+
+
+class Raises(Worker):
+    def fail(self):
+        raise SlowError("so")
+
+
+def test_the_class_of_what_a_method_raised_is_read_by_who_takes_the_result(job):
+    slow_errors.readings.clear()
+    result = job.launch(Raises, 2, name="raises").fail()
+    with pytest.raises(WorkerError, match="SlowError: so") as caught:
+        result.wait(DEADLINE_S)
+    assert type(caught.value.cause) is SlowError
+    assert len(result.results(return_exceptions=True)) == 2
+    assert slow_errors.readings
+    assert not any(slow_errors.readings)

@@ -18,6 +18,7 @@ from ray_workers import (
     RaisesInInit,
 )
 
+import slow_errors
 from forked_job import ForkedProcess
 from rlinf.scheduler import NodePlacementStrategy, PackedPlacementStrategy, Worker
 from rlinf.scheduler.errors import (
@@ -29,6 +30,7 @@ from rlinf.scheduler.errors import (
     WorkerDied,
 )
 from rlinf.scheduler.events import WorkerLost, WorkerStarted
+from slow_errors import SlowError
 from waits import wait_until
 
 
@@ -147,6 +149,16 @@ def test_what_init_raised_is_the_cause_of_the_launch_error_with_causes_of_its_ow
     assert isinstance(raised.__cause__, LookupError)
     assert f"rank 0 failed in __init__: {type(error).__name__}: {error}" in caught.value.problem
     assert "LookupError: the cause" in str(caught.value)
+
+
+def test_the_class_of_what_init_raised_is_read_by_who_launches(forked_job):
+    slow_errors.readings.clear()
+    with pytest.raises(LaunchError, match="rank 0 failed in __init__: SlowError: so") as caught:
+        RaisesInInit.create_group(SlowError("so")).launch(forked_job, NodePlacementStrategy([0]))
+    assert type(caught.value.__cause__) is SlowError
+    assert isinstance(caught.value.__cause__.__cause__, LookupError)
+    assert slow_errors.readings
+    assert not any(slow_errors.readings)
 
 
 def test_a_class_that_cannot_be_imported_there_is_told_in_the_words_of_the_import(forked_job, monkeypatch):

@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 
 from rlinf.scheduler.comm.cancellation import current_scope
 from rlinf.scheduler.comm.codec.interruptions import raised_by_signal_handler
-from rlinf.scheduler.comm.reports import Reporter
+from rlinf.scheduler.comm.failure import read_error
+from rlinf.scheduler.comm.reports import Reporter, on_io_thread
 from rlinf.scheduler.comm.timekeeping import Cause, begin_wait_in, keeps_wait
 from rlinf.scheduler.comm.waits import Wait
 
@@ -218,7 +219,7 @@ class Promise(Generic[T]):
         if self.cancelled():
             raise CancelledError
         error: BaseException | None = self._known[None][1]
-        return error
+        return error if error is None or on_io_thread() else read_error(error)
 
     def result(self, timeout: float | None = None) -> T:
         """The value.
@@ -235,7 +236,7 @@ class Promise(Generic[T]):
             outcome = self._known[None]
         value, error = outcome
         if error is not None:
-            raise error
+            raise error if on_io_thread() else read_error(error)
         if value is _CANCELLED:
             raise CancelledError
         result: T = value

@@ -70,6 +70,11 @@ def forget_io_thread(ident: int) -> None:
     _writer.io_threads.discard(ident)
 
 
+def on_io_thread() -> bool:
+    """Whether the caller is an I/O thread, which must do nothing that may take long."""
+    return threading.get_ident() in _writer.io_threads
+
+
 class Reporter:
     """A logger that may be used on the I/O thread.
 
@@ -103,7 +108,7 @@ class Reporter:
         self._log(logging.ERROR, text, args, sys.exc_info()[1])
 
     def _log(self, level: int, text: str, args: tuple[Any, ...], exc_info: Any = None) -> None:
-        if threading.get_ident() in _writer.io_threads:
+        if on_io_thread():
             _writer.write(self._name, level, text, args, exc_info)
         else:
             logging.getLogger(self._name).log(level, text, *args, exc_info=exc_info)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from rlinf.scheduler.comm import Buffer, Request, encode
-from rlinf.scheduler.comm.failure import Failure, load_failure
+from rlinf.scheduler.comm.failure import Failure, load_failure, read_error
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.transport.peer_session import Loss
 from rlinf.scheduler.comm.waits import LAUNCH, Wait, awaited
@@ -340,7 +340,7 @@ class _Launch:
             self._turns.begin(machines[place], rank)
             self._watch(rank, rank.process.run(self._spec_of(rank)))
             if self._error is not None:
-                raise self._error
+                raise read_error(self._error)
 
     def _end_turns(self) -> None:
         for rank in self._ranks:
@@ -367,7 +367,7 @@ class _Launch:
             problem = f"not ready after {seconds_text(self._options.timeout_s)}"
             raise LaunchTimeout(self._name, problem, self._describe_missing())
         if self._error is not None:
-            raise self._error
+            raise read_error(self._error)
 
     def awaits(self) -> Wait:
         """What whoever waits for it waits for; from any thread."""
@@ -596,5 +596,5 @@ def _launch_error(group: str, progress: protocol.Progress, failure: Failure) -> 
     doing = _PHASES.get(progress.failed_in, progress.failed_in)
     problem = f"rank {progress.rank} failed {doing}: {failure.text.partition(chr(10))[0]}"
     error = LaunchError(group, problem, failure.traceback.rstrip().splitlines())
-    error.__cause__ = failure.load()
+    error.__cause__ = failure.error()
     return error

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar, overload
 
-from rlinf.scheduler.comm.failure import Failure
+from rlinf.scheduler.comm.failure import Failure, read_error
 from rlinf.scheduler.comm.forking import forked_error, generation
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.shm.parcel import Arrived
@@ -260,7 +260,7 @@ class GroupResult(Generic[R]):
             cause = outcome.load() if load_cause else None
             return WorkerError(address.group, address.rank, method, outcome.traceback, cause)
         if not isinstance(outcome, PeerDied):
-            return outcome
+            return read_error(outcome) if load_cause else outcome
         reason = self._reason_of_death(address, reason_wait_s, outcome.reason)
         died = WorkerDied(address.group, address.rank, method, reason)
         died.__cause__ = outcome
