@@ -255,3 +255,19 @@ def test_nobody_is_waited_for_whom_a_process_was_to_start_that_is_gone_itself(na
     here = lose(pair, names, "rollout:0", pair[1].endpoint.process_id)
     with pytest.raises(PeerDied):
         here.lookup("rollout:0", DEADLINE_S)
+
+
+def test_what_is_asked_of_a_directory_takes_as_long_however_many_names_it_has(names, pair, io_steps):
+    here, there = names
+    every = [f"rollout:{rank}" for rank in range(8000)]
+    there.register_async(Entry("first", pair[1].endpoint), every).result(DEADLINE_S)
+    io_steps.forget()
+    for name in ("rolout:17", "critic:0", "first/none"):
+        with pytest.raises(PeerNotFound):
+            here.lookup(name, 0)
+    assert [entry.name for entry in here.list()] == sorted(["first", *every])
+    there.register("group/rollout", pair[1].endpoint, {"world_size": 8001})
+    with pytest.raises(PeerNotFound, match="has ranks 0 to 8000"):
+        here.lookup("rollout:8001", 0)
+    assert here.list("group/")[0].name == "group/rollout"
+    assert io_steps.longest_s < 0.02, io_steps.culprit

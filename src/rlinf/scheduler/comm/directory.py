@@ -6,10 +6,10 @@ process died is remembered as gone for a while, so that who looks it up afterwar
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -18,11 +18,11 @@ from rlinf.scheduler.comm.endpoint import Endpoint
 from rlinf.scheduler.comm.gone_names import GoneNames
 from rlinf.scheduler.comm.loop import Timer
 from rlinf.scheduler.comm.messenger import Messenger
+from rlinf.scheduler.comm.names import Names
 from rlinf.scheduler.comm.peer import Reply, Request, RequestFuture
 from rlinf.scheduler.comm.promise import Promise
 from rlinf.scheduler.comm.waits import NAME, Wait, awaited
 from rlinf.scheduler.errors import CommTimeout, NameTaken, PeerDied, PeerNotFound
-from rlinf.scheduler.wording import natural_order
 
 SERVICE = "directory"
 # Where nobody says how long to wait: a name that nobody has is not waited for without end.
@@ -30,6 +30,8 @@ DEFAULT_TIMEOUT_S = 1800.0
 # How long the directory's own answer may take beyond the wait that was asked for.
 ANSWER_TIMEOUT_S = 30.0
 MAX_KNOWN = 5
+# So many entries are listed in one answer; who wants more asks for those after them.
+PAGE = 256
 # In what an entry says about itself: if its process dies, another one will take the name, or may. True, or the id of
 # the process that sees to it: nobody does once that is gone.
 RETURNS = "returns"
@@ -81,10 +83,14 @@ class LookUp(_DirectoryQuestion, frozen=True):
 
 
 class ListNames(_DirectoryQuestion, frozen=True):
-    """The entries whose name begins with a prefix; `awaited`: those too whose process is gone and that return."""
+    """The first `PAGE` entries after a name, of those whose name begins with a prefix.
+
+    `awaited`: those too whose process is gone and that return.
+    """
 
     prefix: str
     awaited: bool = False
+    after: str = ""
 
 
 class Expect(_DirectoryQuestion, frozen=True):
@@ -100,12 +106,45 @@ class GiveUp(_DirectoryQuestion, frozen=True):
     reason: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lookup:
     request: Request
     name: str
     started: float
     timer: Timer | None = None
+
+
+class _Entries:
+    """Entries by name, in order, and by a process that they belong to."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Entry] = {}
+        self.names = Names()
+        self._owners: dict[str, str] = {}
+        self._of_owner: dict[str, dict[str, None]] = {}
+
+    def set(self, entry: Entry, owner: str) -> None:
+        """Put an entry in, or in the place of the one with its name."""
+        self.pop(entry.name)
+        self.by_name[entry.name] = entry
+        self.names.add(entry.name)
+        self._owners[entry.name] = owner
+        self._of_owner.setdefault(owner, {})[entry.name] = None
+
+    def pop(self, name: str) -> Entry | None:
+        """Take an entry out, if it is there."""
+        entry = self.by_name.pop(name, None)
+        if entry is not None:
+            self.names.discard(name)
+            owner = self._owners.pop(name)
+            self._of_owner[owner].pop(name)
+            if not self._of_owner[owner]:
+                del self._of_owner[owner]
+        return entry
+
+    def of_owner(self, owner: str) -> list[str]:
+        """The names of a process's entries, in the order in which they came."""
+        return list(self._of_owner.get(owner, ()))
 
 
 class DirectoryServer:
@@ -119,11 +158,12 @@ class DirectoryServer:
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
-        self._entries: dict[str, Entry] = {}
-        # Of those that return, the ones that nobody has now.
-        self._awaited: dict[str, Entry] = {}
+        self._entries = _Entries()
+        # Of those that return, the ones that nobody has now; they belong to who sees to it.
+        self._awaited = _Entries()
         self._gone = GoneNames()
-        self._lookups: dict[str, list[_Lookup]] = {}
+        # By the group in which a name would be a rank, and by the name: those that wait, in order.
+        self._lookups: dict[str, dict[str, dict[_Lookup, None]]] = {}
         self._operations: dict[type[_DirectoryQuestion], Callable[..., None]] = {
             Register: self._register,
             Unregister: self._unregister,
@@ -147,28 +187,29 @@ class DirectoryServer:
         entry = ask.entry
         entries = [entry, *(Entry(name, entry.endpoint) for name in ask.claims)]
         for wanted in entries:
-            held = self._entries.get(wanted.name)
+            held = self._entries.by_name.get(wanted.name)
             is_own = held is not None and held.endpoint.process_id == entry.endpoint.process_id
             if held is not None and not (is_own and ask.again):
                 raise NameTaken(wanted.name, self._messenger.peer_name(held.endpoint.process_id))
         # The connection is how we learn that the process has died; who registers for another has none yet.
         self._messenger.connect(entry.endpoint)
         for wanted in entries:
-            self._entries[wanted.name] = wanted
-            self._awaited.pop(wanted.name, None)
+            self._entries.set(wanted, wanted.endpoint.process_id)
+            self._awaited.pop(wanted.name)
             self._gone.taken(wanted.name)
-            for lookup in self._lookups.pop(wanted.name, ()):
+            for lookup in self._no_longer_waiting(wanted.name):
                 self._answer(lookup, wanted)
             if wanted.name.startswith(GROUPS):
-                for lookup in [lookup for waiting in self._lookups.values() for lookup in waiting]:
+                ranks = self._lookups.get(wanted.name.removeprefix(GROUPS), {})
+                for lookup in [lookup for waiting in ranks.values() for lookup in waiting]:
                     self._fail_if_impossible(lookup)
         request.reply(None)
 
     def _unregister(self, request: Request, ask: Unregister) -> None:
-        held = self._entries.get(ask.name)
+        held = self._entries.by_name.get(ask.name)
         # Who leaves late must not take out the name's next owner.
         if held is not None and held.endpoint.process_id == request.peer_id:
-            del self._entries[ask.name]
+            self._entries.pop(ask.name)
             self._gone.note(ask.name, "it left")
         request.reply(None)
 
@@ -177,37 +218,42 @@ class DirectoryServer:
         request.reply(None)
 
     def _give_up(self, request: Request, ask: GiveUp) -> None:
-        entry = self._entries.get(ask.name)
+        entry = self._entries.by_name.get(ask.name)
         if entry is not None and RETURNS in entry.info:  # from now on: none will take it when it is gone
             info = {key: value for key, value in entry.info.items() if key != RETURNS}
-            self._entries[ask.name] = Entry(ask.name, entry.endpoint, info)
+            self._entries.set(Entry(ask.name, entry.endpoint, info), entry.endpoint.process_id)
         self._end_wait(ask.name, ask.reason)
         request.reply(None)
 
     def _end_wait(self, name: str, reason: str) -> None:
         """Nobody will take a name, although that was expected."""
         self._gone.give_up(name, reason)
-        self._awaited.pop(name, None)
-        for lookup in self._lookups.pop(name, ()):
+        self._awaited.pop(name)
+        for lookup in self._no_longer_waiting(name):
             if lookup.timer is not None:
                 lookup.timer.cancel()
             lookup.request.fail(PeerDied(name, reason))
 
     def _list(self, request: Request, ask: ListNames) -> None:
-        entries = {**self._awaited, **self._entries} if ask.awaited else self._entries
-        request.reply([entry for name, entry in sorted(entries.items()) if name.startswith(ask.prefix)])
+        listed = [self._entries, self._awaited] if ask.awaited else [self._entries]
+        found = [
+            each.by_name[name]
+            for each in listed
+            for name in islice(each.names.beginning_with(ask.prefix, ask.after), PAGE)
+        ]
+        request.reply(sorted(found, key=_name_of)[:PAGE])
 
     def _lookup(self, request: Request, ask: LookUp) -> None:
         name, timeout_s = ask.name, ask.timeout_s
         lookup = _Lookup(request, name, time.monotonic())
-        entry = self._entries.get(name)
+        entry = self._entries.by_name.get(name)
         gone = self._gone.reason(name)
         if entry is not None:
             self._answer(lookup, entry)
         elif gone is not None:
             request.fail(PeerDied(name, gone))
-        elif name in self._awaited and not ask.returns:
-            why = self._messenger.peers.why_lost(self._awaited[name].endpoint.process_id)
+        elif name in self._awaited.by_name and not ask.returns:
+            why = self._messenger.peers.why_lost(self._awaited.by_name[name].endpoint.process_id)
             why += "; another process may take its place, and is not waited for without wait_for_return=True"
             request.fail(PeerDied(name, why))
         elif self._fail_if_impossible(lookup):
@@ -215,7 +261,7 @@ class DirectoryServer:
         elif timeout_s <= 0:
             self._expire(lookup)
         else:
-            self._lookups.setdefault(name, []).append(lookup)
+            self._lookups.setdefault(_group_of(name), {}).setdefault(name, {})[lookup] = None
             lookup.timer = self._messenger.call_later(timeout_s, lambda: self._expire(lookup))
             request.on_cancel(lambda: self._drop(lookup))
 
@@ -227,9 +273,9 @@ class DirectoryServer:
     def _fail_if_impossible(self, lookup: _Lookup) -> bool:
         """Answer who waits for a rank that a group does not have, for it was launched with fewer; whether it was so."""
         group, _, rank = lookup.name.rpartition(":")
-        entry = self._entries.get(f"{GROUPS}{group}")
+        entry = self._entries.by_name.get(f"{GROUPS}{group}")
         size = 0 if entry is None else entry.info.get(WORLD_SIZE, 0)
-        if not size or rank in map(str, range(size)):
+        if not size or _is_below(size, rank):
             return False
         ranks = f"ranks 0 to {size - 1}" if size > 1 else "rank 0 only"
         self._expire(lookup, f"group '{group}' has {ranks}")
@@ -240,39 +286,56 @@ class DirectoryServer:
             lookup.timer.cancel()
         self._drop(lookup)
         waited_s = time.monotonic() - lookup.started
-        lookup.request.fail(PeerNotFound(lookup.name, waited_s, self._nearest(lookup.name), why))
+        nearest = self._entries.names.nearest(lookup.name, MAX_KNOWN)
+        lookup.request.fail(PeerNotFound(lookup.name, waited_s, nearest, why))
 
     def _drop(self, lookup: _Lookup) -> None:
         if lookup.timer is not None:
             lookup.timer.cancel()
-        waiting = self._lookups.get(lookup.name, [])
-        if lookup in waiting:
-            waiting.remove(lookup)
+        group = self._lookups.get(_group_of(lookup.name), {})
+        waiting = group.get(lookup.name, {})
+        waiting.pop(lookup, None)
         if not waiting:
-            self._lookups.pop(lookup.name, None)
+            self._no_longer_waiting(lookup.name)
 
-    def _nearest(self, name: str) -> list[str]:
-        # Names with a slash are of kinds of their own: weights, or the library's notes, such as which groups there are.
-        kind = name.rpartition("/")[0]
-        names = sorted(
-            (known for known in self._entries if known.rpartition("/")[0] == kind), key=natural_order
-        )
-        nearest = difflib.get_close_matches(name, names, n=MAX_KNOWN, cutoff=0.5)
-        others = (other for other in names if other not in nearest)
-        return [*sorted(nearest, key=natural_order), *others][:MAX_KNOWN]
+    def _no_longer_waiting(self, name: str) -> Iterable[_Lookup]:
+        """Forget those who wait for a name."""
+        group = self._lookups.get(_group_of(name), {})
+        waiting = group.pop(name, {})
+        if not group:
+            self._lookups.pop(_group_of(name), None)
+        return waiting
 
     def _forget_process(self, process_id: str) -> None:
-        lost = [name for name, entry in self._entries.items() if entry.endpoint.process_id == process_id]
-        for name in lost:
-            entry = self._entries.pop(name)
+        for name in self._entries.of_owner(process_id):
+            entry = self._entries.by_name[name]
+            self._entries.pop(name)
             keeper = entry.info.get(RETURNS)
             if keeper and keeper not in self._messenger.peers.lost:
-                self._awaited[name] = Entry(name, entry.endpoint, {**entry.info, AWAITED: True})
+                awaited = Entry(name, entry.endpoint, {**entry.info, AWAITED: True})
+                self._awaited.set(awaited, str(keeper))
                 self._gone.expect([name])
             elif self._gone.reason(name) is None:  # else it was given up before it was gone
                 self._gone.note(name, self._messenger.peers.why_lost(process_id))
-        for name in [name for name, entry in self._awaited.items() if entry.info.get(RETURNS) == process_id]:
+        for name in self._awaited.of_owner(process_id):
             self._end_wait(name, "the process that would have started it again is gone")
+
+
+def _group_of(name: str) -> str:
+    return name.rpartition(":")[0]
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.name
+
+
+def _is_below(size: int, rank: str) -> bool:
+    """Whether that is how a number below `size` is written.
+
+    >>> [_is_below(11, rank) for rank in ("0", "10", "11", "-1", "01", "x", "")]
+    [True, True, False, False, False, False, False]
+    """
+    return rank.isdecimal() and len(rank) <= len(str(size)) and int(rank) < size and rank == str(int(rank))
 
 
 class DirectoryClient:
@@ -334,8 +397,13 @@ class DirectoryClient:
             prefix: of the names.
             awaited: also those whose process is gone, and that another one will take; they say AWAITED.
         """
-        entries: list[Entry] = self._ask(ListNames(prefix, awaited), list[Entry]).head
-        return entries
+        entries: list[Entry] = []
+        while True:  # page by page, so that others have their turn
+            after = entries[-1].name if entries else ""
+            page: list[Entry] = self._ask(ListNames(prefix, awaited, after), list[Entry]).head
+            entries += page
+            if len(page) < PAGE:
+                return entries
 
     def group_sizes(self) -> dict[str, int]:
         """How many ranks each group has, by its name, as soon as its launch begins."""
