@@ -19,6 +19,7 @@ import pytest
 from channel_processes import hold_channels, run_function
 
 from comm_fixtures import secret  # noqa: F401
+from io_steps import io_steps  # noqa: F401
 from machine_fixtures import processes, star, start_on  # noqa: F401
 from rlinf.scheduler.channel import Channel, Starter, operation
 from rlinf.scheduler.errors import WorkerError

@@ -1,47 +1,72 @@
 """Who uses which queues of a channel, as told to whoever looks."""
 
-from rlinf.scheduler.channel import control_wire, wire
-from rlinf.scheduler.channel.users import MAX_SHOWN, MAX_USES, Users, channel_note
+from rlinf.scheduler.channel import wire
+from rlinf.scheduler.channel.users import MAX_LEFT, MAX_SHOWN, MAX_USES, Users, channel_note
+from rlinf.scheduler.observe.notes import ChannelNote
+from rlinf.scheduler.queueing import ChannelState
+from rlinf.scheduler.queueing.surveying import NUM_IN_USE
 
 NAMES = {"p": "rollout:0", "g": "actor:0"}
+NOW = 10_000.0
 
 
 def put(queue):
     return wire.Put(1, queue, 0, True, 0)
 
 
-def queue_of(name, num_items=1, waiting=()):
-    return control_wire.ExplainedQueue(
-        control_wire.Depth(name, num_items, num_items, 0, 0, 0, 0, 0, 0, 0, []),
-        0.0,
-        list(waiting),
-        [],
-        [],
-        False,
-        "",
-    )
+def get(queue):
+    return wire.Get(1, queue, None, True)
 
 
-def explanation(*queues):
-    return control_wire.Explanation("driver", False, 0, 0, 0, 0, 0.0, 0.0, "", list(queues), [])
+def noted(state, users):
+    return channel_note(ChannelNote("c", "driver"), state, users, NAMES, NOW)
 
 
-def noted(users, *queues):
-    note = channel_note("c", explanation(*queues), users, NAMES, now=10_000.0)
+def by_name(note):
     return {each.name: each for each in note.queues}
 
 
 def test_of_thousands_of_queues_those_with_waiters_are_told_and_some_others():
-    users = Users()
+    users, state = Users(), ChannelState()
     names = [f"q{number}" for number in range(2 * MAX_SHOWN)]
     for at, name in enumerate(names):
         users.note("p", [put(name)], now=float(at))
-    waiting = control_wire.WaitingNote("actor:0", "get", 5.0)
-    waited = [queue_of(name, 0, [waiting]) for name in names[:MAX_SHOWN]]
-    found = noted(users, *waited, queue_of("misspelt"))
+        users.note("g", [get(name)], now=float(at))
+    waited, rest = names[:MAX_SHOWN], names[MAX_SHOWN:]
+    state.set_clock(NOW - 5.0)
+    for ticket, name in enumerate(waited):
+        state.get("g", ticket, name)
+    for ticket, name in enumerate(["misspelt", *rest]):
+        state.put("p", ticket, name, "x")
+    found = by_name(noted(state, users))
     newest = [repr(name) for name in names[-MAX_SHOWN + 1 :]]
-    assert set(found) == {*(repr(name) for name in names[:MAX_SHOWN]), "'misspelt'", *newest}
+    assert set(found) == {*map(repr, waited), "'misspelt'", *newest}
     assert [user.process for user in found["'q0'"].putters] == ["rollout:0"]
+    assert [(each.process, each.operation, each.since_s) for each in found["'q0'"].waiting] == [
+        ("actor:0", "get", 5.0)
+    ]
+    assert found["'misspelt'"].num_items == 1
+    assert not found["'misspelt'"].getters
+
+
+def test_many_queues_whose_items_nobody_gets_leave_room_for_those_used_last():
+    users, state = Users(), ChannelState()
+    for number in range(2 * MAX_SHOWN):
+        state.put("p", number, f"left{number}", "x")
+    users.note("p", [put("newest")], now=NOW)
+    users.note("g", [get("newest")], now=NOW)
+    found = by_name(noted(state, users))
+    assert "'newest'" in found
+    assert sum(name.startswith("'left") for name in found) == MAX_LEFT
+
+
+def test_what_is_not_told_of_many_queues_with_waiters_is_counted():
+    state = ChannelState()
+    for number in range(2 * NUM_IN_USE):
+        state.get("g", number, f"q{number}")
+    note = noted(state, Users())
+    assert (len(note.queues), note.num_untold) == (NUM_IN_USE, NUM_IN_USE)
+    assert note.queues[0].name == "'q0'"  # it waits longest
 
 
 def test_who_uses_a_queue_again_and_again_is_not_forgotten_for_queues_that_are_used_once():

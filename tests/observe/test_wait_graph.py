@@ -107,6 +107,13 @@ def test_nobody_waits():
     assert str(why(idle("actor:0"))) == "nobody waits for anybody"
 
 
+def test_a_queue_that_its_channel_has_not_told_of_is_not_taken_for_one_that_nobody_uses():
+    told = ChannelNote("rollouts", "Channels:0", (QueueNote("'other'", 3, 3),), num_untold=20_000)
+    found = why(waits("actor:0", get()), works("rollout:0"), idle("Channels:0", channels=(told,)))
+    assert "its queue is one of 20000 more of which Channels:0 has not told" in str(found)
+    assert "nobody has ever put into it" not in str(found)
+
+
 @pytest.mark.parametrize("since_s", [0.4, 41.0])
 def test_a_wait_of_a_moment_is_not_said_to_hold_up_a_job(since_s):
     # Whoever is at work may put into it.

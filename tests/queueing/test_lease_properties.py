@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from channel_sums import check_sums
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -170,6 +171,10 @@ class LeaseMachine(RuleBasedStateMachine):
             assert client.num_leased == sum(len(items) for _, _, items in held)
             if name in ("a", "b") and client.num_leased < MAX_LEASED:
                 assert not client.parked
+
+    @invariant()
+    def the_sums_are_those_of_the_queues(self):
+        check_sums(self.state)
 
     @invariant()
     def generations_only_grow(self):

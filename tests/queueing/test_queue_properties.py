@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from channel_sums import check_sums
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -198,6 +199,10 @@ class ChannelMachine(RuleBasedStateMachine):
                     if (self.producer[ticket], self.queue_of[ticket]) == (client, name)
                 ]
                 assert mine == sorted(mine)
+
+    @invariant()
+    def the_sums_are_those_of_the_queues(self):
+        check_sums(self.state)
 
     @invariant()
     def idle_queues_are_freed(self):

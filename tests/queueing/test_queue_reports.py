@@ -1,6 +1,7 @@
 """What a channel reports of itself: who waits for what and since when, by queue."""
 
 from rlinf.scheduler.queueing import ChannelState, LeaseTerms, Limits, TapTerms
+from rlinf.scheduler.queueing.overview import NUM_LARGEST, NUM_QUEUES
 
 
 def state_at(now, **options):
@@ -75,7 +76,7 @@ def test_an_overview_has_what_all_queues_hold_and_who_has_waited_longest():
     state.get("late", 5, "empty")
     state.lease("holder", 6, "full", LeaseTerms(60.0))
     found = state.overview(2)
-    assert (found.num_items, found.num_leased, found.num_queues, found.oldest_since) == (3, 1, 3, 10.0)
+    assert (*found.totals, found.oldest_since) == (3, 0, 1, 0, 3, 10.0)
     assert [tuple(queue) for queue in found.busiest] == [("full", 2, 10.0), ("other", 1, 12.0)]
     assert [(name, each.client, each.since) for name, each in found.waiting] == [
         ("empty", "taker", 12.0),
@@ -88,8 +89,57 @@ def test_in_an_overview_items_that_subscriptions_see_are_not_counted_again():
     state.subscribe("reader", 1, "log", TapTerms(None))
     state.put("producer", 1, "q", "x")
     found = state.overview(5)
-    assert (found.num_items, found.num_queues) == (1, 1)
+    assert (found.totals.num_items, found.totals.num_queues) == (1, 1)
     assert {repr(queue.name): queue.num_items for queue in found.busiest} == {
         "'q'": 1,
         "'log' (a subscription)": 1,
     }
+
+
+def test_of_very_many_queues_a_look_sees_the_next_ones_and_the_largest_known_until_it_has_seen_all():
+    state = state_at(1.0)
+    for number in range(3 * NUM_QUEUES):
+        state.put("producer", number, number, "x")
+    for number in range(5):
+        state.put("producer", f"more{number}", 2 * NUM_QUEUES + 7, "x")
+    looks = [dict(state.survey()) for _ in range(4)]
+    assert all(len(look) <= NUM_QUEUES + NUM_LARGEST for look in looks)
+    assert set().union(*looks) == set(range(3 * NUM_QUEUES))
+    assert looks[2][2 * NUM_QUEUES + 7] == looks[3][2 * NUM_QUEUES + 7] == 6
+    assert state.overview(1).busiest[0][:2] == (2 * NUM_QUEUES + 7, 6)
+    for number in range(6):
+        state.get("consumer", number, 2 * NUM_QUEUES + 7)
+    state.confirm_run("consumer", range(6))
+    assert 2 * NUM_QUEUES + 7 not in dict(state.survey())  # it is gone
+
+
+def test_a_listing_in_parts_leaves_out_what_has_gone_before_its_part():
+    state = state_at(1.0)
+    for number in range(5):
+        state.put("producer", number, number, "x")
+    parts, reports = state.depths_in_parts(2), state.report_in_parts(2)
+    first = parts[0]()
+    for number in (1, 4):
+        state.get("consumer", number, number)
+        state.confirm("consumer", number)
+    assert [depth.name for depth in (*first, *parts[1](), *parts[2]())] == [0, 1, 2, 3]
+    assert [report.depth.name for part in reports for report in part()] == [0, 2, 3]
+
+
+def test_queues_in_use_are_those_at_which_somebody_waits_or_of_which_somebody_has_something():
+    state = state_at(1.0)
+    for queue in ("idle", "delivered", "leased", "given slots", "asked"):
+        if queue != "given slots":
+            state.put("producer", queue, queue, "x", question=7 if queue == "asked" else 0)
+    state.get("consumer", 1, "waited")
+    state.get("consumer", 2, "delivered")
+    state.lease("consumer", 3, "leased", LeaseTerms(60.0))
+    state.admit("producer", 4, "given slots", 1)
+    assert {each.depth.name for each in state.report_in_use()} == {
+        "waited",
+        "delivered",
+        "leased",
+        "given slots",
+        "asked",
+    }
+    assert [each.depth.name for each in state.report_on(["idle", "none"])] == ["idle"]

@@ -270,14 +270,19 @@ class Depth(msgspec.Struct, array_like=True):
 
 
 class ChannelCounts(msgspec.Struct, array_like=True):
-    """What the channel has accepted since its beginning, and what each of its queues holds."""
+    """What the channel has accepted since its beginning, and what its queues hold together.
+
+    The frames are lists of `Depth`: what each queue holds.
+    """
 
     num_accepted: int
     accepted_bytes: int
     closed: bool
-    depths: list[Depth]
-    num_lost: int = 0
-    lost_bytes: int = 0
+    num_lost: int
+    lost_bytes: int
+    num_items: int
+    queued_bytes: int
+    num_dead: int
 
 
 class WaitingNote(msgspec.Struct, array_like=True):
@@ -311,7 +316,7 @@ class UserNote(msgspec.Struct, array_like=True):
 
 
 class Explanation(msgspec.Struct, array_like=True):
-    """What goes on in a channel; rates are of the last seconds."""
+    """What goes on in a channel; rates are of the last seconds. The frames are lists of `ExplainedQueue`."""
 
     held_by: str
     closed: bool
@@ -322,7 +327,6 @@ class Explanation(msgspec.Struct, array_like=True):
     puts_per_s: float
     gets_per_s: float
     producers: str
-    queues: list[ExplainedQueue]
     peers: list[UserNote]
     num_lost: int = 0
     elsewhere: list[str] = []

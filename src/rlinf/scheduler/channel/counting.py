@@ -47,14 +47,14 @@ def channel_vitals(
     status = ChannelStatus(
         spec.name,
         "",
-        depth=found.num_items,
+        depth=found.totals.num_items,
         bytes=state.total_held_bytes,
         max=", ".join(filter(None, [per_queue, size_text(max_bytes) if max_bytes else ""])),
         num_put=state.num_accepted,
         num_got=num_got,
         bytes_put=state.accepted_bytes,
         oldest_age_s=_age(found.oldest_since, now),
-        leased=found.num_leased,
+        leased=found.totals.num_leased,
         waiting=tuple(
             WaitingOperation(
                 names.get(each.client, ""), repr(queue), each.operation, max(0.0, now - each.since)
@@ -65,7 +65,7 @@ def channel_vitals(
             QueueStatus(repr(queue.name), queue.num_items, _age(queue.oldest_since, now))
             for queue in found.busiest
         ),
-        num_queues=found.num_queues,
+        num_queues=found.totals.num_queues,
     )
     putters = {each.name: each.num_put for each in known.values() if each.num_put}
     getters = {each.name: each.num_got for each in known.values() if each.num_got}

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from rlinf.scheduler.channel import control_wire, wire
 from rlinf.scheduler.channel.outside import Outside
 from rlinf.scheduler.channel.remote_items import RemoteItems
-from rlinf.scheduler.queueing import ChannelState, Producers, QueueDepth, QueueSnapshot, Tapped, Unfinished
+from rlinf.scheduler.comm.framing import Buffer
+from rlinf.scheduler.comm.peer import Request
+from rlinf.scheduler.queueing import (
+    ChannelState,
+    Producers,
+    QueueDepth,
+    QueueName,
+    QueueSnapshot,
+    Tapped,
+    Unfinished,
+)
 from rlinf.scheduler.wording import list_names
 
+# So many queues are told of in one step: what they hold; and all that there is to say.
+NUM_DEPTHS, NUM_REPORTS = 256, 64
 # Rates are of so many seconds, sampled so often.
 RATES_S = 10.0
 SAMPLE_S = 0.5
@@ -28,6 +42,7 @@ class Explainer:
         producers: those of the channel.
         remote: items that other nodes hold.
         counts_producers: whether they are counted.
+        submit: has something done soon, beside what happens to the channel.
 
     Attributes:
         num_delivered: items that went to getters.
@@ -43,8 +58,10 @@ class Explainer:
         remote: RemoteItems,
         *,
         counts_producers: bool,
+        submit: Callable[[Callable[[], None]], object],
     ) -> None:
         self._messenger = messenger
+        self._submit = submit
         self._state = state
         self._max_bytes = max_bytes
         self._producers = producers
@@ -64,33 +81,40 @@ class Explainer:
             self._next_sample = now + SAMPLE_S
             self._samples.append(self._sample(now))
 
-    def answer(
-        self,
-        question: control_wire.Query | control_wire.Stats | control_wire.Explain,
-        clients: Mapping[str, str],
-    ) -> control_wire.QueueState | control_wire.ChannelCounts | control_wire.Explanation:
-        """Answer a client; `clients` are the names of the processes that use the channel, by process id."""
-        if isinstance(question, control_wire.Explain):
-            return self.explain(clients)
-        if isinstance(question, control_wire.Stats):
-            return self._counts()
-        name = wire.as_name(question.queue)
+    def answer(self, request: Request, clients: Mapping[str, str]) -> None:
+        """Answer a client; `clients` are the names of the processes that use the channel, by process id.
+
+        What is said of every queue is put together part by part: between two parts others have their turn.
+        """
+        state = self._state
+        match request.head:
+            case control_wire.Query(name):
+                request.reply(self._query(wire.as_name(name)))
+            case control_wire.Stats():
+                _List(request, state.depths_in_parts(NUM_DEPTHS), _depth, self._counts, self._submit).go_on()
+            case control_wire.Explain():
+                told = partial(_queue, clients=clients, now=self._messenger.now())
+                parts, head = state.report_in_parts(NUM_REPORTS), partial(self._explain, clients)
+                _List(request, parts, told, head, self._submit).go_on()
+
+    def _query(self, name: QueueName) -> control_wire.QueueState:
         num_dropped = self._state.num_dropped(name.subscription) if isinstance(name, Tapped) else 0
         return control_wire.QueueState(self._state.num_items(name), self._state.is_full(name), num_dropped)
 
     def _counts(self) -> control_wire.ChannelCounts:
-        state = self._state
+        state, totals = self._state, self._state.totals
         return control_wire.ChannelCounts(
             state.num_accepted,
             state.accepted_bytes,
             state.closed,
-            [_depth(each) for each in state.depths()],
             state.num_lost,
             state.lost_bytes,
+            totals.num_items,
+            totals.queued_bytes,
+            totals.num_dead,
         )
 
-    def explain(self, clients: Mapping[str, str]) -> control_wire.Explanation:
-        """Who waits for what, given the names of the processes that use the channel, by process id."""
+    def _explain(self, clients: Mapping[str, str]) -> control_wire.Explanation:
         now = self._messenger.now()
         self._samples.append(self._sample(now))
         puts_per_s, gets_per_s = self._rates(now)
@@ -100,15 +124,14 @@ class Explainer:
             held_by=self._messenger.name,
             closed=state.closed,
             num_accepted=state.num_accepted,
-            num_items=sum(depth.num_items for depth in state.depths() if not isinstance(depth.name, Tapped)),
+            num_items=state.totals.num_items,
             held_bytes=state.total_held_bytes,
             num_lost=state.num_lost,
             elsewhere=self._remote.describe(),
             max_bytes=self._max_bytes,
             puts_per_s=puts_per_s,
             gets_per_s=gets_per_s,
-            producers=self._producers.describe() if self._counts_producers else "",
-            queues=[_queue(report, clients, now) for report in state.report()],
+            producers=self.producers,
             peers=[
                 control_wire.UserNote(
                     name, transports.get(client, "not connected"), self._messenger.condition(client)
@@ -116,6 +139,11 @@ class Explainer:
                 for client, name in clients.items()
             ],
         )
+
+    @property
+    def producers(self) -> str:
+        """Who has still something to put; "" where producers are not counted."""
+        return self._producers.describe() if self._counts_producers else ""
 
     def _sample(self, now: float) -> tuple[float, int, int]:
         return now, self._state.num_accepted, self.num_delivered
@@ -128,8 +156,59 @@ class Explainer:
         return max(0, puts_now - puts) / span_s, max(0, gets_now - gets) / span_s
 
 
+class _List:
+    """An answer about every queue, put together part by part.
+
+    Args:
+        request: what is answered.
+        parts: each gives the next part.
+        told: makes what is sent of each queue.
+        head: makes the head, in the end.
+        submit: has something done soon.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        parts: Sequence[Callable[[], list[Any]]],
+        told: Callable[[Any], msgspec.Struct],
+        head: Callable[[], msgspec.Struct],
+        submit: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._request = request
+        self._parts = parts
+        self._told = told
+        self._head = head
+        self._submit = submit
+        self._frames: list[Buffer] = []
+
+    def go_on(self) -> None:
+        """Add a part, and let others have their turn before the next, or answer."""
+        parts, frames = self._parts, self._frames
+        if parts:
+            part = parts[len(frames)]()
+            frames.append(msgspec.msgpack.encode([self._told(each) for each in part]))
+        if len(frames) == len(parts):
+            self._request.reply(self._head(), frames)
+        elif not self._request.is_cancelled:
+            self._submit(self.go_on)
+
+
 def _depth(depth: QueueDepth) -> control_wire.Depth:
-    return msgspec.convert(depth, control_wire.Depth, from_attributes=True)
+    return control_wire.Depth(
+        depth.name,
+        depth.num_items,
+        depth.weight,
+        depth.size_bytes,
+        depth.num_getters,
+        depth.num_putters,
+        depth.num_delivering,
+        depth.num_leased,
+        depth.num_dead,
+        depth.num_lost,
+        list(depth.groups),
+        depth.num_dropped,
+    )
 
 
 def _queue(report: QueueSnapshot, clients: Mapping[str, str], now: float) -> control_wire.ExplainedQueue:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from rlinf.scheduler.channel import control_wire
 from rlinf.scheduler.channel.access import ChannelAccess
 from rlinf.scheduler.channel.arguments import DEFAULT_QUEUE, check_host_items, checked_optional_count
-from rlinf.scheduler.channel.operation import Operation
+from rlinf.scheduler.channel.operation import ANSWER_S, Operation
 from rlinf.scheduler.channel.question import Question
 from rlinf.scheduler.channel.report import ChannelReport
 from rlinf.scheduler.channel.spec import ChannelStats
@@ -18,6 +20,9 @@ from rlinf.scheduler.queueing import QueueName
 
 # Of one recording.
 RECORD_BYTES = 1 << 30
+
+HeadT = TypeVar("HeadT")
+QueueT = TypeVar("QueueT")
 
 
 class Inspecting(ChannelAccess):
@@ -54,7 +59,7 @@ class Inspecting(ChannelAccess):
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
         return ChannelStats.from_wire(
-            self._connection().ask(control_wire.Stats(), control_wire.ChannelCounts)
+            *self._listing(control_wire.Stats(), control_wire.ChannelCounts, control_wire.Depth)
         )
 
     def explain(self) -> ChannelReport:
@@ -65,9 +70,8 @@ class Inspecting(ChannelAccess):
         Raises:
             ChannelUnanswered: the channel's process did not answer within 5 s.
         """
-        return ChannelReport.from_wire(
-            self._name, self._connection().ask(control_wire.Explain(), control_wire.Explanation)
-        )
+        found = self._listing(control_wire.Explain(), control_wire.Explanation, control_wire.ExplainedQueue)
+        return ChannelReport.from_wire(self._name, *found)
 
     def peek(self, queue_name: QueueName = DEFAULT_QUEUE, *, key: QueueName | None = None) -> Any:
         """Return a copy of the item that the next getter would take, and leave it where it is.
@@ -119,6 +123,15 @@ class Inspecting(ChannelAccess):
         )
         if done.problem:
             raise ChannelArgumentError(self._name, done.problem)
+
+    def _listing(
+        self, message: control_wire.Stats | control_wire.Explain, head: type[HeadT], kind: type[QueueT]
+    ) -> tuple[HeadT, list[QueueT]]:
+        """Ask about every queue; of many the answer is decoded here, where nobody else waits for it."""
+        connection, what = self._connection(), type(message).__name__.lower()
+        answer = connection.answer_to(connection.begin_to_ask(message, head, ANSWER_S), what)
+        decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
+        return answer.head, [queue for frame in answer.frames for queue in decode(frame)]
 
     def __str__(self) -> str:
         """Return the first line of `explain`, or what is known here if its process does not answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -140,7 +140,9 @@ class ChannelReport:
     elsewhere: tuple[str, ...] = ()
 
     @classmethod
-    def from_wire(cls, name: str, found: control_wire.Explanation) -> ChannelReport:
+    def from_wire(
+        cls, name: str, found: control_wire.Explanation, queues: Iterable[control_wire.ExplainedQueue]
+    ) -> ChannelReport:
         """Return what the channel's server sent."""
         return cls(
             name=name,
@@ -153,7 +155,7 @@ class ChannelReport:
             puts_per_s=found.puts_per_s,
             gets_per_s=found.gets_per_s,
             producers=found.producers,
-            queues=tuple(_queue(each) for each in found.queues),
+            queues=tuple(_queue(each) for each in queues),
             peers=tuple(ChannelUser(each.name, each.transport, each.condition) for each in found.peers),
             num_lost=found.num_lost,
             elsewhere=tuple(found.elsewhere),

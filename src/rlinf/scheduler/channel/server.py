@@ -121,6 +121,7 @@ class ChannelServer:
             producers,
             self._remote,
             counts_producers=spec.producers > 0,
+            submit=(beside or messenger).submit,
         )
         self._producers = ProducerDesk(messenger.call_later, spec, producers, self._on_producers_done)
         self._subscriptions = SubscriptionDesk(
@@ -186,8 +187,8 @@ class ChannelServer:
     def note(self) -> ChannelNote:
         """What goes on in the channel."""
         names = {client: known.name for client, known in self._clients.items()}
-        found = self._explainer.explain(names)
-        return channel_note(self.spec.name, found, self._users, names, self._messenger.now())
+        about = ChannelNote(self.spec.name, self._messenger.name, producers=self._explainer.producers)
+        return channel_note(about, self._state, self._users, names, self._messenger.now())
 
     def vitals(self) -> ChannelVitals:
         """What is in the channel and went through it, in a few numbers."""
@@ -407,7 +408,7 @@ class ChannelServer:
             self._records.answer(request)
         else:
             names = {client: known.name for client, known in self._clients.items()}
-            request.reply(self._explainer.answer(request.head, names))
+            self._explainer.answer(request, names)
 
     def _be_member(
         self,

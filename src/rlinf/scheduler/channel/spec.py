@@ -161,27 +161,27 @@ class ChannelStats:
     subscriptions: tuple[QueueDepth, ...] = ()
 
     @classmethod
-    def from_wire(cls, state: control_wire.ChannelCounts) -> ChannelStats:
+    def from_wire(
+        cls, state: control_wire.ChannelCounts, listed: Iterable[control_wire.Depth]
+    ) -> ChannelStats:
         """Return the figures that the channel's server sent."""
         num_puts, bytes_in, closed = state.num_accepted, state.accepted_bytes, state.closed
-        depths = tuple(queue_depth(depth) for depth in state.depths)
+        depths = tuple(queue_depth(depth) for depth in listed)
         queues = tuple(depth for depth in depths if not isinstance(depth.name, Tapped))
-        num_items = sum(queue.num_items for queue in queues)
-        size_bytes = sum(queue.size_bytes for queue in queues)
         return cls(
             num_puts=num_puts,
             # What was accepted and is not held has left; so an item that comes back is not counted twice.
-            num_gets=num_puts - num_items - sum(queue.num_dead for queue in queues) - state.num_lost,
-            num_items=num_items,
+            num_gets=num_puts - state.num_items - state.num_dead - state.num_lost,
+            num_items=state.num_items,
             bytes_in=bytes_in,
-            bytes_out=bytes_in - size_bytes - state.lost_bytes,
-            size_bytes=size_bytes,
+            bytes_out=bytes_in - state.queued_bytes - state.lost_bytes,
+            size_bytes=state.queued_bytes,
             num_getters=sum(queue.num_getters for queue in queues),
             num_putters=sum(queue.num_putters for queue in queues),
             closed=closed,
             queues=queues,
             num_leased=sum(queue.num_leased for queue in queues),
-            num_dead=sum(queue.num_dead for queue in queues),
+            num_dead=state.num_dead,
             num_lost=state.num_lost,
             subscriptions=tuple(
                 replace(depth, name=depth.name.subscription)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from rlinf.scheduler.channel import control_wire, wire
+from msgspec.structs import replace
+
+from rlinf.scheduler.channel import wire
 from rlinf.scheduler.observe.notes import ChannelNote, QueueNote, User, Waiter
-from rlinf.scheduler.queueing import QueueName
+from rlinf.scheduler.queueing import ChannelState, QueueName, QueueSnapshot, Unfinished
 
 # So many pairs of a process and a queue are remembered: queues' names may be used once each.
 MAX_USES = 2048
@@ -77,81 +80,99 @@ class Users:
         if len(self._gone) > MAX_USES:
             self._gone.popitem(last=False)
 
-    def by_queue(self, names: dict[str, str], now: float) -> dict[QueueName, UsersOfQueue]:
-        """Who used which queue; `names` are the names of the clients that are there."""
+    def by_queue(
+        self, names: dict[str, str], now: float, queues: Collection[QueueName] | None = None
+    ) -> dict[QueueName, UsersOfQueue]:
+        """Who used which queue, or which of these; `names` are the names of the clients that are there."""
         found: dict[QueueName, UsersOfQueue] = {}
         for kind in (wire.Put, wire.Get):
             for (client, queue), use in self._uses[kind].items():
+                if queues is not None and queue not in queues:
+                    continue
                 of_queue = found.setdefault(queue, UsersOfQueue([], []))
-                of_queue.last_s = min(of_queue.last_s, now - use.at)
                 name = names.get(client) or self._gone.get(client, "")
                 if name:
                     who = of_queue.putters if kind is wire.Put else of_queue.getters
                     who.append(User(name, use.count, now - use.at, client not in names))
         return found
 
+    def last_used(self, number: int) -> dict[QueueName, float]:
+        """About so many queues that were used last, and when that was."""
+        found: dict[QueueName, float] = {}
+        for kind in (wire.Put, wire.Get):
+            for (_, queue), use in islice(reversed(self._uses[kind].items()), number):
+                found[queue] = max(use.at, found.get(queue, use.at))
+        return found
+
+    def gotten_from(self) -> set[QueueName]:
+        """The queues whose items somebody has asked for."""
+        return {queue for _, queue in self._uses[wire.Get]}
+
 
 @dataclass(slots=True)
 class UsersOfQueue:
-    """Who has put into a queue, who has asked for its items, and how long ago somebody did so last, in seconds."""
+    """Who has put into a queue, and who has asked for its items."""
 
     putters: list[User]
     getters: list[User]
-    last_s: float = math.inf
+
+
+# Of queues at which nobody waits, so many are told of, of which so many for their items that nobody gets.
+MAX_SHOWN, MAX_LEFT = 32, 16
 
 
 def channel_note(
-    name: str, found: control_wire.Explanation, users: Users, names: dict[str, str], now: float
+    about: ChannelNote, state: ChannelState, users: Users, names: dict[str, str], now: float
 ) -> ChannelNote:
-    """What a channel's process says of it.
+    """What a channel's process says of it: in a moment, however many queues there are.
 
     Args:
-        name: the channel's.
-        found: who waits for what there.
+        about: the channel, without its queues.
+        state: its queues.
         users: who used it.
         names: of its clients, by process id.
         now: the present moment, on the channel's clock.
     """
-    reported = {wire.as_name(queue.depth.name): queue for queue in found.queues}
-    used = users.by_queue(names, now)
-    unused = UsersOfQueue([], [])
-    every = dict.fromkeys([*reported, *used])
-    told = {queue for queue, each in reported.items() if each.waiting or each.held}
-    told.update(
-        heapq.nsmallest(
-            MAX_SHOWN,
-            (queue for queue in every if queue not in told),
-            key=lambda queue: _rank(reported.get(queue), used.get(queue, unused)),
-        )
+    found = {report.depth.name: report for report in state.report_in_use()}
+    others = _others(state, users, found.keys())
+    found |= {report.depth.name: report for report in state.report_on(others)}
+    every = dict.fromkeys([*found, *others])
+    used, unused = users.by_queue(names, now, every), UsersOfQueue([], [])
+    queues = tuple(
+        _queue_note(queue, found.get(queue), used.get(queue, unused), names, now) for queue in every
     )
-    queues = (
-        _queue_note(queue, reported.get(queue), used.get(queue, unused)) for queue in every if queue in told
+    return replace(about, queues=queues, num_untold=max(0, state.totals.num_queues - len(found)))
+
+
+def _others(state: ChannelState, users: Users, told: AbstractSet[QueueName]) -> list[QueueName]:
+    """Queues at which nobody waits: some whose items nobody gets, and those used last."""
+    used, gotten = users.last_used(len(told) + 2 * MAX_SHOWN), users.gotten_from()
+    left = (
+        queue
+        for queue, num_items in state.survey()
+        if num_items and queue not in gotten and queue not in told
     )
-    return ChannelNote(name, found.held_by, tuple(queues), found.producers)
-
-
-# Of queues at which nobody waits, so many are told of.
-MAX_SHOWN = 32
-
-
-def _rank(found: control_wire.ExplainedQueue | None, users: UsersOfQueue) -> tuple[bool, float]:
-    """First those whose items nobody gets, then those used last."""
-    is_left = found is not None and found.depth.num_items > 0 and not users.getters
-    return not is_left, users.last_s
+    some = heapq.nlargest(MAX_LEFT, left, key=lambda queue: used.get(queue, 0.0))
+    newest = sorted(used.keys() - told, key=used.__getitem__, reverse=True)
+    return list(dict.fromkeys((*some, *newest)))[:MAX_SHOWN]
 
 
 def _queue_note(
-    queue: QueueName, found: control_wire.ExplainedQueue | None, users: UsersOfQueue
+    queue: QueueName, found: QueueSnapshot | None, users: UsersOfQueue, names: dict[str, str], now: float
 ) -> QueueNote:
     putters, getters = tuple(users.putters), tuple(users.getters)
     if found is None:
         return QueueNote(repr(queue), 0, 0, putters=putters, getters=getters)
+
+    def waiter(each: Unfinished) -> Waiter:
+        return Waiter(names.get(each.client, ""), each.operation, max(0.0, now - each.since))
+
     return QueueNote(
         repr(queue),
         found.depth.num_items,
         found.depth.weight,
-        tuple(Waiter(each.who, each.operation, each.since_s) for each in found.waiting),
-        tuple(Waiter(each.who, each.operation, each.since_s) for each in found.held),
+        tuple(map(waiter, found.waiting)),
+        tuple(map(waiter, found.held)),
         tuple(found.limits),
         found.ended,
         putters,

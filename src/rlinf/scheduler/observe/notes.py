@@ -121,12 +121,14 @@ class ChannelNote(msgspec.Struct, frozen=True, array_like=True):
         held_by: that process's name; "" if nobody holds it now.
         queues: those at which somebody waits or has something, and some others: whose items nobody gets, or used last.
         producers: who has still something to put, where producers are counted.
+        num_untold: how many queues it has besides these.
     """
 
     name: str
     held_by: str
     queues: tuple[QueueNote, ...] = ()
     producers: str = ""
+    num_untold: int = 0
 
 
 class TurnNote(msgspec.Struct, frozen=True, array_like=True):

@@ -63,7 +63,11 @@ def of_queue(channel: ChannelNote, process: str, wait: Wait, present: Collection
         not wait.queue
     ):  # of an acknowledgement, say: its I/O thread answers, and has answered who asked for this
         return Ends((), (f"{channel.held_by}, which holds it, has not answered yet",))
-    queue = next((each for each in channel.queues if each.name == wait.queue), QueueNote(wait.queue, 0, 0))
+    queue = next((each for each in channel.queues if each.name == wait.queue), None)
+    if queue is None and channel.num_untold:
+        told = f"its queue is one of {channel.num_untold} more of which {channel.held_by} has not told"
+        return Ends((), (f"{told}: `channel.explain()` lists all",))
+    queue = queue or QueueNote(wait.queue, 0, 0)
     if wait.detail in ("put", "ask", "admit"):
         return _of_put(queue, wait, present)
     return _of_get(channel, queue, process, wait, present)

@@ -19,8 +19,9 @@ serving.py       its line of getters, and who is told what
 running.py       what is alike, and comes in a row, as a run
 queue_name.py    how a queue is called
 tap_queue.py     what a subscription reads: a queue that sees what enters others
-overview.py      the same in a few numbers
 report.py        what a queue holds and who waits for it, for people
+overview.py      all queues in a few numbers, and which of them are looked at
+surveying.py     of which queues how much is said, at once or part by part
 state.py         all queues of one channel, by name, and all clients, by id
 direct.py        one client's operations that come by shortcuts, beside those that come the usual way
 client.py        the other side: one process's operations, until each has ended

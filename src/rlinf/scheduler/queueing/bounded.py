@@ -25,6 +25,7 @@ class BoundedQueue:
     __slots__ = (
         "admission",
         "counted_bytes",
+        "counted_items",
         "delivering",
         "ended",
         "fifo",
@@ -66,7 +67,7 @@ class BoundedQueue:
         self.streams: dict[AnyClient, deque[AnyPutter]] = {}
         self.reserved = 0
         self.reserved_bytes = 0
-        self.counted_bytes = 0  # of it and of the items, so many are in the tally
+        self.counted_bytes = self.counted_items = 0  # of what is here, so much is in the tally
         self.delivering = 0
         self.on_the_way = 0  # those of `delivering` that have not arrived
         # On lease, or to come back after a delay; and what has come to nothing too often.
@@ -118,13 +119,14 @@ class BoundedQueue:
         return self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
 
     def count(self) -> None:
-        """Tell the channel what this queue holds now, and whether puts wait here, where that matters."""
-        tally = self.tally
-        if tally.max_bytes:
-            held_bytes = self.fifo.size_bytes + self.reserved_bytes + self.leased_bytes
-            tally.held_bytes += held_bytes - self.counted_bytes
-            self.counted_bytes = held_bytes
-        elif not (self.taps or tally.crowded):
+        """Tell the channel what this queue holds now, and, where that matters, whether puts wait here."""
+        tally, fifo = self.tally, self.fifo
+        held_bytes = fifo.size_bytes + self.reserved_bytes + self.leased_bytes
+        tally.held_bytes += held_bytes - self.counted_bytes
+        self.counted_bytes = held_bytes
+        tally.num_here += fifo.num_items - self.counted_items
+        self.counted_items = fifo.num_items
+        if not (tally.max_bytes or self.taps or tally.crowded):
             return
         if self.putters:
             tally.crowded[self] = None

@@ -92,6 +92,7 @@ class EnteringQueue(BoundedQueue):
         """So much more is on its way here."""
         self.reserved += num_items
         self.reserved_bytes += size_bytes
+        self.tally.reserved_bytes += size_bytes
         for tap in putter.seen_by:
             tap.reserved += num_items
             tap.reserved_bytes += size_bytes

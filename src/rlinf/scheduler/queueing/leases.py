@@ -224,7 +224,7 @@ class Leases:
         letter = self.dead.pop(number, None)
         if letter is not None:
             letter.queue.num_dead -= 1
-            letter.queue.tally.held_bytes -= letter.item.size_bytes
+            letter.queue.tally.note_dead(letter.queue.name, -1, -letter.item.size_bytes)
         return letter
 
     def dead_letters(self, queue_name: QueueName | None = None) -> list[BuriedItem]:
@@ -253,7 +253,7 @@ class Leases:
         """Have a dead letter."""
         self.dead[letter.number] = letter
         letter.queue.num_dead += 1
-        letter.queue.tally.held_bytes += letter.item.size_bytes
+        letter.queue.tally.note_dead(letter.queue.name, 1, letter.item.size_bytes)
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -272,16 +272,20 @@ class Leases:
         queue = lease.queue
         self._open[lease.generation] = lease
         queue.num_leases += 1
+        size_bytes = sum(item.size_bytes for item in lease.items.values())
         queue.leased_items += len(lease.items)
-        queue.leased_bytes += sum(item.size_bytes for item in lease.items.values())
+        queue.leased_bytes += size_bytes
+        queue.tally.note_leased(queue.name, len(lease.items), size_bytes)
         return lease
 
     def _remove(self, lease: HeldItems, places: list[int], out: list[Instruction]) -> list[Item]:
         """Take items out of a lease; without any it is over."""
         items = [lease.items.pop(place) for place in places]
         queue, getter = lease.queue, lease.getter
+        size_bytes = sum(item.size_bytes for item in items)
         queue.leased_items -= len(items)
-        queue.leased_bytes -= sum(item.size_bytes for item in items)
+        queue.leased_bytes -= size_bytes
+        queue.tally.note_leased(queue.name, -len(items), -size_bytes)
         if getter is not None:
             getter.client.num_leased -= len(items)
         if not lease.items:

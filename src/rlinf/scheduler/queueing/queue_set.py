@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
 
-from rlinf.scheduler.queueing.depth import QueueDepth
 from rlinf.scheduler.queueing.instructions import Instruction, Reason, Refuse
 from rlinf.scheduler.queueing.leases import Leases
 from rlinf.scheduler.queueing.named_queue import NamedQueue
@@ -14,8 +15,25 @@ from rlinf.scheduler.queueing.tally import Tally
 from rlinf.scheduler.queueing.tap_queue import TapQueue
 from rlinf.scheduler.queueing.weights import check_maxsize
 
-# So many other queues are named to a get that does not come.
-NUM_NAMED = 3
+# So many other queues are named to a get that does not come, of so many that are looked at for that.
+NUM_NAMED, NUM_LOOKED_AT = 3, 256
+
+
+class Totals(NamedTuple):
+    """What the queues of a channel hold together.
+
+    Attributes:
+        num_items: items that getters can take; queued_bytes: their size.
+        num_leased: items on lease, and those that come back after a delay.
+        num_dead: dead letters.
+        num_queues: queues that hold something or are waited for.
+    """
+
+    num_items: int
+    queued_bytes: int
+    num_leased: int
+    num_dead: int
+    num_queues: int
 
 
 class QueueSet:
@@ -53,8 +71,7 @@ class QueueSet:
         self._queues.clear()
         self._taps.clear()
         self._admitting.clear()
-        self._tally.crowded.clear()
-        self._tally.touched.clear()
+        self._tally.clear()
         self.leases.clear()
 
     @property
@@ -90,14 +107,20 @@ class QueueSet:
     @property
     def bounded_bytes(self) -> int:
         """How many bytes count against the bound of the channel; 0 where there is none."""
-        return self._tally.held_bytes
+        return self._tally.held_bytes if self._tally.max_bytes else 0
 
     @property
     def total_held_bytes(self) -> int:
         """How many bytes all queues hold together, dead letters included; subscriptions see the same bytes."""
-        dead = sum(letter.item.size_bytes for letter in self.leases.dead.values())
-        own = (queue for queue in self._queues.values() if not isinstance(queue, TapQueue))
-        return dead + sum(queue.held_bytes for queue in own)
+        return self._tally.held_bytes
+
+    @property
+    def totals(self) -> Totals:
+        """What all queues hold together, subscriptions apart."""
+        tally = self._tally
+        queued_bytes = tally.held_bytes - tally.dead_bytes - tally.reserved_bytes - tally.leased_bytes
+        num_queues = len(self._queues) - len(self._taps)
+        return Totals(tally.num_here, queued_bytes, tally.num_leased, tally.num_dead, num_queues)
 
     @property
     def is_crowded(self) -> bool:
@@ -122,10 +145,6 @@ class QueueSet:
         queue = self._queues.get(queue_name)
         return (queue or NamedQueue(queue_name, self.maxsize, self.max_bytes, self._tally)).describe()
 
-    def depths(self) -> tuple[QueueDepth, ...]:
-        """Return what every queue holds that holds anything or is waited for, in order of appearance."""
-        return tuple(queue.depth() for queue in self._queues.values())
-
     def set_clock(self, now: float) -> None:
         """Tell the time, in seconds: what comes from now on began then. For reports only; nothing is decided by it."""
         self._tally.now = now
@@ -149,12 +168,15 @@ class QueueSet:
         # What subscriptions have is there for them alone.
         others = [
             queue
-            for queue in self._queues.values()
+            for queue in islice(self._queues.values(), NUM_LOOKED_AT)
             if queue is not operation.queue and queue.fifo.num_items and not isinstance(queue.name, Tapped)
         ]
         named = [f"{queue.name!r} holds {queue.describe()}" for queue in others[:NUM_NAMED]]
-        if len(others) > NUM_NAMED:
-            named.append(f"{len(others) - NUM_NAMED} more hold something")
+        num_more = len(others) - min(len(others), NUM_NAMED)
+        if len(self._queues) > NUM_LOOKED_AT:
+            named.append(f"there are {len(self._queues) - len(self._taps)} queues")
+        elif num_more:
+            named.append(f"{num_more} more hold something")
         return "; ".join([text, *named])
 
     def _settled(self, queues: Iterable[NamedQueue]) -> list[Instruction]:

@@ -10,28 +10,17 @@ from rlinf.scheduler.queueing.instructions import Instruction, Ripen
 from rlinf.scheduler.queueing.leases import BuriedItem, HeldItems
 from rlinf.scheduler.queueing.named_queue import NamedQueue
 from rlinf.scheduler.queueing.operations import Client, Getter
-from rlinf.scheduler.queueing.overview import ChannelOverview, overview_of
 from rlinf.scheduler.queueing.records import QueueRecord, StateRecord, as_name
-from rlinf.scheduler.queueing.report import QueueSnapshot, report_of
 from rlinf.scheduler.queueing.restoring import Restorer
 from rlinf.scheduler.queueing.snapshot import Recorder, Snapshot, record_of
-from rlinf.scheduler.queueing.subscribing import Subscribing
+from rlinf.scheduler.queueing.surveying import Surveying
 from rlinf.scheduler.queueing.tap_queue import TapQueue, TapTerms
 from rlinf.scheduler.queueing.wanted import Wanted
 from rlinf.scheduler.queueing.watch import Watch
 
 
-class Recording(Subscribing):
-    """Reports, takes records, and begins with one."""
-
-    def report(self) -> list[QueueSnapshot]:
-        """Return what every queue holds, and who waits for what since when, in order of appearance."""
-        leases, sent = self._leases_by_queue(()), self._deliveries_by_queue()
-        return [report_of(queue, leases[queue], sent[queue]) for queue in self._queues.values()]
-
-    def overview(self, num_busiest: int) -> ChannelOverview:
-        """Return it in a few numbers, and the queues with most items, up to so many."""
-        return overview_of(self._queues.values(), num_busiest)
+class Recording(Surveying):
+    """Takes records, and begins with one."""
 
     def snapshot(self, *, at_rest: bool = False, done: Collection[int] = ()) -> Snapshot:
         """Return a record of everything (see `snapshot.py`), and its items.

@@ -82,7 +82,9 @@ class ChannelState(Lending, Versioning, Recording):
                 of its slots for such a version.
         """
         item = Item(payload, check_weight(weight), size_bytes, priority, group)
-        item.question = (client, question) if question else None
+        if question:
+            item.question = client, question
+            self._note_asked(queue_name)
         item.version, item.origin = version, origin
         out: list[Instruction] = []
         if wait and complete and not slot and self.put_run(client, queue_name, ((ticket, item),), out):

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from rlinf.scheduler.queueing.instructions import Instruction
 from rlinf.scheduler.queueing.item import Item
-from rlinf.scheduler.queueing.queue_name import QueueName
+from rlinf.scheduler.queueing.queue_name import QueueName, Tapped
 from rlinf.scheduler.queueing.wanted import LeaseTerms
 from rlinf.scheduler.queueing.watch import Watch
 
@@ -53,20 +53,31 @@ class Tally:
         watches: each is told what enters which queue.
         num_lost: of the items accepted, those that are lost; lost_bytes: their size.
         has_losses: some bytes are gone, of items here or of such as may come back.
+        held_bytes: what all queues hold, dead letters included; subscriptions see the same bytes.
+        num_here: items that getters of queues can take; those that subscriptions see are the same, here as below.
+        num_leased: items on lease; leased_bytes: their size.
+        num_dead: dead letters; dead_bytes: their size, and that of subscriptions' ones.
+        reserved_bytes: the size of items that have room and are not here yet.
         touched: subscriptions, and queues, for which what happened to another one may have changed something.
     """
 
     __slots__ = (
         "crowded",
+        "dead_bytes",
         "has_losses",
         "held_bytes",
+        "leased_bytes",
         "leases",
         "lost_bytes",
         "max_bytes",
         "now",
+        "num_dead",
         "num_gets",
+        "num_here",
         "num_items",
+        "num_leased",
         "num_lost",
+        "reserved_bytes",
         "size_bytes",
         "touched",
         "watches",
@@ -81,8 +92,31 @@ class Tally:
         self.num_lost = self.lost_bytes = 0
         self.has_losses = False
         self.max_bytes = max_bytes
-        self.held_bytes = 0
+        self.held_bytes = self.reserved_bytes = 0
+        self.num_here = 0
+        self.num_leased = self.leased_bytes = 0
+        self.num_dead = self.dead_bytes = 0
         # Queues with puts that may wait for what other queues hold.
         self.crowded: dict[Any, None] = {}
         self.touched: dict[Any, None] = {}
         self.watches: list[Watch] = []
+
+    def note_leased(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
+        """So much more of a queue is on lease, or less."""
+        if type(queue_name) is not Tapped:
+            self.num_leased += num_items
+            self.leased_bytes += size_bytes
+
+    def note_dead(self, queue_name: QueueName, num_items: int, size_bytes: int) -> None:
+        """A queue has so many dead letters more, or less."""
+        self.held_bytes += size_bytes
+        self.dead_bytes += size_bytes
+        if type(queue_name) is not Tapped:
+            self.num_dead += num_items
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self.crowded.clear()
+        self.touched.clear()
+        self.held_bytes = self.reserved_bytes = self.num_here = 0
+        self.num_leased = self.leased_bytes = self.num_dead = self.dead_bytes = 0

@@ -1,0 +1,67 @@
+"""A channel with very many queues: nothing that is asked of it holds up others for long."""
+
+import threading
+
+import pytest
+
+from rlinf.scheduler.channel import Channel
+from rlinf.scheduler.errors import ChannelTimeout
+from rlinf.scheduler.observe.answering import Doings
+from rlinf.scheduler.observe.measuring import VitalSigns
+from rlinf.scheduler.session import current_session
+
+DEADLINE_S = 60.0
+NUM_QUEUES = 10_000
+# Of the processor, in one step; 10,000 queues took half a second.
+STEP_S = 0.05
+
+
+@pytest.fixture
+def channel(in_process, io_steps):
+    channel = Channel.create(in_process.name())
+    puts = [channel.put(number, queue_name=f"q{number}", async_op=True) for number in range(NUM_QUEUES)]
+    for put in puts:
+        put.wait(DEADLINE_S)
+    io_steps.forget()
+    return channel
+
+
+def on_io_thread(function):
+    found, done = [], threading.Event()
+    current_session().messenger.submit(lambda: (found.append(function()), done.set()))
+    assert done.wait(DEADLINE_S)
+    return found[0]
+
+
+def test_all_queues_are_listed_in_short_steps(channel, io_steps):
+    report = channel.explain()
+    stats = channel.stats()
+    assert io_steps.longest_s < STEP_S, io_steps.culprit
+    assert {queue.depth.name for queue in report.queues} == {f"q{number}" for number in range(NUM_QUEUES)}
+    assert (report.num_items, stats.num_items, stats.num_puts, stats.num_gets) == (*[NUM_QUEUES] * 3, 0)
+    assert len(stats.queues) == NUM_QUEUES
+
+
+def test_who_looks_at_its_process_is_told_of_a_few_queues_and_how_many_there_are(channel, io_steps):
+    waiting = channel.get("waited", async_op=True)
+    assert channel.qsize("waited") == 0  # it waits there
+    session = current_session()
+    doing = on_io_thread(session.service(Doings).now)
+    vitals = on_io_thread(session.service(VitalSigns).now)
+    assert io_steps.longest_s < STEP_S, io_steps.culprit
+    note = next(each for each in doing.channels if each.name == channel.name)
+    assert note.queues[0].name == "'waited'"
+    assert note.queues[0].waiting[0].operation == "get"
+    assert len(note.queues) + note.num_untold == NUM_QUEUES + 1
+    status = next(each.status for each in vitals.channels if each.status.name == channel.name)
+    assert (status.depth, status.num_queues) == (NUM_QUEUES, NUM_QUEUES + 1)
+    assert [each.queue for each in status.waiting] == ["'waited'"]
+    waiting.cancel()
+
+
+def test_a_get_that_ends_at_its_deadline_holds_up_nobody(channel, io_steps):
+    with pytest.raises(ChannelTimeout, match=f"there are {NUM_QUEUES} queues"):
+        channel.get_batch(5, queue_name="q17", timeout_s=0.05)
+    with pytest.raises(ChannelTimeout):
+        channel.get("none", timeout_s=1.0)
+    assert io_steps.longest_s < STEP_S, io_steps.culprit

@@ -1,0 +1,19 @@
+"""What a channel keeps as sums, counted anew."""
+
+from rlinf.scheduler.queueing import Tapped
+
+
+def check_sums(state):
+    """Make sure that the sums of a channel are those of its queues."""
+    queues = [queue for queue in state._queues.values() if not isinstance(queue.name, Tapped)]
+    depths = [queue.depth() for queue in queues]
+    letters = state.leases.dead.values()
+    assert tuple(state.totals) == (
+        sum(depth.num_items for depth in depths),
+        sum(depth.size_bytes for depth in depths),
+        sum(depth.num_leased for depth in depths),
+        sum(depth.num_dead for depth in depths),
+        len(queues),
+    )
+    dead_bytes = sum(letter.item.size_bytes for letter in letters)
+    assert state.total_held_bytes == dead_bytes + sum(queue.held_bytes for queue in queues)
